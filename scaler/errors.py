@@ -1,0 +1,106 @@
+"""Every error that users can meet, by whose fault it is.
+
+`ScalerError` is the root. A future ends with the task's own exception, or with one of the `TaskError` classes: exactly
+one named reason. Texts say what happened and what to change.
+"""
+
+from __future__ import annotations
+
+
+class ScalerError(Exception):
+    """Root of all errors that the platform raises by itself."""
+
+
+class UsageError(ScalerError, ValueError):
+    """The caller asked for something that cannot be: the text says what to change. Commands exit with code 2."""
+
+
+class ConfigError(UsageError):
+    """A setting is unknown, has the wrong type, or contradicts another one."""
+
+
+class UnreachableError(ScalerError, ConnectionError):
+    """Nobody answers at an address: the text names it and says how long was waited."""
+
+
+class RefusedError(ScalerError, ConnectionError):
+    """The other side does not accept this peer: version, role or key do not fit. The text names both sides."""
+
+
+class ProtocolError(ScalerError):
+    """A peer sent bytes or a message that the protocol does not allow. It is dropped and counted, never trusted."""
+
+
+class LimitError(ScalerError):
+    """A named limit was reached; the text names it and its value."""
+
+
+class ClientClosedError(ScalerError, RuntimeError):
+    """The client was used after it was disconnected, or in a forked child."""
+
+
+class ProtectedError(ScalerError, PermissionError):
+    """A client asked a protected scheduler to shut down."""
+
+
+class SerializationError(ScalerError, TypeError):
+    """Something cannot be turned into bytes or back; the text names the argument, function or result."""
+
+
+class TaskError(ScalerError):
+    """A task ended without a value for a reason that is not its own exception."""
+
+
+class TaskTimeoutError(TaskError, TimeoutError):
+    """The task ran longer than its time limit and was ended."""
+
+
+class TaskRejectedError(TaskError):
+    """The scheduler did not accept the task: a limit, named in the text, was reached."""
+
+
+class WorkerLostError(TaskError):
+    """The workers that ran the task were lost, up to the limit of retries."""
+
+
+class ProcessorDiedError(TaskError):
+    """The processes that ran the task died, up to the limit of retries; the text has signal or exit code."""
+
+
+class PoisonTaskError(TaskError):
+    """The task took several workers down, one after another, and is not tried again."""
+
+
+class ObjectLostError(TaskError):
+    """An object that the task needs, or its result, is no longer in the object storage."""
+
+
+class SchedulerLostError(TaskError):
+    """The scheduler was gone for longer than the client's lease."""
+
+
+class ClientDisconnectedError(TaskError):
+    """The client was disconnected before the task ended."""
+
+
+class RemoteTraceback(Exception):
+    """Carries the traceback text of a remote exception as its `__cause__`, so that it is shown with it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text.rstrip()}"
+
+
+class RemoteError(TaskError):
+    """Stands for a remote exception that could not be pickled or loaded here; keeps its type name and text."""
+
+    def __init__(self, type_name: str, text: str) -> None:
+        super().__init__(f"{type_name}: {text}")
+        self.type_name = type_name
+        self.text = text
+
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
+        return RemoteError, (self.type_name, self.text)

@@ -1,0 +1,83 @@
+"""Identifiers: who made a thing can be read off its id, so ownership needs no table.
+
+A *peer id* is 8 random bytes that a process chooses once. Every task and object id is 16 bytes::
+
+    owner (8 bytes: the client's peer id) | kind (2 bytes, big endian) | counter (6 bytes, big endian)
+
+Kind 0 is a task, 0xFFFF an object that the client uploaded, and 1..0xFFFE the result that this attempt of the task with
+the same owner and counter left in the object storage. Content ids (functions and serializers) are BLAKE2b digests of
+their bytes and carry no owner.
+
+Laws: ids are never reused; a result id names its task and attempt; ids of two peers never collide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+
+PEER_ID_BYTES = 8
+ID_BYTES = 16
+MAX_ATTEMPT = 0xFFFE
+
+_TASK_KIND = b"\x00\x00"
+_OBJECT_KIND = b"\xff\xff"
+
+
+def new_peer_id() -> bytes:
+    """Return 8 random bytes that identify one process for its life."""
+    return os.urandom(PEER_ID_BYTES)
+
+
+def owner_of(identifier: bytes) -> bytes:
+    """Return the peer id of the client that owns this task or object."""
+    return identifier[:PEER_ID_BYTES]
+
+
+def is_task(identifier: bytes) -> bool:
+    """Tell whether this id names a task (and not an object)."""
+    return identifier[8:10] == _TASK_KIND
+
+
+def result_id(task_id: bytes, attempt: int) -> bytes:
+    """Return the id under which this attempt of a task stores a large result.
+
+    Raises ValueError when the attempt does not fit in the id.
+    """
+    if not 1 <= attempt <= MAX_ATTEMPT:
+        raise ValueError(f"attempt {attempt} is not within 1..{MAX_ATTEMPT}")
+    return task_id[:8] + attempt.to_bytes(2, "big") + task_id[10:]
+
+
+def content_id(*parts: bytes | bytearray | memoryview) -> bytes:
+    """Return the 16-byte digest of these bytes, the same for the same bytes everywhere."""
+    digest = hashlib.blake2b(digest_size=ID_BYTES)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def show(identifier: bytes) -> str:
+    """Return the id as people read and type it: lower-case hex."""
+    return identifier.hex()
+
+
+class IdFactory:
+    """Makes the task and object ids of one client. Safe to share between threads."""
+
+    __slots__ = ("_counter", "_object_prefix", "_task_prefix", "owner")
+
+    def __init__(self, owner: bytes) -> None:
+        if len(owner) != PEER_ID_BYTES:
+            raise ValueError(f"a peer id has {PEER_ID_BYTES} bytes, not {len(owner)}")
+        self.owner = owner
+        self._counter = itertools.count(1)
+        self._task_prefix = owner + _TASK_KIND
+        self._object_prefix = owner + _OBJECT_KIND
+
+    def task(self) -> bytes:
+        return self._task_prefix + next(self._counter).to_bytes(6, "big")
+
+    def object(self) -> bytes:
+        return self._object_prefix + next(self._counter).to_bytes(6, "big")

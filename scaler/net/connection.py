@@ -1,0 +1,132 @@
+"""What components see of the network: events in, messages out. `zeromq` and `memory` implement it.
+
+A *peer* is one process, named by its 8-byte peer id for as long as it lives; its *session* (peer id + 8 random bytes)
+lasts from one handshake that was not a resumption to the next. Delivery within a session is exactly once and in order,
+over any number of broken connections, until one side forgets the session. Messages in `messages.UNSEQUENCED` are the
+exception: they are sent once, and may be lost.
+
+A loop turn drains everything that has arrived, calls `on_turn` once with all of it, and flushes once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from scaler.protocol.messages import Hello, Message, Refused, Welcome
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of a peer. attachments are read-only views of the frames that came with it, without a copy."""
+
+    peer: bytes
+    message: Message
+    attachments: Sequence[memoryview] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Listener: a peer was welcomed with a new session; whatever its earlier session said is void."""
+
+    peer: bytes
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Listener: a peer whose connection broke is back, and nothing was lost. Connector: the same of the server."""
+
+    peer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The connection is gone, the session is not: what is sent meanwhile is kept, within the outbox's limit."""
+
+    peer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The session is over: the peer said Goodbye, was cut off for nonsense, or filled its outbox. text says which."""
+
+    peer: bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """Connector: the server opened a new session. At any time but the first, it has forgotten the old one."""
+
+    welcome: Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Connector: the server refused this peer, and the connector has stopped trying."""
+
+    refused: Refused
+
+
+ListenerEvent = Opened | Resumed | Received | Broken | Closed
+ConnectorEvent = Welcomed | Resumed | Received | Broken | Closed | Turned
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLimits:
+    """What one side keeps for a peer until it is acknowledged. Beyond it, the session is closed and says so."""
+
+    messages: int = 100_000
+    size_bytes: int = 1024 * 1024 * 1024
+
+
+class Listener(Protocol):
+    """A server's end: many peers on one or more addresses."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses as bound: a port 0 is replaced by the real one."""
+
+    def send(self, peer: bytes, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+        """Queue a message. To a peer without a session it is dropped and counted. Flushed at the end of the turn."""
+
+    def forget(self, peer: bytes, farewell: Message | None = None) -> None:
+        """End a peer's session (its lease is over), saying farewell (Refused or Goodbye) if it is still there."""
+
+    def outbox_bytes(self, peer: bytes) -> int:
+        """Bytes kept for a peer until it acknowledges them."""
+
+    def close(self) -> None:
+        """Say Goodbye to all, deliver what is queued within the linger time, and free the addresses."""
+
+
+class Connector(Protocol):
+    """A peer's end: one server. Connects in the background and again after every break, until closed or refused."""
+
+    @property
+    def peer(self) -> bytes:
+        """This process's own peer id."""
+
+    @property
+    def connected(self) -> bool:
+        """True between Welcomed or Resumed and Broken."""
+
+    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+        """Queue a message. Sequenced ones are kept while there is no connection.
+
+        Raises LimitError when the outbox is full, or when the message is larger than the protocol allows.
+        """
+
+    def outbox_bytes(self) -> int:
+        """Bytes kept until the server acknowledges them."""
+
+    def close(self, farewell: str = "") -> None:
+        """Say Goodbye, deliver what is queued within the linger time, and close."""
+
+
+Admit = Callable[[bytes, Hello], Welcome | Refused]
+"""Asked by a listener for every Hello with the peer's id; the listener itself fills in Welcome.resumed."""

@@ -1,0 +1,1 @@
+"""The wire: the vocabulary (`messages`), its only translator (`codec`), and reliable delivery (`session`)."""
