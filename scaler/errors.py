@@ -83,7 +83,7 @@ class ClientDisconnectedError(TaskError):
     """The client was disconnected before the task ended."""
 
 
-class RemoteTraceback(Exception):
+class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this name, as in the standard library)
     """Carries the traceback text of a remote exception as its `__cause__`, so that it is shown with it."""
 
     def __init__(self, text: str) -> None:

@@ -52,7 +52,10 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The session is over: the peer said Goodbye, was cut off for nonsense, or filled its outbox. text says which."""
+    """Listener: the session is over: the peer said Goodbye, was cut off for nonsense, or filled its outbox.
+
+    Connectors never see it: a server's Goodbye is a Broken to them, and they connect again.
+    """
 
     peer: bytes
     text: str
@@ -73,7 +76,7 @@ class Turned:
 
 
 ListenerEvent = Opened | Resumed | Received | Broken | Closed
-ConnectorEvent = Welcomed | Resumed | Received | Broken | Closed | Turned
+ConnectorEvent = Welcomed | Resumed | Received | Broken | Turned
 
 
 @dataclass(frozen=True, slots=True)

@@ -413,6 +413,13 @@ class ShutdownReply:
     text: str
 
 
+@dataclass(slots=True)
+class Shutdown:
+    """Scheduler to workers and managers: the cluster ends; stop what you run and end too."""
+
+    text: str
+
+
 # -- worker managers -----------------------------------------------------------------------------------------------
 
 
@@ -571,6 +578,7 @@ Message = (
     | RelayClosed
     | ShutdownCluster
     | ShutdownReply
+    | Shutdown
     | ManagerStatus
     | Desired
     | MonitorStatus
