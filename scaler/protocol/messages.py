@@ -99,13 +99,17 @@ class WorkerDetails:
 
 @dataclass(slots=True)
 class ManagerDetails:
-    """max_concurrency: the most slots it may provide, -1 for no limit. unit_slots: slots of one unit."""
+    """max_concurrency: the most slots it may provide, -1 for no limit. unit_slots: slots of one unit.
+
+    fixed: it starts all of max_concurrency by itself, whatever Desired says.
+    """
 
     manager_id: str
     kind: str
     max_concurrency: int
     unit_slots: int
     capabilities: dict[str, float | None]
+    fixed: bool = False
 
 
 Details = ClientDetails | WorkerDetails | ManagerDetails | None

@@ -1,0 +1,1 @@
+"""How tasks are spread over workers, and how many workers there should be."""

@@ -1,0 +1,105 @@
+"""What a policy sees of the cluster, and what it answers.
+
+A policy is asked again and again with the whole cluster in one view, and answers for all worker managers at once. It is
+pure: it has no clock (`ClusterView.now` is the time), no input or output, and it may keep what it has seen between calls.
+
+Counts are in units (what a worker manager starts and stops: a process, a container) and in slots (tasks that run at
+once). Times are in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from scaler.needs import Needs, Offers
+
+NO_LIMIT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Unfinished tasks of one function with the same needs."""
+
+    needs: Needs
+    function: str
+    queued: int
+    """Tasks that could run now and do not: waiting in the scheduler, or prefetched by a worker."""
+    running: int
+    task_seconds: float | None
+    """Measured time of one task; None until one of them has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerView:
+    """One worker manager. Units that drain or stop are not counted any more."""
+
+    manager_id: str
+    kind: str
+    offers: Offers
+    max_slots: int
+    """The most slots it may provide, NO_LIMIT for any number."""
+    unit_slots: int
+    """Slots of one unit."""
+    units_running: int
+    """Units whose worker is connected."""
+    pending_ages: tuple[float, ...] = ()
+    """Seconds since each pending unit (started, its worker not connected yet) was started."""
+    idle_seconds: tuple[float, ...] = ()
+    """For every running unit that has nothing to do: for how long."""
+    startup_seconds: float | None = None
+    """Measured time from the start of a unit to its connected worker; None until one has connected."""
+    trouble: str = ""
+    """Why it cannot start units now; empty when all is well."""
+    fixed: bool = False
+    """It starts what it is configured to by itself, and is not told how many units it should have."""
+
+    @property
+    def units(self) -> int:
+        """Running and pending units."""
+        return self.units_running + len(self.pending_ages)
+
+    @property
+    def max_units(self) -> int | None:
+        """The most units it may have; None for any number."""
+        return None if self.max_slots < 0 else self.max_slots // self.unit_slots
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The whole cluster at one time. managers are in the order in which they came."""
+
+    now: float
+    """Monotonic."""
+    demand: tuple[Demand, ...]
+    managers: tuple[ManagerView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How many units a manager should have (those that drain not counted), and why, for people."""
+
+    units: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """How ready tasks are spread over the workers that fit: idle workers first, then evenly.
+
+    prefer_least_capable: among these, workers with the fewest capabilities that the task does not need come first, so that
+    a plain task leaves the worker with the gpu alone while another one is free.
+    """
+
+    prefer_least_capable: bool = False
+
+
+class ScalingPolicy(Protocol):
+    """Made from its `policy_content` by calling what its entry point names, which raises UsageError on bad content."""
+
+    @property
+    def allocation(self) -> Allocation:
+        """How tasks are spread; the same for the policy's whole life."""
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        """Return what each manager should have, by manager id. Managers that are left alone do not occur."""
