@@ -1,0 +1,64 @@
+"""Addresses as people write them: `tcp://host:port` and `ipc://path`."""
+
+from __future__ import annotations
+
+import re
+
+from scaler.errors import UsageError
+
+MAX_IPC_PATH_BYTES = 107
+"""What the kernel allows for the path of a unix socket."""
+MAX_PORT = 65535
+MONITOR_PORT_OFFSET = 2
+
+_TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>\d{1,5})")
+_WILDCARDS = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 (these are replaced, not bound)
+
+
+def check_address(text: str) -> str:
+    """Return the address as it is. Raises UsageError that says what an address looks like."""
+    if text.startswith("ipc://"):
+        path = text.removeprefix("ipc://")
+        if not path:
+            raise UsageError(f"address {text!r} has no path: write ipc://path, such as ipc:///tmp/scaler.sock")
+        if len(path.encode()) > MAX_IPC_PATH_BYTES:
+            raise UsageError(f"address {text!r}: the path of an ipc address has at most {MAX_IPC_PATH_BYTES} bytes")
+        return text
+    found = _TCP.fullmatch(text)
+    if found is None:
+        raise UsageError(f"address {text!r}: write tcp://host:port or ipc://path, such as tcp://127.0.0.1:8516")
+    if int(found["port"]) > MAX_PORT:
+        raise UsageError(f"address {text!r}: a port is a number from 0 to {MAX_PORT}")
+    return text
+
+
+def port_of(address: str) -> int | None:
+    """Return the port of a tcp address, None for ipc."""
+    found = _TCP.fullmatch(address)
+    return int(found["port"]) if found else None
+
+
+def monitor_address_beside(bind_address: str) -> str:
+    """Return where a scheduler that listens here serves its monitors: two ports on, or `.monitor` after an ipc path.
+
+    Port 0 (any free one) stays 0. Raises UsageError when there is no such port.
+    """
+    found = _TCP.fullmatch(bind_address)
+    if found is None:
+        return f"{bind_address}.monitor"
+    port = int(found["port"])
+    if port == 0:
+        return bind_address
+    if port + MONITOR_PORT_OFFSET > MAX_PORT:
+        raise UsageError(
+            f"no port is left for monitors {MONITOR_PORT_OFFSET} above {bind_address}: set monitor_address"
+        )
+    return f"tcp://{found['host']}:{port + MONITOR_PORT_OFFSET}"
+
+
+def local_address(bind_address: str) -> str:
+    """Return how a process on the same host reaches a server that listens here: a wildcard becomes loopback."""
+    found = _TCP.fullmatch(bind_address)
+    if found is None or found["host"] not in _WILDCARDS:
+        return bind_address
+    return f"tcp://{_WILDCARDS[found['host']]}:{found['port']}"

@@ -1,0 +1,68 @@
+"""The types of settings: what a value must be, checked once where it enters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator
+
+from scaler.config.addresses import check_address
+from scaler.config.preload import parse_preload
+from scaler.config.worker import LoggingLevel
+from scaler.needs import Offers, parse_capabilities
+
+
+def _limit(value: int) -> int:
+    if value == -1 or value > 0:
+        return value
+    raise ValueError("must be -1 (no limit) or at least 1")
+
+
+def _name(value: str) -> str:
+    if not value or not value.isprintable() or value != value.strip():
+        raise ValueError("must be a name: not empty, without control characters and outer blanks")
+    return value
+
+
+def _capabilities(value: object) -> object:
+    return parse_capabilities(value) if isinstance(value, str) else value
+
+
+def _offered(value: dict[str, float | None]) -> dict[str, float | None]:
+    Offers.of(value)
+    return value
+
+
+def _preload(value: str) -> str:
+    parse_preload(value)
+    return value
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+Address = Annotated[str, AfterValidator(check_address)]
+"""`tcp://host:port` or `ipc://path`."""
+Count = Annotated[int, Ge(1)]
+Bytes = Annotated[int, Ge(0)]
+Limit = Annotated[int, AfterValidator(_limit)]
+"""At least 1, or -1: no limit."""
+Seconds = Annotated[float, Gt(0), AllowInfNan(False)]
+"""A time that must pass."""
+SecondsOrNone = Annotated[float, Ge(0), AllowInfNan(False)]
+"""A time that may be 0: none."""
+Name = Annotated[str, AfterValidator(_name)]
+Capabilities = Annotated[dict[str, float | None], BeforeValidator(_capabilities), AfterValidator(_offered)]
+"""A mapping of name to amount (None: a label), written as `linux,cpu=4,gpu=1`."""
+Preload = Annotated[str, AfterValidator(_preload)]
+"""`module.path:function(literals)`."""
+Paths = Annotated[tuple[Name, ...], BeforeValidator(_split)]
+"""One or more paths, as a list or separated by commas."""
+Level = Annotated[LoggingLevel, BeforeValidator(_upper)]
+"""A level of logging, in any case."""

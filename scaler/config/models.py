@@ -1,0 +1,46 @@
+"""Every configuration model under one name, each loaded when it is first asked for.
+
+Loaded one by one because a worker's process needs `WorkerConfig` alone, and not the tenth of a second that importing
+pydantic takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scaler.config.launcher import LauncherConfig
+    from scaler.config.logging import LoggingConfig
+    from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+    from scaler.config.worker import WorkerConfig
+    from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, WorkerManagerConfig
+
+__all__ = [
+    "BaremetalNativeConfig",
+    "ClusterConfig",
+    "LauncherConfig",
+    "LoggingConfig",
+    "ObjectStorageServerConfig",
+    "SchedulerConfig",
+    "WorkerConfig",
+    "WorkerManagerConfig",
+]
+
+_HOMES = {
+    "BaremetalNativeConfig": "worker_managers",
+    "ClusterConfig": "worker_managers",
+    "LauncherConfig": "launcher",
+    "LoggingConfig": "logging",
+    "ObjectStorageServerConfig": "servers",
+    "SchedulerConfig": "servers",
+    "WorkerConfig": "worker",
+    "WorkerManagerConfig": "worker_managers",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"scaler.config.{home}"), name)
