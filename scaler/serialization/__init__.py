@@ -1,0 +1,45 @@
+"""Values as bytes: what travels between clients and processors. Nothing else in the platform looks into it."""
+
+from scaler.serialization.arguments import dump_arguments, load_arguments
+from scaler.serialization.exceptions import dump_exception, load_exception
+from scaler.serialization.payload import parts_of, size_of, to_payload
+from scaler.serialization.pickling import Buffer, Parts
+from scaler.serialization.references import ArgumentOnly, ByReference, Collection
+from scaler.serialization.serializer import Serializer, bind_serializer
+from scaler.serialization.values import (
+    dump_function,
+    dump_retry_on,
+    dump_serializer,
+    dump_value,
+    load_function,
+    load_retry_on,
+    load_serializer,
+    load_value,
+    name_of,
+)
+
+__all__ = [
+    "ArgumentOnly",
+    "Buffer",
+    "ByReference",
+    "Collection",
+    "Parts",
+    "Serializer",
+    "bind_serializer",
+    "dump_arguments",
+    "dump_exception",
+    "dump_function",
+    "dump_retry_on",
+    "dump_serializer",
+    "dump_value",
+    "load_arguments",
+    "load_exception",
+    "load_function",
+    "load_retry_on",
+    "load_serializer",
+    "load_value",
+    "name_of",
+    "parts_of",
+    "size_of",
+    "to_payload",
+]
