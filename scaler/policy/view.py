@@ -1,7 +1,7 @@
 """What a policy sees of the cluster, and what it answers.
 
-A policy is asked again and again with the whole cluster in one view, and answers for all worker managers at once. It is
-pure: it has no clock (`ClusterView.now` is the time), no input or output, and it may keep what it has seen between calls.
+A policy is asked again and again with the whole cluster in one view, and answers for all worker managers at once. It
+is pure: it has no clock (`ClusterView.now` is the time), no input or output; it may keep what it saw between calls.
 
 Counts are in units (what a worker manager starts and stops: a process, a container) and in slots (tasks that run at
 once). Times are in seconds.
@@ -87,8 +87,8 @@ class Wanted:
 class Allocation:
     """How ready tasks are spread over the workers that fit: idle workers first, then evenly.
 
-    prefer_least_capable: among these, workers with the fewest capabilities that the task does not need come first, so that
-    a plain task leaves the worker with the gpu alone while another one is free.
+    prefer_least_capable: among these, workers with the fewest capabilities that the task does not need come first, so
+    that a plain task leaves the worker with the gpu alone while another one is free.
     """
 
     prefer_least_capable: bool = False
