@@ -1,0 +1,175 @@
+"""The shell around every component's process: logging, event loop, signals, readiness, and the way it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from types import FrameType
+from typing import Protocol, runtime_checkable
+
+from scaler import logs
+from scaler.errors import ScalerError, UsageError
+
+READY_FD_VARIABLE = "SCALER_READY_FD"
+"""Names a file descriptor that the component's parent reads one JSON line from, once the component is ready."""
+PARENT_PID_VARIABLE = "SCALER_PARENT_PID"
+"""Names the process whose death the component does not outlive."""
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+ORPHAN_GRACE_SECONDS = 8.0
+"""A component whose parent is gone has this long to end in order."""
+PARENT_POLL_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class ChoosesEventLoop(Protocol):
+    """A configuration with the key event_loop."""
+
+    @property
+    def event_loop(self) -> str: ...
+
+
+class Component:
+    """What a component's main coroutine is given: when to stop, and how to say that it is ready."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.stop = asyncio.Event()
+        """Set when the process is asked to end (SIGINT, SIGTERM, or its parent is gone)."""
+        # Taken out of the environment: they are meant for this process, not for those that it starts.
+        ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
+        self._ready_fd = None if ready_fd is None else int(ready_fd)
+        if self._ready_fd is not None:
+            os.set_inheritable(self._ready_fd, False)
+        self._parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
+
+    def ready(self, addresses: Mapping[str, str]) -> None:
+        """Say, once, that the component does its work now, and at which addresses (by what they are for)."""
+        places = "".join(f", {purpose} {address}" for purpose, address in addresses.items())
+        _log.info("ready%s", places)
+        if self._ready_fd is None:
+            return
+        line = json.dumps({"component": self.name, "pid": os.getpid(), "addresses": dict(addresses)})
+        try:
+            with os.fdopen(self._ready_fd, "w") as pipe:
+                pipe.write(line + "\n")
+        except BrokenPipeError:
+            _log.warning("the process that waited for this one to be ready no longer does")
+        self._ready_fd = None
+
+    def watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set `stop` when the process named by SCALER_PARENT_PID is gone, and end for good some seconds later."""
+        if self._parent_pid is None:
+            return
+        parent_pid = int(self._parent_pid)
+        if not hasattr(os, "pidfd_open"):
+            self._poll_parent(loop, parent_pid)
+            return
+        try:
+            descriptor = os.pidfd_open(parent_pid)
+        except ProcessLookupError:
+            self._orphaned(loop)
+            return
+
+        def gone() -> None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            self._orphaned(loop)
+
+        loop.add_reader(descriptor, gone)
+
+    def _poll_parent(self, loop: asyncio.AbstractEventLoop, parent_pid: int) -> None:
+        if os.getppid() != parent_pid:
+            self._orphaned(loop)
+        else:
+            loop.call_later(PARENT_POLL_SECONDS, self._poll_parent, loop, parent_pid)
+
+    def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
+        _log.warning("the process that started this one is gone: stopping")
+        self.stop.set()
+        loop.call_later(ORPHAN_GRACE_SECONDS, os._exit, EXIT_FAILURE)
+
+
+Main = Callable[[Component], Awaitable[int]]
+
+
+def run_component(name: str, config: logs.LogSettings, main: Main) -> int:
+    """Run a component until its main coroutine returns, and return the process's exit code.
+
+    A `UsageError` ends in one line on stderr and code 2, any other `ScalerError` in one line and code 1. Everything
+    else is our own mistake and is raised, after a line that says so.
+    """
+    try:
+        logs.set_up(name, config)
+        raise_open_files_limit()
+        with asyncio.Runner(loop_factory=_loop_factory(config)) as runner:
+            return runner.run(_run(name, main))
+    except ScalerError as error:
+        return report(name, error)
+    except BaseException as error:
+        note_bug(name, error)
+        raise
+
+
+def report(name: str, error: ScalerError) -> int:
+    """Write an error that users can do something about as one line to stderr, and return the exit code."""
+    sys.stderr.write(f"{name}: {logs.escaped(str(error))}\n")
+    sys.stderr.flush()
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+
+
+def note_bug(name: str, error: BaseException) -> None:
+    """Say in one line on stderr, ahead of the traceback, that this error is not the user's fault."""
+    if isinstance(error, Exception):
+        sys.stderr.write(f"{name}: this is a bug in scaler; please report it with the lines that follow\n")
+        sys.stderr.flush()
+
+
+def raise_open_files_limit() -> None:
+    """Allow this process as many open files as the system lets it have: every connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS says that the hard limit is infinite, and then refuses it
+            _log.warning("cannot raise the limit of open files above %d: %s", soft, error)
+
+
+async def _run(name: str, main: Main) -> int:
+    loop = asyncio.get_running_loop()
+    component = Component(name)
+    received: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            os._exit(128 + number)
+        loop.call_soon_threadsafe(component.stop.set)
+
+    # Not loop.add_signal_handler: the second signal must end even a process whose loop does not turn any more.
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        component.watch_parent(loop)
+        return await main(component)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _loop_factory(config: logs.LogSettings) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if not isinstance(config, ChoosesEventLoop) or config.event_loop == "builtin":
+        return None
+    try:
+        import uvloop  # noqa: PLC0415 (only those who choose it pay for it)
+    except ImportError:
+        raise UsageError("event_loop: uvloop is not installed; pip install uvloop, or choose builtin") from None
+    loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return loop

@@ -1,0 +1,123 @@
+"""Log lines of a component: who wrote them is in every line, and no control character leaves the process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.config
+import logging.handlers
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from scaler.errors import UsageError
+
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
+_STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
+
+
+class LogSettings(Protocol):
+    """What `set_up` reads from a component's configuration."""
+
+    @property
+    def logging_level(self) -> str: ...
+    @property
+    def logging_format(self) -> str: ...
+    @property
+    def logging_paths(self) -> tuple[str, ...]: ...
+    @property
+    def logging_config_file(self) -> str | None: ...
+
+
+def set_up(component: str, config: LogSettings) -> None:
+    """Send the process's log where the configuration says, in place of where it went before.
+
+    Raises UsageError when a path cannot be opened or the logging configuration file cannot be read.
+    """
+    if config.logging_config_file is not None:
+        _read_config_file(Path(config.logging_config_file))
+        return
+    formatter = JsonLines(component) if config.logging_format == "json" else TextLines(component)
+    handlers = [_open(path) for path in config.logging_paths]
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=config.logging_level, handlers=handlers, force=True)
+
+
+def escaped(text: str) -> str:
+    """Return the text with its control characters shown and not sent: a terminal does nothing with them."""
+    return text.translate(_ESCAPES)
+
+
+class TextLines(logging.Formatter):
+    """For people: time, level, component[pid], logger, message; a traceback follows in lines of its own."""
+
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = escaped(component)
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = _time_of(record)
+        line = f"{time} {record.levelname} {self._component}[{record.process}] {record.name}: "
+        return "\n    ".join([line + escaped(record.getMessage()), *map(escaped, _traceback_of(self, record))])
+
+
+class JsonLines(logging.Formatter):
+    """For programs: one JSON object a line, with the keys time, level, component, pid, logger, message, traceback."""
+
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = component
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": _time_of(record),
+            "level": record.levelname,
+            "component": self._component,
+            "pid": record.process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        traceback = _traceback_of(self, record)
+        if traceback:
+            entry["traceback"] = "\n".join(traceback)
+        return json.dumps(entry)
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+
+
+def _traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    lines = formatter.formatException(record.exc_info).splitlines() if record.exc_info else []
+    return lines + (formatter.formatStack(record.stack_info).splitlines() if record.stack_info else [])
+
+
+def _open(path: str) -> logging.Handler:
+    if path in _STREAMS:
+        return logging.StreamHandler(getattr(sys, _STREAMS[path]))
+    try:
+        return logging.handlers.WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise UsageError(f"logging_paths: cannot open {path!r}: {error.strerror}") from None
+
+
+def _read_config_file(path: Path) -> None:
+    try:
+        text = path.read_text()
+        if path.suffix == ".json":
+            logging.config.dictConfig(json.loads(text))
+        else:
+            logging.config.fileConfig(path, disable_existing_loggers=False)
+    except OSError as error:
+        raise UsageError(f"logging_config_file: cannot read {str(path)!r}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        # What these two functions raise depends on what is wrong with the file, and all of it is the file's fault.
+        raise UsageError(f"logging_config_file {str(path)!r}: {error or type(error).__name__}") from None
