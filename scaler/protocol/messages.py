@@ -324,6 +324,16 @@ class Returned:
 
 
 @dataclass(slots=True)
+class Suspended:
+    """Worker to scheduler: these started attempts now wait for tasks of their own and take no slot, or go on."""
+
+    ids: list[bytes]
+    attempts: list[int]
+    suspended: list[bool]
+    """False: it goes on, and takes a slot again."""
+
+
+@dataclass(slots=True)
 class Done:
     """Worker to scheduler: attempts that ended. The profile columns are as in Finished."""
 
@@ -572,6 +582,7 @@ Message = (
     | Undefine
     | Recall
     | Returned
+    | Suspended
     | Done
     | Output
     | WorkerHeartbeat
