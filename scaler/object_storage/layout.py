@@ -1,0 +1,90 @@
+"""How an object's parts become pieces in messages, and pieces become parts again.
+
+An object is a list of *parts* (a pickle, then its out-of-band buffers). It travels as *pieces*: the same bytes in the
+same order, cut to messages of at most `MAX_CHUNK_BYTES`. A part is cut only when it is larger than that, so a reader
+joins nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from scaler.net.connection import Buffer
+from scaler.protocol.messages import MAX_CHUNK_BYTES
+
+MAX_PARTS = 100_000
+"""Most parts of one object: its layout has to fit into a control message."""
+MAX_PIECES_PER_MESSAGE = 256
+JOIN_BELOW_BYTES = 64 * 1024
+"""Parts smaller than this travel together in one piece: copying them costs less than a frame each."""
+JOINED_BYTES = 1024 * 1024
+
+
+def as_bytes_view(buffer: Buffer) -> memoryview:
+    """Return the buffer's bytes as a flat view, without a copy. Raises TypeError when it is not contiguous."""
+    view = memoryview(buffer)
+    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
+        return view
+    if not view.nbytes:
+        return memoryview(b"")
+    return view.cast("B")
+
+
+def cut(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """Yield the pieces of each message of an object, in order; at least one message, empty for an empty object."""
+    message: list[memoryview] = []
+    room = MAX_CHUNK_BYTES
+    for piece in _joined(parts):
+        if message and (piece.nbytes > room or len(message) == MAX_PIECES_PER_MESSAGE):
+            yield message
+            message, room = [], MAX_CHUNK_BYTES
+        start = 0
+        while piece.nbytes - start > MAX_CHUNK_BYTES:
+            yield [piece[start : start + MAX_CHUNK_BYTES]]
+            start += MAX_CHUNK_BYTES
+        message.append(piece[start:] if start else piece)
+        room -= piece.nbytes - start
+    yield message
+
+
+def _joined(parts: Sequence[memoryview]) -> Iterator[memoryview]:
+    small: list[memoryview] = []
+    small_bytes = 0
+    for part in parts:
+        if part.nbytes < JOIN_BELOW_BYTES:
+            if part.nbytes:
+                small.append(part)
+                small_bytes += part.nbytes
+            if small_bytes < JOINED_BYTES:
+                continue
+        if small:
+            yield small[0] if len(small) == 1 else memoryview(b"".join(small))
+            small, small_bytes = [], 0
+        if part.nbytes >= JOIN_BELOW_BYTES:
+            yield part
+    if small:
+        yield small[0] if len(small) == 1 else memoryview(b"".join(small))
+
+
+def assemble(sizes: Sequence[int], pieces: Sequence[memoryview]) -> list[memoryview]:
+    """Return the parts, read-only: views of the pieces where a part lies in one, joined once where it was cut.
+
+    Raises ValueError when the pieces have fewer bytes than the parts.
+    """
+    parts: list[memoryview] = []
+    index = start = 0
+    for size in sizes:
+        found: list[memoryview] = []
+        missing = size
+        while missing:
+            if index == len(pieces):
+                raise ValueError(f"the pieces of an object of {sum(sizes)} bytes are too short")
+            taken = pieces[index][start : start + missing]
+            missing -= taken.nbytes
+            start += taken.nbytes
+            if taken.nbytes:
+                found.append(taken)
+            if start == pieces[index].nbytes:
+                index, start = index + 1, 0
+        parts.append(found[0].toreadonly() if len(found) == 1 else memoryview(b"".join(found)))
+    return parts

@@ -1,0 +1,201 @@
+"""The objects and the uploads that become objects: layout, names, memory.
+
+Laws (see `check`): used memory is the sizes of all bodies, each once, and of all uploads, whole from their first piece
+on, and never above the limit; a body has as many names as ids stand for it; a whole object has no uploads. Ids are
+never reused (`ids.py`), so one that was forgotten stays forgotten, however late its bytes come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+
+from scaler.object_storage.layout import MAX_PARTS, MAX_PIECES_PER_MESSAGE
+from scaler.object_storage.owners import OwnerIndex
+from scaler.object_storage.state import Body, Stored, Upload
+from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, StorageResult
+
+MAX_OBJECTS = 10_000_000
+MAX_UPLOADS_PER_PEER = 1_000
+MAX_FORGOTTEN_IDS = 65_536
+"""How many forgotten ids are remembered, so that bytes that come late are refused."""
+
+RECEIVE_BUFFER_BYTES = 8192
+"""Frames up to this size may be views into a receive buffer of the transport that they would keep alive as a whole."""
+
+Answer = tuple[StorageResult, str]
+DONE: Answer = (StorageResult.OK, "")
+
+
+class ObjectTable:
+    """Every object and unfinished upload, within limits; see `StorageCore` for those."""
+
+    def __init__(self, limit_bytes: int, max_object_bytes: int) -> None:
+        self.used_bytes = 0
+        self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
+        self._max_object_bytes = math.inf if max_object_bytes < 0 else max_object_bytes
+        self._objects: dict[bytes, Stored] = {}
+        self._uploads: dict[bytes, dict[bytes, Upload]] = {}  # by id, then by peer
+        self._uploaders: dict[bytes, set[bytes]] = {}  # ids by peer
+        self._owners = OwnerIndex()
+        self._forgotten: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def body(self, object_id: bytes) -> Body | None:
+        """Return the bytes of a whole object; None when it is not whole or not there."""
+        stored = self._objects.get(object_id)
+        return None if stored is None else stored.body
+
+    def is_forgotten(self, object_id: bytes) -> bool:
+        """Tell whether this very id was forgotten, as far as that is remembered."""
+        return object_id in self._forgotten
+
+    def owned_by(self, owner: bytes) -> list[bytes]:
+        """Return the ids of this owner, whole or not."""
+        return self._owners.of(owner)
+
+    def is_from(self, object_id: bytes, peer: bytes) -> bool:
+        """Tell whether this peer put, linked, or is putting this object."""
+        stored = self._objects.get(object_id)
+        return stored.putter == peer if stored is not None else peer in self._uploads.get(object_id, ())
+
+    def put(self, peer: bytes, message: PutObject, attachments: Sequence[memoryview]) -> Answer:
+        """Add pieces, which must continue what this peer has put of the object before. Keeps the very attachments."""
+        object_id = message.id
+        if object_id in self._objects:
+            return DONE  # a repeat, or another peer was faster: the same bytes
+        upload = self._uploads.get(object_id, {}).get(peer)
+        if upload is None:
+            refusal = self._refusal(peer, message)
+            if refusal is not None:
+                return refusal
+            upload = Upload(message.parts, sum(message.parts))
+            self._uploads.setdefault(object_id, {})[peer] = upload
+            self._uploaders.setdefault(peer, set()).add(object_id)
+            self._owners.add(object_id)
+            self.used_bytes += upload.size_bytes
+        size = sum(piece.nbytes for piece in attachments)
+        end = upload.received_bytes + size
+        fits = (
+            message.offset == upload.received_bytes
+            and message.parts == upload.parts
+            and end <= upload.size_bytes
+            and size <= MAX_CHUNK_BYTES
+            and len(attachments) <= MAX_PIECES_PER_MESSAGE
+            and (size > 0 or upload.size_bytes == 0)
+        )
+        if not fits:
+            self._drop_upload(object_id, peer)
+            return StorageResult.INVALID, (
+                f"pieces of {size} bytes at {message.offset} do not continue an object of {upload.size_bytes} bytes,"
+                f" of which {upload.received_bytes} have come"
+            )
+        upload.pieces.extend(_kept(piece) for piece in attachments if piece.nbytes)
+        upload.received_bytes = end
+        if end == upload.size_bytes:
+            self._drop_upload(object_id, peer)
+            self._store(object_id, Stored(Body(upload.parts, upload.pieces, upload.size_bytes), peer))
+        return DONE
+
+    def link(self, peer: bytes, object_id: bytes, target: bytes) -> Answer:
+        """Make an id another name of a whole object."""
+        body = self.body(target)
+        if object_id in self._objects:
+            return DONE
+        if object_id in self._forgotten:
+            return StorageResult.MISSING, "the object was forgotten before it was linked"
+        if body is None:
+            return StorageResult.MISSING, "there is no such object to link"
+        if len(self._objects) >= MAX_OBJECTS:
+            return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
+        self._store(object_id, Stored(body, peer))
+        return DONE
+
+    def drop(self, object_id: bytes) -> None:
+        """Drop an object and its uploads. Its bytes go with their last name, even if they wait to be sent."""
+        stored = self._objects.pop(object_id, None)
+        if stored is not None:
+            body = stored.body
+            body.names -= 1
+            if not body.names:
+                self.used_bytes -= body.size_bytes
+                body.pieces.clear()
+        self._drop_uploads(object_id)
+        self._owners.discard(object_id)
+
+    def forget(self, object_id: bytes) -> None:
+        """Drop an object and refuse it from now on."""
+        self.drop(object_id)
+        self._forgotten[object_id] = None
+        if len(self._forgotten) > MAX_FORGOTTEN_IDS:
+            self._forgotten.popitem(last=False)
+
+    def drop_uploads_of(self, peer: bytes) -> None:
+        """Drop what this peer has not put to its end."""
+        for object_id in list(self._uploaders.get(peer, ())):
+            self._drop_upload(object_id, peer)
+
+    def _refusal(self, peer: bytes, message: PutObject) -> Answer | None:
+        size = sum(message.parts)
+        limit = self._limit_bytes
+        if message.id in self._forgotten:
+            return StorageResult.MISSING, "the object was forgotten before it was put"
+        if message.offset:
+            return StorageResult.MISSING, "the pieces before these were refused or forgotten"
+        if len(message.parts) > MAX_PARTS or min(message.parts, default=0) < 0:
+            return StorageResult.INVALID, f"an object has at most {MAX_PARTS} parts, of 0 bytes or more"
+        if size > self._max_object_bytes:
+            return StorageResult.TOO_LARGE, f"{size} bytes are more than max_object_bytes = {self._max_object_bytes}"
+        if size > limit:
+            return StorageResult.TOO_LARGE, f"{size} bytes are more than memory_limit_bytes = {limit}"
+        if self.used_bytes + size > limit:
+            text = f"{size} bytes more do not fit: {self.used_bytes} of memory_limit_bytes = {limit} are used"
+            return StorageResult.FULL, text
+        if len(self._uploaders.get(peer, ())) >= MAX_UPLOADS_PER_PEER:
+            return StorageResult.FULL, f"a peer has at most {MAX_UPLOADS_PER_PEER} unfinished uploads"
+        if len(self._objects) >= MAX_OBJECTS:
+            return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
+        return None
+
+    def _store(self, object_id: bytes, stored: Stored) -> None:
+        self._drop_uploads(object_id)
+        self._objects[object_id] = stored
+        self._owners.add(object_id)
+        stored.body.names += 1
+        if stored.body.names == 1:
+            self.used_bytes += stored.body.size_bytes
+
+    def _drop_uploads(self, object_id: bytes) -> None:
+        for peer in list(self._uploads.get(object_id, ())):
+            self._drop_upload(object_id, peer)
+
+    def _drop_upload(self, object_id: bytes, peer: bytes) -> None:
+        uploads = self._uploads[object_id]
+        self.used_bytes -= uploads.pop(peer).size_bytes
+        if not uploads:
+            del self._uploads[object_id]
+            self._owners.discard(object_id)
+        uploading = self._uploaders[peer]
+        uploading.discard(object_id)
+        if not uploading:
+            del self._uploaders[peer]
+
+    def check(self) -> None:
+        """Assert the laws at the top of this module. O(everything): for tests."""
+        names = Counter(stored.body for stored in self._objects.values())
+        assert all(body.names == count for body, count in names.items())
+        assert all(sum(piece.nbytes for piece in body.pieces) == body.size_bytes for body in names)
+        uploads = {(key, peer): upload for key, by_peer in self._uploads.items() for peer, upload in by_peer.items()}
+        sizes = sum(body.size_bytes for body in names) + sum(upload.size_bytes for upload in uploads.values())
+        assert self.used_bytes == sizes <= self._limit_bytes
+        assert set(uploads) == {(key, peer) for peer, keys in self._uploaders.items() for key in keys}
+        assert not self._objects.keys() & self._uploads.keys()
+        assert set(self._owners) == self._objects.keys() | self._uploads.keys()
+        assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
+
+
+def _kept(piece: memoryview) -> memoryview:
+    return piece if piece.nbytes > RECEIVE_BUFFER_BYTES else memoryview(bytes(piece))
