@@ -1,0 +1,102 @@
+"""Balancing: take back what waits behind a running task while another worker has nothing to do.
+
+Two occasions. At once: a worker is idle, nothing that fits it is ready, and others have tasks waiting that will not
+start soon. Every `load_balance_seconds`: a worker that finished nothing for `load_balance_trigger_times` looks has its
+waiting tasks taken back, and gets no more than it can start until it finishes something.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.state import Assigned, Recalled, Task, Worker
+
+WORTH_MOVING_SECONDS = 0.003
+"""A task that starts sooner than this is left where it is: moving it takes as long."""
+MAX_IDLE_SERVED = 64
+MAX_LADEN_COMPARED = 64
+"""How many idle and laden workers one step looks at: keeps a step short in a large cluster."""
+LOOK_AGAIN_SECONDS = 0.005
+
+
+class Balance:
+    __slots__ = ("_check_seconds", "_checks", "_next_check", "_outbox", "_placement", "look_again_at")
+
+    def __init__(self, placement: Placement, outbox: Outbox, check_seconds: float, checks: int, now: float) -> None:
+        self._placement = placement
+        self._outbox = outbox
+        self._check_seconds = check_seconds
+        self._checks = checks
+        self._next_check = now + check_seconds
+        self.look_again_at: float | None = None
+
+    @property
+    def next_check(self) -> float:
+        return self._next_check
+
+    def step(self, now: float) -> None:
+        """Recall tasks for idle workers, and from workers that make no progress."""
+        if now >= self._next_check:
+            self._next_check = now + self._check_seconds
+            self._relieve_stalled(now)
+        self.look_again_at = None
+        if self._placement.laden:
+            self._serve_idle(now)
+
+    def _serve_idle(self, now: float) -> None:
+        placement = self._placement
+        idle = [worker for pool in placement.pools for worker in islice(pool.idle, MAX_IDLE_SERVED)][:MAX_IDLE_SERVED]
+        if not idle:
+            return
+        laden = list(islice(placement.laden, MAX_LADEN_COMPARED))
+        for worker in idle:
+            self._serve(worker, laden, now)
+        for worker in laden:
+            # Those compared go to the back, so that the next step looks at others.
+            if worker in placement.laden and len(placement.laden) > MAX_LADEN_COMPARED:
+                del placement.laden[worker]
+                placement.laden[worker] = None
+
+    def _serve(self, idle: Worker, laden: list[Worker], now: float) -> None:
+        best: Worker | None = None
+        best_wait = 0.0
+        for worker in laden:
+            if worker.recalled or len(worker.tasks) <= worker.slots:
+                continue
+            wait = max(worker.load / worker.slots, now - worker.progressed_at)
+            if wait > best_wait:
+                best, best_wait = worker, wait
+        if best is None:
+            return
+        if best_wait < WORTH_MOVING_SECONDS:
+            self.look_again_at = now + LOOK_AGAIN_SECONDS
+            return
+        waiting = len(best.tasks) - best.slots
+        wanted = max(1, waiting * idle.slots // (idle.slots + best.slots)) if waiting > 1 else 1
+        self._recall_last(best, wanted, idle)
+
+    def _recall_last(self, worker: Worker, wanted: int, idle: Worker | None) -> None:
+        """Recall tasks from the end of a worker's queue: those that would start last."""
+        chosen: list[Task] = []
+        for task in reversed(worker.tasks.values()):
+            if len(chosen) >= wanted or len(worker.tasks) - len(chosen) <= worker.slots:
+                break
+            if type(task.state) is Assigned and (idle is None or task.group.needs.fits(idle.offers)):
+                chosen.append(task)
+        for task in reversed(chosen):
+            task.state = Recalled(worker, cancel=False)
+            worker.recalled += 1
+            self._outbox.recall(worker, task, kill=False)
+
+    def _relieve_stalled(self, now: float) -> None:
+        for worker in list(self._placement.laden):
+            if now - worker.progressed_at < self._check_seconds:
+                worker.checks_without_progress = 0
+                continue
+            worker.checks_without_progress += 1
+            if worker.checks_without_progress >= self._checks and not worker.recalled:
+                worker.stalled = True
+                self._recall_last(worker, len(worker.tasks), None)
+                self._placement.update(worker)

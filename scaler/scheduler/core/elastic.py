@@ -1,0 +1,171 @@
+"""Elasticity: shows the whole cluster to the scaling policy, and turns its answer into Desired and Drain.
+
+Scaling down takes idle units only: a worker with nothing assigned is drained and its unit named in `Desired.drained`.
+Units that are busy are never named, so scaling down loses and reruns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scaler.needs import Needs, Offers
+from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
+from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState, UnitStatus
+from scaler.scheduler.core.facts import Facts, ScalingDecided
+from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.state import Client, ManagerRecord, Worker
+
+PLAN_SECONDS = 0.5
+"""How often the policy is asked."""
+STARTUP_WEIGHT = 0.3
+
+
+class Elastic:
+    __slots__ = ("_facts", "_joined", "_next_plan", "_outbox", "_placement", "_policy", "managers")
+
+    def __init__(self, policy: ScalingPolicy, placement: Placement, outbox: Outbox, facts: Facts, now: float) -> None:
+        self._policy = policy
+        self._placement = placement
+        self._outbox = outbox
+        self._facts = facts
+        self._next_plan = now
+        self._joined = 0
+        self.managers: dict[bytes, ManagerRecord] = {}
+
+    @property
+    def next_plan(self) -> float | None:
+        return self._next_plan if self.managers else None
+
+    # -- managers and their workers
+
+    def join(self, peer: bytes, details: ManagerDetails, workers: Iterable[Worker], now: float) -> None:
+        """A manager came, or came back; its workers may have been here before it."""
+        self._joined += 1
+        record = ManagerRecord(peer, details, Offers.of(details.capabilities), self._joined, now)
+        for worker in workers:
+            if worker.details.manager_id == details.manager_id:
+                record.running_units[worker.details.unit_id] = worker
+        self.managers[peer] = record
+        self._next_plan = now
+
+    def leave(self, peer: bytes) -> None:
+        self.managers.pop(peer, None)
+
+    def by_name(self, manager_id: str) -> ManagerRecord | None:
+        """Return the manager with this id that is here."""
+        return next((record for record in self.managers.values() if record.details.manager_id == manager_id), None)
+
+    def status(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None:
+        record.status = status
+        record.heard_at = now
+
+    def worker_joined(self, worker: Worker, now: float) -> None:
+        record = self.by_name(worker.details.manager_id)
+        if record is None:
+            return
+        unit_id = worker.details.unit_id
+        record.running_units[unit_id] = worker
+        for unit in record.status.units if record.status is not None else ():
+            if unit.unit_id == unit_id:
+                took = unit.age_seconds + (now - record.heard_at)
+                old = record.startup_seconds
+                record.startup_seconds = took if old is None else old + STARTUP_WEIGHT * (took - old)
+
+    def worker_left(self, worker: Worker) -> None:
+        record = self.by_name(worker.details.manager_id)
+        if record is not None and record.running_units.get(worker.details.unit_id) is worker:
+            del record.running_units[worker.details.unit_id]
+
+    # -- the decision
+
+    def step(self, clients: Iterable[Client], workers: dict[bytes, Worker], now: float) -> None:
+        if not self.managers or now < self._next_plan:
+            return
+        self._next_plan = now + PLAN_SECONDS
+        view = ClusterView(now, self._demand(clients, workers), self._managers(now))
+        wanted = self._policy.plan(view)
+        for record in self.managers.values():
+            answer = wanted.get(record.details.manager_id)
+            if answer is not None and record.status is not None:
+                self._tell(record, max(answer.units, 0), answer.reason)
+
+    @staticmethod
+    def _demand(clients: Iterable[Client], workers: dict[bytes, Worker]) -> tuple[Demand, ...]:
+        assigned = running = 0
+        for worker in workers.values():
+            count = len(worker.tasks)
+            assigned += count
+            running += min(count, worker.slots)
+        started = running / assigned if assigned else 1.0
+        rows: dict[tuple[Needs, str], list[float]] = {}
+        for client in clients:
+            for group in client.groups.values():
+                row = rows.setdefault((group.needs, group.spec.name), [0.0, 0.0, 0.0, 0.0])
+                row[0] += group.ready
+                row[1] += group.assigned
+                if group.timing.measured:
+                    row[2] = max(row[2], group.timing.seconds)
+                    row[3] = 1.0
+        demand: list[Demand] = []
+        for (needs, name), (ready, sent, seconds, measured) in rows.items():
+            begun = round(sent * started)
+            if ready or sent:
+                demand.append(Demand(needs, name, int(ready + sent - begun), begun, seconds if measured else None))
+        return tuple(demand)
+
+    def _managers(self, now: float) -> tuple[ManagerView, ...]:
+        return tuple(
+            self._view(record, now) for record in sorted(self.managers.values(), key=lambda record: record.joined)
+        )
+
+    @staticmethod
+    def _view(record: ManagerRecord, now: float) -> ManagerView:
+        details = record.details
+        staying = [worker for worker in record.running_units.values() if not worker.draining]
+        return ManagerView(
+            manager_id=details.manager_id,
+            kind=details.kind,
+            offers=record.offers,
+            max_slots=details.max_concurrency,
+            unit_slots=details.unit_slots,
+            units_running=len(staying),
+            pending_ages=tuple(unit.age_seconds + now - record.heard_at for unit in _pending(record)),
+            idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
+            startup_seconds=record.startup_seconds,
+            trouble=record.status.trouble if record.status is not None else "",
+            fixed=details.fixed,
+        )
+
+    def _tell(self, record: ManagerRecord, wanted: int, reason: str) -> None:
+        staying = [worker for worker in record.running_units.values() if not worker.draining]
+        surplus = len(staying) - wanted
+        if surplus > 0:
+            idle = sorted((worker for worker in staying if not worker.tasks), key=lambda worker: worker.idle_since)
+            for worker in idle[:surplus]:
+                self._drain(worker, reason)
+        drained = tuple(sorted(unit for unit, worker in record.running_units.items() if worker.draining))
+        busy = sum(not worker.draining for worker in record.running_units.values())
+        told = (max(wanted, busy), drained)
+        if told == record.told:
+            return
+        record.told = told
+        record.reason = reason
+        self._outbox.send(record.id, Desired(told[0], list(drained), reason))
+        self._facts.add(ScalingDecided(record.details.manager_id, told[0], len(drained), reason))
+
+    def _drain(self, worker: Worker, reason: str) -> None:
+        worker.draining = True
+        self._placement.update(worker)
+        self._outbox.send(worker.id, Drain(reason))
+
+
+def _pending(record: ManagerRecord) -> list[UnitStatus]:
+    """Return the units that were started and whose worker is not connected yet."""
+    if record.status is None:
+        return []
+    return [
+        unit
+        for unit in record.status.units
+        if unit.state in (UnitState.PENDING, UnitState.RUNNING) and unit.unit_id not in record.running_units
+    ]

@@ -1,0 +1,116 @@
+"""What happened, for monitors and logs. A batch of tasks makes one fact, never one per task.
+
+Facts are collected only while somebody wants them, and bounded: beyond `MAX_PENDING_FACTS` the oldest go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+MAX_PENDING_FACTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class TasksSubmitted:
+    client: bytes
+    name: str
+    ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class TasksSent:
+    worker: bytes
+    name: str
+    ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class TasksEnded:
+    """Columns: outcome and microseconds of wall time per task."""
+
+    client: bytes
+    ids: list[bytes]
+    outcomes: list[int]
+    duration_us: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRetried:
+    task: bytes
+    worker: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerJoined:
+    kind: str
+    peer: bytes
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    kind: str
+    peer: bytes
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerQuarantined:
+    worker: bytes
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecided:
+    manager_id: str
+    units: int
+    draining: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerNonsense:
+    """A peer said something that it may not, or that makes no sense; it was dropped."""
+
+    peer: bytes
+    text: str
+
+
+Fact = (
+    TasksSubmitted
+    | TasksSent
+    | TasksEnded
+    | TaskRetried
+    | PeerJoined
+    | PeerLost
+    | WorkerQuarantined
+    | ScalingDecided
+    | PeerNonsense
+)
+
+
+class Facts:
+    """Collects facts. Those about single peers and decisions always; those about tasks only when `watched` is set."""
+
+    __slots__ = ("_pending", "dropped", "watched")
+
+    def __init__(self) -> None:
+        self.watched = False
+        self.dropped = 0
+        self._pending: deque[Fact] = deque()
+
+    def add(self, fact: Fact) -> None:
+        if len(self._pending) >= MAX_PENDING_FACTS:
+            self._pending.popleft()
+            self.dropped += 1
+        self._pending.append(fact)
+
+    def drain(self) -> list[Fact]:
+        """Return all facts since the last call, oldest first."""
+        facts = list(self._pending)
+        self._pending.clear()
+        return facts

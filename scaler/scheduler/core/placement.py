@@ -1,0 +1,210 @@
+"""Placement: which worker gets which ready task. Once per step, O(1) per task placed.
+
+A worker's credit is its slots, plus a prefetch worth `PREFETCH_SECONDS` by measured task time, at least one task per
+slot, at most its queue size. Free slots are filled first, breadth first; then prefetches, each worker its share. A task
+that may run at most once (retries=0) is never prefetched: if its worker is lost, whether it ran must be known.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from scaler.needs import Needs, Offers
+from scaler.policy.view import Allocation
+from scaler.protocol.messages import Outcome
+from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
+from scaler.scheduler.core.state import Task, Worker
+from scaler.scheduler.core.tasks import Tasks
+
+PREFETCH_SECONDS = 0.05
+MAX_PLACED_PER_STEP = 4096
+"""Keeps a step short when very much becomes placeable at once; the shell steps again at once."""
+
+
+class Pool:
+    """Workers with the same offers that have credit: with a free slot (idle), or with room to prefetch (room)."""
+
+    __slots__ = ("idle", "offers", "room", "workers")
+
+    def __init__(self, offers: Offers) -> None:
+        self.offers = offers
+        self.workers = 0
+        self.idle: OrderedDict[Worker, None] = OrderedDict()
+        self.room: OrderedDict[Worker, None] = OrderedDict()
+
+
+class Placement:
+    """The workers with credit, and the pass that uses it up."""
+
+    __slots__ = ("_allocation", "_fitting", "_outbox", "_pools", "_ready", "_tasks", "laden")
+
+    def __init__(self, ready: ReadyQueues, tasks: Tasks, outbox: Outbox, allocation: Allocation) -> None:
+        self._ready = ready
+        self._tasks = tasks
+        self._outbox = outbox
+        self._allocation = allocation
+        self._pools: dict[Offers, Pool] = {}
+        self._fitting: dict[Needs, list[Pool]] = {}
+        self.laden: OrderedDict[Worker, None] = OrderedDict()
+        """Workers that have tasks waiting behind running ones: whom balancing may relieve."""
+
+    # -- workers
+
+    def add(self, worker: Worker) -> None:
+        pool = self._pools.get(worker.offers)
+        if pool is None:
+            pool = self._pools[worker.offers] = Pool(worker.offers)
+            self._fitting.clear()
+        pool.workers += 1
+        self.update(worker)
+
+    def remove(self, worker: Worker) -> None:
+        pool = self._pools[worker.offers]
+        pool.idle.pop(worker, None)
+        pool.room.pop(worker, None)
+        self.laden.pop(worker, None)
+        pool.workers -= 1
+        if not pool.workers:
+            del self._pools[worker.offers]
+            self._fitting.clear()
+
+    def update(self, worker: Worker) -> None:
+        """Note that a worker's tasks or willingness changed. Call once per worker and batch."""
+        pool = self._pools[worker.offers]
+        count = len(worker.tasks)
+        slots = worker.slots
+        if count > slots:
+            self.laden[worker] = None
+        else:
+            self.laden.pop(worker, None)
+        if worker.draining or worker.broken_at is not None or count >= worker.limit:
+            pool.idle.pop(worker, None)
+            pool.room.pop(worker, None)
+        elif count < slots:
+            pool.room.pop(worker, None)
+            pool.idle[worker] = None
+        else:
+            pool.idle.pop(worker, None)
+            if not worker.stalled and (worker.load < slots * PREFETCH_SECONDS or count < 2 * slots):
+                pool.room[worker] = None
+            else:
+                pool.room.pop(worker, None)
+
+    def fitting(self, needs: Needs) -> list[Pool]:
+        """Return the pools whose workers may run such tasks, in the order in which they are filled."""
+        pools = self._fitting.get(needs)
+        if pools is None:
+            pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
+            if self._allocation.prefer_least_capable:
+                pools.sort(key=lambda pool: len(pool.offers.items))
+            if len(self._fitting) > 1024:
+                self._fitting.clear()
+            self._fitting[needs] = pools
+        return pools
+
+    def can_ever_run(self, needs: Needs) -> bool:
+        """Tell whether any worker that is here offers what these need."""
+        return bool(self.fitting(needs))
+
+    @property
+    def pools(self) -> list[Pool]:
+        return list(self._pools.values())
+
+    # -- the pass
+
+    def place(self, now: float) -> bool:
+        """Give ready tasks to workers with credit. Returns True when more could be placed in another step."""
+        budget = MAX_PLACED_PER_STEP
+        for queue in self._ready.waiting():
+            pools = self.fitting(queue.needs)
+            if not pools:
+                continue
+            skipped: list[Task] = []
+            budget = self._fill(queue, pools, budget, skipped, now)
+            for task in reversed(skipped):
+                self._ready.add_first(task)
+            if budget <= 0:
+                return True
+        return False
+
+    def _fill(self, queue: ReadyQueue, pools: list[Pool], budget: int, skipped: list[Task], now: float) -> int:
+        """Use up credit for one requirement: free slots first, then prefetches. Returns what is left of the budget."""
+        alone = sum(pool.workers for pool in pools) == 1
+        for prefetch in (False, True):
+            placed = 1
+            while placed and queue.count and budget > 0:
+                placed = 0
+                sides = [pool.room if prefetch else pool.idle for pool in pools]
+                workers = sum(map(len, sides))
+                everybody = sum(len(pool.idle) + len(pool.room) for pool in pools)
+                if not workers:
+                    break
+                spread = -(-queue.count // workers)
+                abundant = queue.count // everybody
+                for side in sides:
+                    for _ in range(len(side)):
+                        if not queue.count or budget <= 0:
+                            return budget
+                        worker = next(iter(side))
+                        free = worker.slots - len(worker.tasks)
+                        share = spread if prefetch else max(min(spread, free), abundant)
+                        given = self._give(worker, queue, share, skipped, alone, now)
+                        placed += given
+                        budget -= given
+                        self.update(worker)
+                        if worker in side:
+                            side.move_to_end(worker)
+        return budget
+
+    def _give(self, worker: Worker, queue: ReadyQueue, share: int, skipped: list[Task], alone: bool, now: float) -> int:
+        """Assign up to share tasks, within the worker's credit. Returns how many left the queue for this worker."""
+        tasks = worker.tasks
+        slots = worker.slots
+        limit = worker.limit
+        full_load = slots * PREFETCH_SECONDS
+        count = len(tasks)
+        given = 0
+        if not count:
+            worker.progressed_at = now
+            worker.checks_without_progress = 0
+        while given < share and count < limit:
+            if count >= slots and (worker.stalled or (worker.load >= full_load and count >= 2 * slots)):
+                break
+            task = queue.take()
+            if task is None:
+                break
+            group = task.group
+            group.ready -= 1
+            if count >= slots and group.spec.retries == 0:
+                self._put_back(queue, task)
+                break
+            if not alone and self._avoids(task, worker):
+                skipped.append(task)
+                continue
+            inputs = self._tasks.inputs_of(task) if task.references else ()
+            if inputs is None:
+                self._put_back(queue, task)
+                self._tasks.end(task, Outcome.OBJECT_LOST, b"the client that owned an input is gone")
+                continue
+            group.assigned += 1
+            task.attempt += 1
+            task.state = worker.assigned
+            task.estimate = estimate = group.timing.seconds
+            worker.load += estimate
+            tasks[task.id] = task
+            self._outbox.run(worker, task, inputs)
+            count += 1
+            given += 1
+        return given
+
+    @staticmethod
+    def _put_back(queue: ReadyQueue, task: Task) -> None:
+        task.group.ready += 1
+        queue.add_first(task)
+
+    @staticmethod
+    def _avoids(task: Task, worker: Worker) -> bool:
+        """Tell whether a task should go elsewhere: it failed on this worker, or an attempt of it is still here."""
+        troubles = task.troubles
+        return task.id in worker.tasks or (troubles is not None and troubles.last_worker is worker)

@@ -1,0 +1,273 @@
+"""What the core knows: tasks, groups of tasks, clients, workers and managers. Plain records; rules live beside them.
+
+A task's `state` says where it is and carries what is true there, nothing else:
+
+    Waiting(missing)          some of its dependencies have not ended
+    READY                     in a ready queue
+    Delayed(until)            will be ready after a short back-off
+    Assigned(worker)          sent to a worker as attempt `task.attempt`
+    Recalled(worker, cancel)  asked back from the worker, to be cancelled or to be placed anew
+
+A task that ended is in no table, and exactly one entry of a Finished was made for it (none when its client is gone).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from scaler.needs import Needs, Offers
+from scaler.protocol.messages import (
+    Finished,
+    ManagerDetails,
+    ManagerStatus,
+    RunGroup,
+    Spec,
+    WorkerDetails,
+    WorkerHeartbeat,
+)
+
+UNKNOWN_DURATION_SECONDS = 0.05
+"""What a task is taken to last before its function was ever measured."""
+DURATION_WEIGHT = 0.2
+"""Weight of a new measurement in the moving average of a function's duration."""
+
+
+class Timing:
+    """Measured duration of one function: an exponential moving average."""
+
+    __slots__ = ("measured", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = UNKNOWN_DURATION_SECONDS
+        self.measured = 0
+
+    def observe(self, seconds: float) -> None:
+        if self.measured:
+            self.seconds += DURATION_WEIGHT * (seconds - self.seconds)
+        else:
+            self.seconds = seconds
+        self.measured += 1
+
+
+class Group:
+    """Tasks of one client and one spec that are alive. rank orders queues: priority, then depth, both descending."""
+
+    __slots__ = ("assigned", "client", "depth", "live", "needs", "rank", "ready", "spec", "timing")
+
+    def __init__(self, client: Client, spec: Spec, needs: Needs, depth: int, timing: Timing) -> None:
+        self.client = client
+        self.spec = spec
+        self.needs = needs
+        self.depth = depth
+        self.rank = (-spec.priority, -depth)
+        self.timing = timing
+        self.live = 0
+        self.ready = 0
+        self.assigned = 0
+
+
+class Waiting:
+    __slots__ = ("missing",)
+
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
+
+
+class Ready:
+    __slots__ = ()
+
+
+class Delayed:
+    __slots__ = ("until",)
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+
+
+class Assigned:
+    """One instance per worker, shared by all tasks that it has."""
+
+    __slots__ = ("worker",)
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+
+class Recalled:
+    __slots__ = ("cancel", "worker")
+
+    def __init__(self, worker: Worker, cancel: bool) -> None:
+        self.worker = worker
+        self.cancel = cancel
+
+
+class Gone:
+    """It ended. Only stale mentions (a tombstone in a queue, a dependency's list) still meet such a task."""
+
+    __slots__ = ()
+
+
+READY: Final = Ready()
+GONE: Final = Gone()
+TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Gone
+
+
+class Troubles:
+    """What went wrong with one task so far; made at the first trouble, so that healthy tasks carry nothing."""
+
+    __slots__ = ("evidence", "failures", "last_worker", "lost_workers")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.lost_workers: set[bytes] = set()
+        self.last_worker: Worker | None = None
+        self.evidence: list[str] = []
+
+
+class Task:
+    """One task. attempt counts the times it was sent to a worker; estimate is what its worker's load was charged."""
+
+    __slots__ = ("attempt", "dependents", "estimate", "group", "id", "payload", "references", "state", "troubles")
+
+    def __init__(self, identifier: bytes, group: Group, payload: bytes, references: tuple[bytes, ...]) -> None:
+        self.id = identifier
+        self.group = group
+        self.payload = payload
+        self.references = references
+        self.state: TaskState = READY
+        self.attempt = 0
+        self.estimate = 0.0
+        self.dependents: list[Task] | None = None
+        self.troubles: Troubles | None = None
+
+
+class Kept:
+    """How a task ended, as long as somebody may still name it: dependents, or a client that has not seen it."""
+
+    __slots__ = ("outcome", "payload", "unseen", "uses")
+
+    def __init__(self, outcome: int, payload: bytes) -> None:
+        self.outcome = outcome
+        self.payload = payload
+        self.unseen = True
+        self.uses = 0
+
+
+class Client:
+    """A client: a process, or one that lives in a task (`via` is the worker that relays for it)."""
+
+    __slots__ = (
+        "batch",
+        "batch_bytes",
+        "broken_at",
+        "gone",
+        "groups",
+        "heard_at",
+        "id",
+        "kept",
+        "name",
+        "number",
+        "seen",
+        "tasks",
+        "unseen",
+        "via",
+    )
+
+    def __init__(self, identifier: bytes, name: str, via: Worker | None, now: float) -> None:
+        self.id = identifier
+        self.name = name
+        self.via = via
+        self.tasks: dict[bytes, Task] = {}
+        self.groups: dict[Spec, Group] = {}
+        self.kept: dict[bytes, Kept] = {}
+        self.number = 0
+        self.seen = 0
+        self.unseen: deque[Finished] = deque()
+        self.batch: Finished | None = None
+        self.batch_bytes = 0
+        self.heard_at = now
+        self.broken_at: float | None = None
+        self.gone = False
+
+
+class Worker:
+    """A worker agent. load: estimated seconds of all it has; progressed_at: when it last finished or began one."""
+
+    __slots__ = (
+        "assigned",
+        "broken_at",
+        "checks_without_progress",
+        "details",
+        "draining",
+        "failures_in_row",
+        "heard_at",
+        "heartbeat",
+        "hostname",
+        "id",
+        "idle_since",
+        "known",
+        "limit",
+        "load",
+        "nested",
+        "offers",
+        "outgoing",
+        "outgoing_bytes",
+        "pid",
+        "progressed_at",
+        "recalled",
+        "slots",
+        "stalled",
+        "tasks",
+        "to_define",
+    )
+
+    def __init__(self, identifier: bytes, details: WorkerDetails, hostname: str, pid: int, now: float) -> None:
+        self.id = identifier
+        self.details = details
+        self.hostname = hostname
+        self.pid = pid
+        self.offers = Offers.of(details.capabilities)
+        self.slots = details.slots
+        self.limit = details.slots * (1 + details.queue_size)
+        self.tasks: dict[bytes, Task] = {}
+        self.assigned = Assigned(self)
+        self.load = 0.0
+        self.recalled = 0
+        self.stalled = False
+        self.draining = False
+        self.failures_in_row = 0
+        self.checks_without_progress = 0
+        self.known: set[bytes] = set()
+        self.to_define: list[tuple[bytes, bytes]] = []
+        self.outgoing: dict[Group, RunGroup] = {}
+        self.outgoing_bytes = 0
+        self.nested: set[bytes] = set()
+        self.heartbeat: WorkerHeartbeat | None = None
+        self.heard_at = now
+        self.broken_at: float | None = None
+        self.progressed_at = now
+        self.idle_since = now
+
+    @property
+    def name(self) -> str:
+        """What people see: host, pid and the first digits of the id."""
+        return f"{self.hostname}|{self.pid}|{self.id.hex()[:8]}"
+
+
+@dataclass(slots=True)
+class ManagerRecord:
+    """A worker manager: what it said it is, its last status, and what it was last told."""
+
+    id: bytes
+    details: ManagerDetails
+    offers: Offers
+    joined: int
+    heard_at: float
+    status: ManagerStatus | None = None
+    broken_at: float | None = None
+    told: tuple[int, tuple[str, ...]] | None = None
+    reason: str = ""
+    startup_seconds: float | None = None
+    running_units: dict[str, Worker] = field(default_factory=dict)

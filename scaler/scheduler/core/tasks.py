@@ -1,0 +1,568 @@
+"""The life of a task: submitted, waiting, ready, assigned, ended. Placement and balancing live elsewhere.
+
+Laws: a task that ended is in no table; exactly one entry of a Finished is made for it, none when its client is gone; a
+result of an attempt that is not the current one of a task on that worker is dropped, and its object forgotten.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from scaler.ids import is_task, owner_of
+from scaler.needs import Needs
+from scaler.protocol.messages import (
+    Done,
+    Outcome,
+    Returned,
+    Spec,
+    Submit,
+    TaskGroup,
+    is_stored,
+)
+from scaler.scheduler.core.facts import Facts, TaskRetried, TasksSubmitted
+from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.ready import ReadyQueues
+from scaler.scheduler.core.state import (
+    GONE,
+    READY,
+    Assigned,
+    Client,
+    Delayed,
+    Group,
+    Kept,
+    Ready,
+    Recalled,
+    Task,
+    Timing,
+    Troubles,
+    Waiting,
+    Worker,
+)
+
+MAX_TASKS_PER_CLIENT = 10_000_000
+MAX_TIMINGS = 10_000
+"""Functions whose measured duration is remembered."""
+POISON_WORKERS = 3
+"""Different agents or hosts that one task may take down."""
+RETRY_DELAY_SECONDS = 0.05
+MAX_RETRY_DELAY_SECONDS = 1.0
+MAX_EVIDENCE = 8
+"""Lines of evidence kept per task; the text of its end quotes them."""
+
+_FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.TIMED_OUT, Outcome.OBJECT_LOST)
+
+
+class Tasks:
+    """All living tasks. `waiting_limit` is the most tasks that may be Waiting or Ready, -1 for no limit."""
+
+    __slots__ = (
+        "_clients",
+        "_delayed",
+        "_facts",
+        "_objects",
+        "_outbox",
+        "_ready",
+        "_sequence",
+        "_timings",
+        "_waiting_limit",
+        "ended",
+        "leaving",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        clients: dict[bytes, Client],
+        objects: ObjectTable,
+        ready: ReadyQueues,
+        outbox: Outbox,
+        facts: Facts,
+        waiting_limit: int,
+    ) -> None:
+        self._clients = clients
+        self._objects = objects
+        self._ready = ready
+        self._outbox = outbox
+        self._facts = facts
+        self._waiting_limit = waiting_limit
+        self._timings: dict[bytes, Timing] = {}
+        self._delayed: list[tuple[float, int, Task]] = []
+        self._sequence = 0
+        self.waiting = 0
+        """Tasks in state Waiting or Delayed."""
+        self.leaving: dict[bytes, Client] = {}
+        """Clients that are gone but whose last tasks have not come back yet."""
+        self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
+
+    # -- submission
+
+    def submit(self, client: Client, message: Submit, depth_of_parent: int) -> list[str]:
+        """Take in new tasks. Returns what was wrong with the message: the peer's nonsense, which is dropped."""
+        nonsense: list[str] = []
+        for identifier, payload in message.definitions:
+            self._objects.define(identifier, payload, client.id)
+        entangled: list[tuple[Task, tuple[bytes, ...]]] = []
+        for columns in message.groups:
+            if not self._known(columns.spec):
+                self._reject(client, columns, "its function or serializer was never defined")
+                continue
+            self._take_in(client, columns, depth_of_parent, entangled, nonsense)
+        for task, references in entangled:
+            self._entangle(task, references)
+        self.see(client, message.seen)
+        return nonsense
+
+    def _known(self, spec: Spec) -> bool:
+        definition = self._objects.definition
+        return definition(spec.function) is not None and (
+            not spec.serializer or definition(spec.serializer) is not None
+        )
+
+    def _take_in(
+        self,
+        client: Client,
+        columns: TaskGroup,
+        depth_of_parent: int,
+        entangled: list[tuple[Task, tuple[bytes, ...]]],
+        nonsense: list[str],
+    ) -> None:
+        room = self._room(client)
+        group = self._group(client, columns.spec, depth_of_parent)
+        tasks = client.tasks
+        ready: list[Task] = []
+        references = columns.references
+        leaving = self.leaving.get(client.id)
+        for index, identifier in enumerate(columns.ids):
+            if identifier in tasks or identifier in client.kept:
+                continue  # said again: one execution, one answer
+            if not identifier.startswith(client.id) or not is_task(identifier):
+                nonsense.append(f"task id {identifier.hex()} is not this client's")
+                continue
+            if room <= 0:
+                self._reject_one(client, group, identifier)
+                continue
+            room -= 1
+            task = Task(identifier, group, columns.payloads[index], references[index] if references else ())
+            if leaving is not None and identifier in leaving.tasks:
+                task.attempt = leaving.tasks[identifier].attempt
+            tasks[identifier] = task
+            group.live += 1
+            if task.references:
+                entangled.append((task, task.references))
+            else:
+                ready.append(task)
+        if ready:
+            self._ready.add_all(group, ready)
+        if self._facts.watched:
+            self._facts.add(TasksSubmitted(client.id, columns.spec.name, columns.ids))
+        self._settle(group)
+
+    def _room(self, client: Client) -> int:
+        room = MAX_TASKS_PER_CLIENT - len(client.tasks)
+        if self._waiting_limit >= 0:
+            room = min(room, self._waiting_limit - self.waiting - self._ready.count)
+        return room
+
+    def _group(self, client: Client, spec: Spec, depth_of_parent: int) -> Group:
+        group = client.groups.get(spec)
+        if group is None:
+            timing = self._timings.pop(spec.function, None) or Timing()
+            self._timings[spec.function] = timing
+            if len(self._timings) > MAX_TIMINGS:
+                del self._timings[next(iter(self._timings))]
+            depth = depth_of_parent + 1 if spec.parent else 0
+            group = client.groups[spec] = Group(client, spec, Needs(spec.needs), depth, timing)
+            self._objects.use_definition(spec.function)
+            if spec.serializer:
+                self._objects.use_definition(spec.serializer)
+        return group
+
+    def _settle(self, group: Group) -> None:
+        """Drop a group that has no living task."""
+        if group.live or group.client.groups.get(group.spec) is not group:
+            return
+        del group.client.groups[group.spec]
+        self._objects.drop_definition(group.spec.function)
+        if group.spec.serializer:
+            self._objects.drop_definition(group.spec.serializer)
+
+    def _entangle(self, task: Task, references: tuple[bytes, ...]) -> None:
+        """Resolve what a new task references: it waits for tasks, uses objects, or fails at once."""
+        missing = 0
+        failed: Kept | None = None
+        for reference in references:
+            if not is_task(reference):
+                self._objects.use(reference)
+                continue
+            owner = self._clients.get(owner_of(reference))
+            other = owner.tasks.get(reference) if owner is not None else None
+            if other is not None:
+                if other.dependents is None:
+                    other.dependents = []
+                other.dependents.append(task)
+                missing += 1
+                continue
+            kept = owner.kept.get(reference) if owner is not None else None
+            if kept is None:
+                kept = Kept(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
+                failed = failed or kept
+            else:
+                kept.uses += 1
+                if kept.outcome != Outcome.SUCCESS:
+                    failed = failed or kept
+        if missing:
+            task.state = Waiting(missing)
+            self.waiting += 1
+        else:
+            self._ready.add(task)
+        if failed is not None:
+            self.end(task, failed.outcome, failed.payload)
+
+    def _reject(self, client: Client, columns: TaskGroup, why: str) -> None:
+        stray = Group(client, columns.spec, Needs(columns.spec.needs), 0, Timing())
+        for identifier in columns.ids:
+            if identifier not in client.tasks and identifier not in client.kept:
+                self._tell(Task(identifier, stray, b"", ()), Outcome.REJECTED, why.encode())
+
+    def _reject_one(self, client: Client, group: Group, identifier: bytes) -> None:
+        if self._waiting_limit >= 0 and len(client.tasks) < MAX_TASKS_PER_CLIENT:
+            why = f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
+        else:
+            why = f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
+        self._tell(Task(identifier, group, b"", ()), Outcome.REJECTED, why.encode())
+
+    # -- results
+
+    def done(self, worker: Worker, message: Done, now: float) -> None:
+        """Take in attempts that ended on a worker."""
+        worker_tasks = worker.tasks
+        cpu_us = message.cpu_us
+        peak_bytes = message.peak_bytes
+        healthy = False
+        for index, identifier in enumerate(message.ids):
+            task = worker_tasks.get(identifier)
+            outcome = message.outcomes[index]
+            payload = message.payloads[index]
+            if task is None or task.attempt != message.attempts[index]:
+                self.drop_late(payload)
+                continue
+            self._leave(worker, task)
+            duration_us = message.duration_us[index]
+            if outcome <= Outcome.EXCEPTION_TO_RETRY:
+                healthy = True
+                task.group.timing.observe(duration_us * 1e-6)
+            if outcome in _FINAL:
+                self.end(
+                    task,
+                    outcome,
+                    payload,
+                    duration_us,
+                    cpu_us[index] if cpu_us else 0,
+                    peak_bytes[index] if peak_bytes else 0,
+                )
+            else:
+                self._ended_without_result(worker, task, outcome, payload, now)
+        if healthy:
+            worker.failures_in_row = 0
+        worker.progressed_at = now
+        worker.checks_without_progress = 0
+        worker.stalled = False
+
+    def drop_late(self, payload: bytes) -> None:
+        """Drop a result that nobody waits for; what it stored is forgotten."""
+        if is_stored(payload):
+            self._objects.forget(payload[1:17])
+
+    def _leave(self, worker: Worker, task: Task) -> None:
+        """Take a task off a worker; its state still says how it was there."""
+        del worker.tasks[task.id]
+        task.group.assigned -= 1
+        if worker.tasks:
+            worker.load -= task.estimate
+        else:
+            worker.load = 0.0
+        if type(task.state) is Recalled:
+            worker.recalled -= 1
+
+    def _ended_without_result(self, worker: Worker, task: Task, outcome: int, payload: bytes, now: float) -> None:
+        if type(task.state) is Recalled and task.state.cancel:
+            self.end(task, Outcome.CANCELLED, b"cancelled")
+            return
+        match Outcome(outcome):
+            case Outcome.NOT_STARTED:
+                self._requeue(task, 0.0, now)
+            case Outcome.EXCEPTION_TO_RETRY:
+                self._retry(worker, task, Outcome.EXCEPTION, payload, "an exception in retry_on", now)
+            case Outcome.PROCESSOR_DIED:
+                worker.failures_in_row += 1
+                why = payload.decode("utf-8", "replace")
+                self._retry(worker, task, Outcome.PROCESSOR_DIED, payload, f"on {worker.name}: {why}", now)
+            case Outcome.WORKER_LOST | Outcome.CANCELLED:
+                why = payload.decode("utf-8", "replace")
+                self._retry(worker, task, Outcome.WORKER_LOST, payload, f"on {worker.name}: {why}", now)
+            case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST:
+                self.end(task, outcome, payload)
+            case Outcome.SUCCESS | Outcome.EXCEPTION:
+                raise AssertionError("ended with a result")
+
+    def _retry(self, worker: Worker, task: Task, at_limit: Outcome, payload: bytes, why: str, now: float) -> None:
+        """Charge a task for a failure; run it again, elsewhere where there is an elsewhere, or end it at its limit."""
+        troubles = task.troubles
+        if troubles is None:
+            troubles = task.troubles = Troubles()
+        troubles.failures += 1
+        troubles.last_worker = worker
+        if len(troubles.evidence) < MAX_EVIDENCE:
+            troubles.evidence.append(f"attempt {task.attempt} {why}")
+        limit = task.group.spec.retries
+        if troubles.failures > limit:
+            if at_limit is not Outcome.EXCEPTION:
+                payload = _evidence(task, troubles, limit)
+            self.end(task, at_limit, payload)
+            return
+        self._facts.add(TaskRetried(task.id, worker.id, why))
+        delay = min(MAX_RETRY_DELAY_SECONDS, RETRY_DELAY_SECONDS * 2 ** (troubles.failures - 1))
+        self._requeue(task, delay, now)
+
+    def _requeue(self, task: Task, delay: float, now: float) -> None:
+        if delay > 0:
+            task.state = Delayed(now + delay)
+            self.waiting += 1
+            self._sequence += 1
+            heapq.heappush(self._delayed, (now + delay, self._sequence, task))
+        else:
+            task.state = READY
+            self._ready.add_first(task)
+
+    def wake(self, now: float) -> None:
+        """Make ready what has waited long enough after a failure."""
+        delayed = self._delayed
+        while delayed and delayed[0][0] <= now:
+            task = heapq.heappop(delayed)[2]
+            if type(task.state) is Delayed:
+                self.waiting -= 1
+                task.state = READY
+                self._ready.add_first(task)
+
+    def next_wake(self) -> float | None:
+        return self._delayed[0][0] if self._delayed else None
+
+    def returned(self, worker: Worker, message: Returned, now: float) -> None:
+        """Take in what a worker gave back, or said that it keeps."""
+        for index, identifier in enumerate(message.ids):
+            task = worker.tasks.get(identifier)
+            if task is None or task.attempt != message.attempts[index]:
+                continue
+            if message.started[index]:
+                if type(task.state) is Recalled and not task.state.cancel:
+                    task.state = worker.assigned
+                    worker.recalled -= 1
+                continue
+            self._leave(worker, task)
+            if type(task.state) is Recalled and task.state.cancel:
+                self.end(task, Outcome.CANCELLED, b"cancelled")
+            else:
+                self._requeue(task, 0.0, now)
+
+    def worker_lost(self, worker: Worker, why: str, charged: bool, now: float) -> None:
+        """Give the tasks of a lost worker to others. Those that may have been running are charged, if anybody is."""
+        text = f"worker {worker.name} {why}"
+        for order, task in enumerate(list(worker.tasks.values())):
+            self._leave(worker, task)
+            state = task.state
+            may_have_run = order < worker.slots
+            if type(state) is Recalled and state.cancel:
+                self.end(task, Outcome.CANCELLED, b"cancelled")
+            elif not may_have_run:
+                self._requeue(task, 0.0, now)
+            elif task.group.spec.retries == 0:
+                self.end(task, Outcome.WORKER_LOST, f"{text}; retries=0, and the task may have run".encode())
+            elif charged:
+                self._lost_with_worker(worker, task, text, now)
+            else:
+                self._requeue(task, 0.0, now)
+
+    def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
+        troubles = task.troubles
+        if troubles is None:
+            troubles = task.troubles = Troubles()
+        troubles.lost_workers.add(worker.id)
+        if len(troubles.lost_workers) >= POISON_WORKERS:
+            troubles.evidence.append(f"attempt {task.attempt}: {text}")
+            why = f"the task was running on {POISON_WORKERS} workers that were lost: " + "; ".join(troubles.evidence)
+            self.end(task, Outcome.POISON, why.encode())
+        else:
+            self._retry(worker, task, Outcome.WORKER_LOST, b"", text, now)
+
+    # -- end
+
+    def end(
+        self, task: Task, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0
+    ) -> None:
+        """End a task that is on no worker, tell its client, and settle its dependents, however many."""
+        self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
+        if task.dependents is None:
+            return
+        self._count_dependents(task)
+        if outcome == Outcome.SUCCESS:
+            self._feed_dependents(task)
+            return
+        failed = [task]
+        while failed:
+            for dependent in failed.pop().dependents or ():
+                if type(dependent.state) is Waiting:
+                    self._end_one(dependent, outcome, payload, 0, 0, 0)
+                    self._count_dependents(dependent)
+                    failed.append(dependent)
+
+    def _end_one(
+        self, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int
+    ) -> None:
+        group = task.group
+        client = group.client
+        state = task.state
+        if type(state) is Ready:
+            task.state = GONE
+            self._ready.dropped(task)
+        elif type(state) is Waiting or type(state) is Delayed:
+            self.waiting -= 1
+        task.state = GONE
+        del client.tasks[task.id]
+        group.live -= 1
+        if task.references:
+            self._drop_references(task)
+        self.ended[outcome] += 1
+        if client.gone:
+            self.drop_late(payload)
+            if not client.tasks:
+                self.leaving.pop(client.id, None)
+        else:
+            self._tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)
+        if not group.live:
+            self._settle(group)
+
+    def _tell(
+        self,
+        task: Task,
+        outcome: int,
+        payload: bytes,
+        duration_us: int = 0,
+        cpu_us: int = 0,
+        peak_bytes: int = 0,
+    ) -> None:
+        group = task.group
+        client = group.client
+        deliver = group.spec.deliver or outcome != Outcome.SUCCESS
+        client.kept[task.id] = Kept(outcome, payload)
+        if is_stored(payload):
+            self._objects.use(payload[1:17], held=deliver)
+        self._outbox.finished(client, task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
+
+    @staticmethod
+    def _count_dependents(task: Task) -> None:
+        """A task ended: from now on its value is used once by every living mention in a dependent."""
+        kept = task.group.client.kept.get(task.id)
+        if kept is not None:
+            kept.uses += sum(type(dependent.state) is Waiting for dependent in task.dependents or ())
+
+    def _feed_dependents(self, task: Task) -> None:
+        for dependent in task.dependents or ():
+            state = dependent.state
+            if type(state) is not Waiting:
+                continue  # failed or cancelled by another dependency
+            state.missing -= 1
+            if not state.missing:
+                self.waiting -= 1
+                dependent.state = READY
+                self._ready.add(dependent)
+
+    def _drop_references(self, task: Task) -> None:
+        """A task ended: what it referenced is used once less. A dependency that is still alive loses nothing."""
+        for reference in task.references:
+            if not is_task(reference):
+                self._objects.unuse(reference)
+                continue
+            owner = self._clients.get(owner_of(reference))
+            if owner is None or reference in owner.tasks:
+                continue
+            kept = owner.kept.get(reference)
+            if kept is not None:
+                kept.uses -= 1
+                self._drop_kept(owner, reference, kept)
+
+    def _drop_kept(self, client: Client, identifier: bytes, kept: Kept) -> None:
+        if kept.uses or kept.unseen:
+            return
+        del client.kept[identifier]
+        if is_stored(kept.payload):
+            self._objects.unuse(kept.payload[1:17])
+
+    def see(self, client: Client, number: int) -> None:
+        """A client has resolved all Finished up to this number."""
+        unseen = client.unseen
+        while unseen and unseen[0].number <= number:
+            for identifier in unseen.popleft().ids:
+                kept = client.kept.get(identifier)
+                if kept is not None:
+                    kept.unseen = False
+                    self._drop_kept(client, identifier, kept)
+
+    # -- cancel
+
+    def cancel(self, client: Client, ids: Iterable[bytes]) -> None:
+        """Cancel what has not ended; each of these ends in a Finished, some of them later."""
+        for identifier in ids:
+            task = client.tasks.get(identifier)
+            if task is not None:
+                self._cancel(task)
+
+    def _cancel(self, task: Task) -> None:
+        state = task.state
+        if type(state) is Assigned:
+            worker = state.worker
+            task.state = Recalled(worker, cancel=True)
+            worker.recalled += 1
+            self._outbox.recall(worker, task, kill=True)
+        elif type(state) is Recalled:
+            if not state.cancel:
+                state.cancel = True
+                self._outbox.recall(state.worker, task, kill=True)
+        else:
+            self.end(task, Outcome.CANCELLED, b"cancelled")
+
+    def client_gone(self, client: Client) -> None:
+        """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
+        client.gone = True
+        client.batch = None
+        client.unseen.clear()
+        client.kept.clear()
+        self.leaving[client.id] = client
+        self.cancel(client, list(client.tasks))
+        if not client.tasks:
+            self.leaving.pop(client.id, None)
+
+    def inputs_of(self, task: Task) -> tuple[bytes, ...] | None:
+        """Return the payloads of a ready task's references, in their order; None when their client is gone."""
+        found: list[bytes] = []
+        for reference in task.references:
+            if is_task(reference):
+                owner = self._clients.get(owner_of(reference))
+                kept = owner.kept.get(reference) if owner is not None else None
+                if kept is None:
+                    return None
+                found.append(kept.payload)
+            else:
+                found.append(b"\x03" + reference + bytes(8))
+        return tuple(found)
+
+    def timings(self) -> Sequence[tuple[bytes, Timing]]:
+        """Return what was measured per function id."""
+        return list(self._timings.items())
+
+
+def _evidence(task: Task, troubles: Troubles, limit: int) -> bytes:
+    times = "once" if task.attempt == 1 else f"{task.attempt} times"
+    doubt = "; it may have run" if limit == 0 else ""
+    return f"tried {times}, retries={limit}{doubt}: {'; '.join(troubles.evidence)}".encode()
