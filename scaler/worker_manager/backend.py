@@ -1,0 +1,88 @@
+"""Where workers live: the three verbs that a worker manager needs of it.
+
+A *unit* is what can be started and stopped: a process, a container, a job. A backend keeps as little as it can and asks
+the world instead. All calls but `fileno` may block, for a bounded time; they are made from one thread, one at a time.
+
+States of a unit: PENDING (started, its worker not at work yet), RUNNING, STOPPING (on its way out), and the ended ones,
+FAILED (by itself, with a reason) and STOPPED (in order). Ended units are listed for a while, so that people see why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Protocol, cast
+
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.errors import ScalerError, UsageError
+from scaler.protocol.messages import UnitState
+
+ENTRY_POINT_GROUP = "scaler.worker_managers"
+
+
+class BackendError(ScalerError):
+    """A backend could not do what it was asked to. Texts that are spelled alike count as the same failure.
+
+    started: ids of the units that were started before it failed.
+    """
+
+    def __init__(self, text: str, started: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.started = tuple(started)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit as it is now. age_seconds counts from its start, reason is for people."""
+
+    unit_id: str
+    state: UnitState
+    slots: int
+    age_seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a backend can provide. max_units: None for any number.
+
+    fixed: all of max_units from the start, whatever the scheduler wants.
+    """
+
+    unit_slots: int
+    max_slots: int
+    max_units: int | None
+    fixed: bool = False
+
+
+class Backend(Protocol):
+    """Starts, stops and lists units. Ids of units are never used again."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """The same for the backend's whole life."""
+
+    def start(self, count: int) -> list[str]:
+        """Start this many units and return their ids. Raises BackendError when none could be started, or only some."""
+
+    def stop(self, unit_ids: Sequence[str]) -> None:
+        """Begin to stop these; those that are gone or stopping already are no error. Raises BackendError."""
+
+    def list(self) -> list[Unit]:
+        """Return all units that exist, and those that ended lately. Raises BackendError."""
+
+    def fileno(self) -> int | None:
+        """Return a descriptor that is readable when `list` would say something new; None where nobody can tell."""
+
+    def close(self) -> None:
+        """End what is left at once, and free everything."""
+
+
+def load_backend(config: WorkerManagerConfig) -> Backend:
+    """Make the backend that is installed for the configuration's type. Raises UsageError for an unknown one."""
+    found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    if config.type not in found:
+        raise UsageError(f"worker manager type {config.type!r} is not installed (known: {', '.join(sorted(found))})")
+    make = cast("Callable[[WorkerManagerConfig], Backend]", found[config.type].load())
+    return make(config)

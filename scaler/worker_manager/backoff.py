@@ -1,0 +1,71 @@
+"""When to try again after failures: per cause, later and later, with a pause after repeated ones. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIRST_DELAY_SECONDS = 0.5
+PAUSE_AFTER = 5
+"""Failures in a row of one cause after which starting pauses, and the pause is said to people."""
+FIRST_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 300.0
+MAX_CAUSES = 32
+
+
+@dataclass(slots=True)
+class _Cause:
+    failures: int
+    last_at: float
+    retry_at: float
+
+
+class Backoff:
+    """Laws: the first failure of a cause delays nothing; a later one delays longer than the one before it."""
+
+    __slots__ = ("_causes",)
+
+    def __init__(self) -> None:
+        self._causes: dict[str, _Cause] = {}
+
+    def failed(self, cause: str, now: float, jitter: float) -> None:
+        """Count a failure. jitter, from 0 up to 1, spreads the next try over half to one and a half of the delay."""
+        known = self._causes.pop(cause, None)
+        failures = 1 if known is None else known.failures + 1
+        if len(self._causes) >= MAX_CAUSES:
+            self._causes.pop(next(iter(self._causes)))
+        self._causes[cause] = _Cause(failures, now, now + _delay_seconds(failures) * (0.5 + jitter))
+
+    def proven(self, started_at: float) -> None:
+        """Forget the failures from before a unit was started that turned out well."""
+        self._causes = {cause: kept for cause, kept in self._causes.items() if kept.last_at > started_at}
+
+    def succeeded(self) -> None:
+        """Forget all failures."""
+        self._causes.clear()
+
+    @property
+    def failing(self) -> bool:
+        """True when something failed repeatedly, and nothing has turned out well since."""
+        return any(cause.failures > 1 for cause in self._causes.values())
+
+    def wait_seconds(self, now: float) -> float:
+        """Return how long to start nothing."""
+        return max((cause.retry_at - now for cause in self._causes.values() if cause.retry_at > now), default=0.0)
+
+    def trouble(self, now: float) -> str:
+        """Return what keeps units from being started now, for people; empty when nothing does."""
+        worst = max(self._causes.items(), key=lambda item: item[1].retry_at, default=None)
+        if worst is None or worst[1].retry_at <= now:
+            return ""
+        cause, kept = worst
+        wait = f"next try in {kept.retry_at - now:.0f} s"
+        pause = "paused, " if kept.failures >= PAUSE_AFTER else ""
+        return f"{cause}; failed {kept.failures} times in a row, {pause}{wait}"
+
+
+def _delay_seconds(failures: int) -> float:
+    if failures == 1:
+        return 0.0
+    if failures < PAUSE_AFTER:
+        return FIRST_DELAY_SECONDS * 2.0 ** (failures - 2)
+    return min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(16, failures - PAUSE_AFTER))
