@@ -26,6 +26,8 @@ ORPHAN_GRACE_SECONDS = 8.0
 """A component whose parent is gone has this long to end in order."""
 PARENT_POLL_SECONDS = 1.0
 
+_BUG = "This is a bug in scaler; please report it with the lines above."
+
 _log = logging.getLogger(__name__)
 
 
@@ -105,7 +107,7 @@ def run_component(name: str, config: logs.LogSettings, main: Main) -> int:
     """Run a component until its main coroutine returns, and return the process's exit code.
 
     A `UsageError` ends in one line on stderr and code 2, any other `ScalerError` in one line and code 1. Everything
-    else is our own mistake and is raised, after a line that says so.
+    else is our own mistake and is raised, with a note that says so.
     """
     try:
         logs.set_up(name, config)
@@ -115,7 +117,7 @@ def run_component(name: str, config: logs.LogSettings, main: Main) -> int:
     except ScalerError as error:
         return report(name, error)
     except BaseException as error:
-        note_bug(name, error)
+        note_bug(error)
         raise
 
 
@@ -126,11 +128,10 @@ def report(name: str, error: ScalerError) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
-def note_bug(name: str, error: BaseException) -> None:
-    """Say in one line on stderr, ahead of the traceback, that this error is not the user's fault."""
-    if isinstance(error, Exception):
-        sys.stderr.write(f"{name}: this is a bug in scaler; please report it with the lines that follow\n")
-        sys.stderr.flush()
+def note_bug(error: BaseException) -> None:
+    """Have the traceback of an error that is not the user's fault say so in its last line."""
+    if isinstance(error, Exception) and _BUG not in getattr(error, "__notes__", ()):
+        error.add_note(_BUG)
 
 
 def raise_open_files_limit() -> None:

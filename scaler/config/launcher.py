@@ -6,7 +6,6 @@ from collections import Counter
 
 from pydantic import model_validator
 
-from scaler.config.addresses import local_address
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import WorkerManagerConfig
@@ -37,8 +36,3 @@ class LauncherConfig(SettingsModel):
                     f"worker_timeout_seconds ({self.scheduler.worker_timeout_seconds:g})"
                 )
         return self
-
-
-def reachable(bind_address: str) -> str:
-    """Return how the components of one file reach a server that listens here."""
-    return local_address(bind_address)

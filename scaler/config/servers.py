@@ -19,7 +19,7 @@ _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capab
 def _content_of_allocate_policy(value: object) -> object:
     allocate = _ALLOCATE.get(value) if isinstance(value, str) else None
     if allocate is None:
-        raise ValueError(f"must be one of {', '.join(_ALLOCATE)}, not {value!r}")
+        raise ValueError(f"must be one of {', '.join(_ALLOCATE)}")
     return f"allocate={allocate}; scaling=vanilla"
 
 

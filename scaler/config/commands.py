@@ -1,0 +1,190 @@
+"""What each command is told: from its command line, the environment and a file to the component's configuration."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from scaler.config.addresses import local_address
+from scaler.config.files import (
+    BAREMETAL_NATIVE,
+    CLUSTER,
+    NATIVE_WORKER_ADAPTER,
+    OBJECT_STORAGE_SERVER,
+    SCHEDULER,
+    WORKER_MANAGER,
+    ConfigFile,
+    Section,
+    nearest,
+    read_file,
+)
+from scaler.config.flags import CommandLine, bare_parser, flags_parser, parse_flags
+from scaler.config.launcher import LauncherConfig
+from scaler.config.load import Sources, reason_of, resolve, variable_of
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.setting import SettingsModel
+from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, WorkerManagerConfig
+from scaler.errors import ConfigError, UsageError
+
+WORKER_MANAGER_GROUP = "scaler.worker_managers"
+
+M = TypeVar("M", bound=SettingsModel)
+Environment = Mapping[str, str]
+
+
+def parse_object_storage_server(
+    program: str, arguments: Sequence[str], environment: Environment
+) -> ObjectStorageServerConfig:
+    """Return what `scaler_object_storage_server` is told. Raises UsageError, like all functions here."""
+    parser = flags_parser(program, OBJECT_STORAGE_SERVER, ObjectStorageServerConfig, "Run an object storage.")
+    line = parse_flags(parser, arguments)
+    file = _file_of(line)
+    table = file.object_storage_server if file else None
+    return resolve(ObjectStorageServerConfig, _sources(OBJECT_STORAGE_SERVER, line, environment, table))
+
+
+def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
+    """Return what `scaler_scheduler` is told."""
+    line = parse_flags(flags_parser(program, SCHEDULER, SchedulerConfig, "Run a scheduler."), arguments)
+    file = _file_of(line)
+    return resolve(SchedulerConfig, _sources(SCHEDULER, line, environment, file.scheduler if file else None))
+
+
+def parse_cluster(program: str, arguments: Sequence[str], environment: Environment) -> ClusterConfig:
+    """Return what `scaler_cluster` is told."""
+    line = parse_flags(flags_parser(program, CLUSTER, ClusterConfig, "Run a fixed set of local workers."), arguments)
+    file = _file_of(line)
+    return resolve(ClusterConfig, _sources(CLUSTER, line, environment, file.cluster if file else None))
+
+
+def parse_worker_manager(program: str, arguments: Sequence[str], environment: Environment) -> WorkerManagerConfig:
+    """Return what `scaler_worker_manager TYPE` is told."""
+    if not arguments or arguments[0].startswith("-"):
+        parser = bare_parser(program, f"Run a worker manager. {program} TYPE -h lists the settings of a type.")
+        parser.add_argument("type", metavar="TYPE", help=f"one of {', '.join(known_types())}")
+        parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="the settings of this type")
+        parser.parse_args(arguments[:1])
+        raise UsageError(f"give the type first: {program} TYPE ADDRESS; types are {', '.join(known_types())}")
+    kind = arguments[0]
+    return _parse_worker_manager_of(kind, f"{program} {kind}", arguments[1:], environment)
+
+
+def parse_worker_adapter_native(
+    program: str, arguments: Sequence[str], environment: Environment
+) -> WorkerManagerConfig:
+    """Return what `scaler_worker_adapter_native` is told: its type goes without saying, and so may its name."""
+    implied = {"worker_manager_id": NATIVE_WORKER_ADAPTER}
+    return _parse_worker_manager_of(BAREMETAL_NATIVE, program, arguments, environment, implied)
+
+
+def _parse_worker_manager_of(
+    kind: str,
+    program: str,
+    arguments: Sequence[str],
+    environment: Environment,
+    implied: Mapping[str, object] | None = None,
+) -> WorkerManagerConfig:
+    model = model_of(kind)
+    parser = flags_parser(program, WORKER_MANAGER, model, f"Run a worker manager of the type {kind}.")
+    line = parse_flags(parser, arguments)
+    file = _file_of(line)
+    table = _table_of_type(kind, file, line, environment) if file else None
+    sources = _sources(WORKER_MANAGER, line, environment, table)
+    return resolve(model, replace(sources, implied={"type": kind, **(implied or {})}))
+
+
+def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
+    """Return what `scaler FILE` starts."""
+    parser = bare_parser(program, "Start everything that a TOML file describes, and stop it on Ctrl-C.")
+    parser.epilog = (
+        "The file has the sections [object_storage_server], [scheduler], [[worker_manager]] and [cluster]; "
+        "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h and scaler_cluster -h "
+        "list their keys."
+    )
+    parser.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS, help="the TOML file")
+    parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
+    line = parse_flags(parser, arguments)
+    named = [text for text in (line.file, line.flags.get("file")) if text is not None]
+    if len(named) != 1:
+        raise UsageError("give one configuration file: scaler FILE, such as scaler config/local.toml")
+    return launcher_config(read_file(str(named[0])), environment)
+
+
+def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfig:
+    """Return the components of a whole file, with the addresses by which they find each other filled in."""
+    if file.foreign:
+        raise ConfigError(
+            f"{file.path}: this version has no component for [{file.foreign[0]}]; "
+            "take the section out to start the rest"
+        )
+    if file.scheduler is None:
+        raise ConfigError(f"{file.path}: section [{SCHEDULER}] is missing, and the others need a scheduler")
+
+    def load(model: type[M], section: str, table: Section, implied: Mapping[str, object]) -> M:
+        sources = Sources(section, environment=environment, file=file.path, table=table, implied=implied)
+        return resolve(model, sources)
+
+    storage = None
+    beside: dict[str, object] = {}
+    if file.object_storage_server is not None:
+        storage = load(ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, file.object_storage_server, {})
+        beside = {"object_storage_address": local_address(storage.bind_address)}
+    scheduler = load(SchedulerConfig, SCHEDULER, file.scheduler, beside)
+    here = {"scheduler_address": local_address(scheduler.bind_address)}
+    managers = [load(model_of(_type_in(file, table)), WORKER_MANAGER, table, here) for table in file.worker_managers]
+    if file.cluster is not None:
+        managers.append(load(ClusterConfig, CLUSTER, file.cluster, here).as_worker_manager())
+    try:
+        return LauncherConfig(object_storage_server=storage, scheduler=scheduler, worker_managers=tuple(managers))
+    except ValidationError as error:
+        raise ConfigError(f"{file.path}: {reason_of(error)}") from None
+
+
+def known_types() -> list[str]:
+    """Return the types of worker managers that are installed."""
+    return sorted({entry.name for entry in entry_points(group=WORKER_MANAGER_GROUP)})
+
+
+def model_of(kind: str) -> type[WorkerManagerConfig]:
+    """Return the configuration model of a type; one that others have installed has the keys of every type."""
+    if kind == BAREMETAL_NATIVE:
+        return BaremetalNativeConfig
+    known = known_types()
+    if kind not in known:
+        raise UsageError(f"no worker manager of the type {kind!r} is installed{nearest(kind, known)}")
+    return WorkerManagerConfig
+
+
+def _file_of(line: CommandLine) -> ConfigFile | None:
+    return None if line.file is None else read_file(line.file)
+
+
+def _sources(section: str, line: CommandLine, environment: Environment, table: Section | None) -> Sources:
+    return Sources(section, flags=line.flags, environment=environment, file=line.file or "", table=table)
+
+
+def _type_in(file: ConfigFile, table: Section) -> str:
+    kind = table.values.get("type")
+    if not isinstance(kind, str):
+        raise ConfigError(f"{file.path}, {table.title}: type is missing; types are {', '.join(known_types())}")
+    return kind
+
+
+def _table_of_type(kind: str, file: ConfigFile, line: CommandLine, environment: Environment) -> Section | None:
+    tables = [table for table in file.worker_managers if _type_in(file, table) == kind]
+    if len(tables) < 2:
+        return tables[0] if tables else None
+    wanted = line.flags.get("worker_manager_id", environment.get(variable_of(WORKER_MANAGER, "worker_manager_id")))
+    matching = [table for table in tables if table.values.get("worker_manager_id") == wanted]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(repr(table.values.get("worker_manager_id")) for table in tables)
+    raise ConfigError(
+        f"{file.path} has {len(tables)} worker managers of the type {kind}: {names}; "
+        "choose one by its worker_manager_id with --worker-manager-id"
+    )

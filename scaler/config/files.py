@@ -1,0 +1,116 @@
+"""TOML files: sections and their older names, before any value is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+import tomli
+
+from scaler.errors import ConfigError
+
+OBJECT_STORAGE_SERVER = "object_storage_server"
+SCHEDULER = "scheduler"
+WORKER_MANAGER = "worker_manager"
+CLUSTER = "cluster"
+BAREMETAL_NATIVE = "baremetal_native"
+NATIVE_WORKER_ADAPTER = "native_worker_adapter"
+"""Older name of a worker manager of the type baremetal_native."""
+
+SERVED_SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, NATIVE_WORKER_ADAPTER)
+FOREIGN_SECTIONS = ("top", "webui", "gui", "symphony_worker_adapter")
+"""Sections of components that are not part of this version: a file may hold them for other versions."""
+
+Table = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table of a file. title is how messages call it."""
+
+    title: str
+    values: Table = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file's tables by section; worker managers of all spellings are one list."""
+
+    path: str
+    object_storage_server: Section | None
+    scheduler: Section | None
+    cluster: Section | None
+    worker_managers: tuple[Section, ...]
+    foreign: tuple[str, ...]
+    """Known sections that this version has no component for."""
+
+
+def read_file(path: str) -> ConfigFile:
+    """Read a file. Raises ConfigError when it cannot be read, is not TOML, or has a section that nobody knows."""
+    try:
+        document = tomli.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path!r}: {error.strerror}") from None
+    except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from None
+    for name in document:
+        if name not in SERVED_SECTIONS and name not in FOREIGN_SECTIONS:
+            raise ConfigError(f"{path}: unknown section [{name}]{_nearest_section(name, document[name])}")
+    return ConfigFile(
+        path=path,
+        object_storage_server=_single(path, document, OBJECT_STORAGE_SERVER),
+        scheduler=_single(path, document, SCHEDULER),
+        cluster=_single(path, document, CLUSTER),
+        worker_managers=(*_managers(path, document), *_native_adapter(path, document)),
+        foreign=tuple(name for name in FOREIGN_SECTIONS if name in document),
+    )
+
+
+def title_of(section: str) -> str:
+    """Return a section as it is written in a file."""
+    return f"[[{section}]]" if section == WORKER_MANAGER else f"[{section}]"
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return a question that names the nearest of the known names, or a list of them all when none is near."""
+    if found := get_close_matches(name, known, n=1):
+        return f"; did you mean {found[0]!r}?"
+    return f"; known are {', '.join(known)}"
+
+
+def _nearest_section(name: str, value: object) -> str:
+    if not isinstance(value, dict | list):
+        return f": {name!r} stands above the first section, and every key belongs into one"
+    return nearest(name, [*SERVED_SECTIONS, *FOREIGN_SECTIONS])
+
+
+def _single(path: str, document: Table, name: str) -> Section | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: {name} must be one table, [{name}]")
+    return Section(f"[{name}]", value)
+
+
+def _managers(path: str, document: Table) -> list[Section]:
+    value = document.get(WORKER_MANAGER, [])
+    tables = [value] if isinstance(value, dict) else value
+    if not (isinstance(tables, list) and all(isinstance(table, dict) for table in tables)):
+        raise ConfigError(f"{path}: {WORKER_MANAGER} must be an array of tables, [[{WORKER_MANAGER}]]")
+    one = len(tables) == 1
+    return [
+        Section(f"[[{WORKER_MANAGER}]]" if one else f"[[{WORKER_MANAGER}]] number {number}", table)
+        for number, table in enumerate(tables, 1)
+    ]
+
+
+def _native_adapter(path: str, document: Table) -> list[Section]:
+    section = _single(path, document, NATIVE_WORKER_ADAPTER)
+    if section is None:
+        return []
+    # The older section knew neither types nor names of managers.
+    values = {"worker_manager_id": NATIVE_WORKER_ADAPTER, **section.values, "type": BAREMETAL_NATIVE}
+    return [Section(section.title, values)]

@@ -1,0 +1,154 @@
+"""Command lines, made from the models."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, get_args, get_origin
+
+from scaler._version import __version__
+from scaler.config.files import nearest, title_of
+from scaler.config.load import variable_of
+from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of
+from scaler.errors import UsageError
+
+_POSITIONAL = "positional:"
+_HELP_COLUMN = 34
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What a command line says: the file, and texts by key or alias."""
+
+    file: str | None
+    flags: dict[str, object]
+
+
+def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> CommandLine:
+    """Parse a command line. Raises UsageError; `-h` and `--version` print and raise SystemExit(0)."""
+    namespace, extra = parser.parse_known_intermixed_args(_with_explicit_truths(parser, arguments))
+    unknown = [text for text in extra if text.startswith("-")]
+    if unknown:
+        flag = unknown[0].partition("=")[0]
+        known = sorted(text for action in parser._actions for text in action.option_strings)  # noqa: SLF001
+        near = nearest(flag, known) if flag.startswith("--") else ""
+        raise UsageError(f"unknown flag {flag}{near if 'did you' in near else ''}; -h lists all")
+    if extra:
+        raise UsageError(f"unexpected argument {extra[0]!r}; -h shows what is expected")
+    flags: dict[str, object] = {}
+    given = vars(namespace)
+    file = given.pop("config", None)
+    for name, value in given.items():
+        key = name.removeprefix(_POSITIONAL)
+        if key in flags:
+            raise UsageError(f"{key} is given twice: as {value!r} and as {flags[key]!r}")
+        flags[key] = value
+    return CommandLine(file, flags)
+
+
+def flags_parser(program: str, section: str, model: type[SettingsModel], purpose: str) -> argparse.ArgumentParser:
+    """Return the parser of a component's command: one flag per key and alias, grouped as the models are."""
+    parser = bare_parser(program, purpose)
+    parser.usage = f"{program} [-c FILE] [settings] [ADDRESS]"
+    parser.epilog = (
+        f"Every key works as a flag, as a key in {title_of(section)} of FILE (--io-threads is io_threads there), and in the "
+        f"environment (as {variable_of(section, 'io_threads')}). Flags win over the environment, that over the file."
+    )
+    parser.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS, help="a TOML file")
+    groups: dict[str, Any] = {}
+    documented = documentation(model)
+    for item in describe(model).values():
+        if item.name == "type":
+            continue
+        if item.group not in groups:
+            groups[item.group] = parser.add_argument_group(item.group)
+        _add(groups[item.group], item, documented[item.name])
+    return parser
+
+
+def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
+    """Return a parser that knows -h and --version."""
+    parser = _Parser(
+        prog=program,
+        description=purpose,
+        allow_abbrev=False,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=_HELP_COLUMN),
+    )
+    parser.add_argument("--version", action="version", version=f"scaler {__version__}")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _add(group: Any, item: Described, text: str) -> None:  # argparse has no public name for a group's type
+    options: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": item.setting.metavar or None}
+    choices = _choices(item.field.annotation)
+    if item.field.annotation is bool:
+        options |= {"nargs": "?", "const": "true", "metavar": "true|false"}
+    elif get_origin(item.field.annotation) is tuple:
+        options |= {"nargs": "+", "action": "extend"}
+    elif choices:
+        options["metavar"] = "|".join(choices)
+    default = f" [default: {item.default_text}]" if item.default_text else ""
+    help_text = f"{text}{default}".replace("%", "%%")
+    if item.setting.positional:
+        group.add_argument(
+            _POSITIONAL + item.name,
+            nargs="?",
+            default=argparse.SUPPRESS,
+            metavar=item.setting.metavar,
+            help=f"{help_text} [or {item.flag}]",
+        )
+        group.add_argument(item.flag, dest=item.name, **options, help=argparse.SUPPRESS)
+    else:
+        group.add_argument(*item.setting.short_flags, item.flag, dest=item.name, **options, help=help_text)
+    for alias in item.setting.aliases:
+        group.add_argument(flag_of(alias.name), dest=alias.name, **options, help=f"another name of {item.name}")
+
+
+def _choices(annotation: object) -> tuple[str, ...]:
+    arguments = get_args(annotation)
+    return arguments if arguments and all(isinstance(item, str) for item in arguments) else ()
+
+
+def _with_explicit_truths(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Write `-p` as `-p=true` where an address follows, so that it does not swallow it."""
+    booleans = {
+        text
+        for action in parser._actions  # noqa: SLF001 (the one list of what the parser knows)
+        if action.nargs == "?" and action.option_strings
+        for text in action.option_strings
+    }
+    result: list[str] = []
+    for index, text in enumerate(arguments):
+        following = arguments[index + 1] if index + 1 < len(arguments) else ""
+        result.append(f"{text}=true" if text in booleans and "://" in following else text)
+    return result
+
+
+T = TypeVar("T", bound=SettingsModel)
+
+
+def to_arguments(config: SettingsModel) -> list[str]:
+    """Return the flags that say exactly this configuration: what a process is started with that shall have it."""
+    arguments: list[str] = []
+    for name in describe(type(config)):
+        value = getattr(config, name)
+        if name == "type" or value is None:
+            continue
+        arguments += _arguments_of(flag_of(name), value)
+    return arguments
+
+
+def _arguments_of(flag: str, value: object) -> list[str]:
+    if isinstance(value, tuple):
+        return [f"{flag}={item}" for item in value]
+    if isinstance(value, dict):
+        if not value:
+            return []
+        return [f"{flag}={','.join(key if amount is None else f'{key}={amount!r}' for key, amount in value.items())}"]
+    return [f"{flag}={value!r}" if isinstance(value, float) else f"{flag}={value}"]
