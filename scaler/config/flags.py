@@ -52,8 +52,9 @@ def flags_parser(program: str, section: str, model: type[SettingsModel], purpose
     parser = bare_parser(program, purpose)
     parser.usage = f"{program} [-c FILE] [settings] [ADDRESS]"
     parser.epilog = (
-        f"Every key works as a flag, as a key in {title_of(section)} of FILE (--io-threads is io_threads there), and in the "
-        f"environment (as {variable_of(section, 'io_threads')}). Flags win over the environment, that over the file."
+        f"Every key works as a flag, as a key in {title_of(section)} of FILE (--io-threads is io_threads there), and "
+        f"in the environment (as {variable_of(section, 'io_threads')}). Flags win over the environment, and that over "
+        "the file."
     )
     parser.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS, help="a TOML file")
     groups: dict[str, Any] = {}

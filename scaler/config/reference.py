@@ -1,0 +1,103 @@
+"""The settings as a page of documentation: `python -m scaler.config.reference > docs/settings.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from scaler.config.files import CLUSTER, NATIVE_WORKER_ADAPTER, OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
+from scaler.config.worker_managers import (
+    BaremetalNativeConfig,
+    ClusterConfig,
+    WorkerManagerConfig,
+    WorkerSettings,
+)
+
+_INTRODUCTION = f"""\
+# Settings
+
+<!-- Made by `python -m scaler.config.reference`; edit the models in scaler/config and make it again. -->
+
+Every key works as a flag (`--io-threads`), as a key in a TOML file (`io_threads`) and as an environment variable
+(`SCALER_<SECTION>_<KEY>`, such as `SCALER_SCHEDULER_IO_THREADS`). Flags win over the environment, the environment
+over the file, and the file over the defaults. Unknown keys, sections and flags are errors that name the nearest
+known one, and so is an environment variable that is nearly one of these.
+
+| command | section | what it starts |
+|---|---|---|
+| `scaler FILE` | all | object storage, scheduler and every worker manager of a file |
+| `scaler_object_storage_server ADDRESS` | `[{OBJECT_STORAGE_SERVER}]` | an object storage |
+| `scaler_scheduler ADDRESS` | `[{SCHEDULER}]` | a scheduler, with an object storage inside when it is given none |
+| `scaler_worker_manager TYPE ADDRESS` | `[[{WORKER_MANAGER}]]` with `type` | a worker manager |
+| `scaler_cluster ADDRESS` | `[{CLUSTER}]` | a fixed set of local workers |
+| `scaler_worker_adapter_native ADDRESS` | `[{NATIVE_WORKER_ADAPTER}]` | older name of the type baremetal_native |
+
+All commands take `-c FILE` or `--config FILE`, `-h` and `--version`. They end with exit code 0 when they were asked
+to, 2 when something about their settings is wrong, and 1 when they failed. A file may also hold the sections
+`[top]`, `[webui]` and `[gui]` of other versions; `scaler FILE` refuses them, the other commands pass over them.
+
+In the file of `scaler FILE`, `scheduler_address` of workers and `object_storage_address` of the scheduler may be
+left out: they are those of the same file. When a file has several worker managers of one type,
+`scaler_worker_manager TYPE` takes the one that `--worker-manager-id` names.
+
+Addresses are `tcp://host:port` or `ipc://path`. `-1` stands for no limit where a default says so. Truth values are
+`true` and `false`; a flag alone, such as `-hps`, means true. Several log files are several words after `-lp`, a
+list in TOML, and separated by commas in the environment.
+"""
+
+
+def settings_page() -> str:
+    """Return the whole page as Markdown."""
+    worker_keys = list(WorkerSettings.model_fields)
+    sections = [
+        _section(f"[{OBJECT_STORAGE_SERVER}]", OBJECT_STORAGE_SERVER, ObjectStorageServerConfig),
+        _section(f"[{SCHEDULER}]", SCHEDULER, SchedulerConfig),
+        _section(f"[[{WORKER_MANAGER}]] of every type", WORKER_MANAGER, WorkerManagerConfig),
+        _section(
+            f"[[{WORKER_MANAGER}]] of the type baremetal_native",
+            WORKER_MANAGER,
+            BaremetalNativeConfig,
+            list(WorkerManagerConfig.model_fields),
+        ),
+        _section(f"[{CLUSTER}]", CLUSTER, ClusterConfig, worker_keys),
+    ]
+    shared = f"\nBeside these, every key of [[{WORKER_MANAGER}]] under Workers and Logging.\n"
+    sections[-1] += shared
+    return _INTRODUCTION + "".join(sections)
+
+
+def _section(title: str, section: str, model: type[SettingsModel], without: list[str] | None = None) -> str:
+    lines = [f"\n## {title}\n\nEnvironment: `SCALER_{section.upper()}_<KEY>`.\n"]
+    documented = documentation(model)
+    group = group_title(model)
+    lines.append(_HEAD)
+    for item in describe(model).values():
+        if item.name in (without or ()):
+            continue
+        if item.group != group:
+            group = item.group
+            lines.append(f"\n**{group}**\n{_HEAD}")
+        lines.append(f"| {' | '.join(_cells(item, documented[item.name]))} |\n")
+    return "".join(lines)
+
+
+_HEAD = "\n| key | flag | default | meaning |\n|---|---|---|---|\n"
+
+
+def _cells(item: Described, text: str) -> Iterator[str]:
+    aliases = [alias.name for alias in item.setting.aliases]
+    yield f"`{item.name}`" + "".join(f", also `{name}`" for name in aliases)
+    if item.name == "type":
+        yield "the first argument"
+        yield "required"
+    else:
+        flags = [*item.setting.short_flags, item.flag, *map(flag_of, aliases)]
+        yield ("the argument, or " if item.setting.positional else "") + " ".join(f"`{flag}`" for flag in flags)
+        yield item.default_text or "required"
+    yield text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_page())
