@@ -11,7 +11,18 @@ from typing import Any
 
 from scaler.protocol import columns as c
 from scaler.protocol.kinds import check_seconds, read_needs, write_needs
-from scaler.protocol.messages import Done, Finished, Recall, Returned, Run, RunGroup, Spec, Submit, TaskGroup
+from scaler.protocol.messages import (
+    Done,
+    Finished,
+    Recall,
+    Returned,
+    Run,
+    RunGroup,
+    Spec,
+    Submit,
+    Suspended,
+    TaskGroup,
+)
 
 
 def _write_spec(builder: Any, spec: Spec) -> None:
@@ -223,3 +234,16 @@ def read_returned(reader: Any) -> Returned:
     ids = c.split_ids(reader.ids)
     count = len(ids)
     return Returned(ids, c.unpack_attempts(reader.attempts, count), c.unpack_flags(reader.started, count))
+
+
+def write_suspended(builder: Any, message: Suspended) -> None:
+    count = len(message.ids)
+    builder.ids = c.join_ids(message.ids)
+    builder.attempts = c.pack_attempts(message.attempts, count)
+    builder.suspended = c.pack_flags(message.suspended, count)
+
+
+def read_suspended(reader: Any) -> Suspended:
+    ids = c.split_ids(reader.ids)
+    count = len(ids)
+    return Suspended(ids, c.unpack_attempts(reader.attempts, count), c.unpack_flags(reader.suspended, count))

@@ -31,6 +31,7 @@ _BATCHES: tuple[tuple[type[Any], str, _Write, _Read], ...] = (
     (m.Finished, "finished", b.write_finished, b.read_finished),
     (m.Recall, "recall", b.write_recall, b.read_recall),
     (m.Returned, "returned", b.write_returned, b.read_returned),
+    (m.Suspended, "suspended", b.write_suspended, b.read_suspended),
 )
 _PLAIN = tuple((shape.type, shape.wire, shape.write, shape.read) for shape in SHAPES)
 

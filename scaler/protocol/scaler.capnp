@@ -68,6 +68,7 @@ struct Body {
     statStorage @35 :StatStorage;
     storageReply @36 :StorageReply;
     storageStatus @37 :StorageStatus;
+    suspended @38 :Suspended;
   }
 }
 
@@ -287,6 +288,14 @@ struct Returned {
   ids @0 :Data;                  # column of ids
   attempts @1 :Data;             # u16 column, from 1 to 65534
   started @2 :Data;              # u8 column: 0 never started and forgotten; 1 it runs on and will be in a Done
+}
+
+struct Suspended {
+  # Worker to scheduler: attempts that wait for tasks of their own. Their slots are free until they go on.
+
+  ids @0 :Data;                  # column of ids
+  attempts @1 :Data;             # u16 column, from 1 to 65534
+  suspended @2 :Data;            # u8 column: 1 waits, 0 goes on
 }
 
 struct Done {

@@ -1,0 +1,120 @@
+"""Which messages may go between whom. Everything else is a peer's nonsense, whatever it holds.
+
+Only connections to a server exist: MAY_SEND is what their connecting sides may say, MAY_ANSWER what the server may. The
+role is that of the connecting side. A nested client's messages, inside a Relay, are judged as those of a client.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from scaler.protocol.messages import (
+    Acknowledge,
+    Cancel,
+    Clear,
+    Desired,
+    Done,
+    Drain,
+    Finished,
+    ForgetObjects,
+    ForgetOwner,
+    GetObject,
+    Goodbye,
+    Heartbeat,
+    HeartbeatEcho,
+    Hello,
+    Hold,
+    LinkObject,
+    ManagerStatus,
+    Message,
+    MonitorStatus,
+    Output,
+    PutObject,
+    Recall,
+    Refused,
+    Relay,
+    RelayClosed,
+    Release,
+    Returned,
+    Role,
+    Run,
+    Seen,
+    Shutdown,
+    ShutdownCluster,
+    ShutdownReply,
+    StatStorage,
+    StorageReply,
+    StorageStatus,
+    Submit,
+    Suspended,
+    Undefine,
+    Welcome,
+    WorkerHeartbeat,
+)
+
+
+class Server(StrEnum):
+    """What a peer connects to."""
+
+    SCHEDULER = "scheduler"
+    OBJECT_STORAGE = "object_storage"
+
+
+_Types = frozenset[type[Any]]
+
+_NOBODY: _Types = frozenset()
+_PEER: _Types = frozenset({Hello, Goodbye, Acknowledge, Heartbeat})
+_SERVER: _Types = frozenset({Welcome, Refused, Goodbye, Acknowledge, HeartbeatEcho})
+_OBJECTS: _Types = frozenset({PutObject, GetObject, LinkObject, ForgetObjects, StatStorage})
+_STORED: _Types = frozenset({StorageReply, StorageStatus})
+
+MAY_SEND: dict[Server, dict[Role, _Types]] = {
+    Server.SCHEDULER: {
+        Role.CLIENT: _PEER | {Submit, Seen, Cancel, Clear, Hold, Release, ShutdownCluster},
+        Role.WORKER: _PEER | {WorkerHeartbeat, Done, Returned, Suspended, Output, Relay, RelayClosed},
+        Role.MANAGER: _PEER | {ManagerStatus},
+        Role.MONITOR: _PEER,
+        Role.ADMIN: _PEER | {ShutdownCluster},
+        Role.SCHEDULER: _NOBODY,
+    },
+    Server.OBJECT_STORAGE: {
+        Role.CLIENT: _PEER | _OBJECTS,
+        Role.WORKER: _PEER | _OBJECTS,
+        Role.MANAGER: _NOBODY,
+        Role.MONITOR: _PEER | {StatStorage},
+        Role.ADMIN: _PEER | {StatStorage},
+        Role.SCHEDULER: _PEER | _OBJECTS | {ForgetOwner},
+    },
+}
+"""What a peer of each role may send to each server; nothing at all: that role has no business there."""
+
+MAY_ANSWER: dict[Server, dict[Role, _Types]] = {
+    Server.SCHEDULER: {
+        Role.CLIENT: _SERVER | {Finished, Output, ShutdownReply},
+        Role.WORKER: _SERVER | {Run, Undefine, Recall, Drain, Relay, Shutdown},
+        Role.MANAGER: _SERVER | {Desired, Shutdown},
+        Role.MONITOR: _SERVER | {MonitorStatus},
+        Role.ADMIN: _SERVER | {ShutdownReply},
+        Role.SCHEDULER: frozenset({Refused}),
+    },
+    Server.OBJECT_STORAGE: {
+        Role.CLIENT: _SERVER | _STORED,
+        Role.WORKER: _SERVER | _STORED,
+        Role.MANAGER: frozenset({Refused}),
+        Role.MONITOR: _SERVER | {StorageStatus},
+        Role.ADMIN: _SERVER | {StorageStatus},
+        Role.SCHEDULER: _SERVER | _STORED,
+    },
+}
+"""What each server may send to a peer of each role. Whoever it is, a server may refuse it."""
+
+
+def may_send(server: Server, role: Role, message_type: type[Message]) -> bool:
+    """Tell whether a peer of this role may send this message to the server."""
+    return message_type in MAY_SEND[server][role]
+
+
+def may_answer(server: Server, role: Role, message_type: type[Message]) -> bool:
+    """Tell whether the server may send this message to a peer of this role."""
+    return message_type in MAY_ANSWER[server][role]
