@@ -26,5 +26,5 @@ def unknown(what: str, given: str, known: Iterable[str]) -> str:
     """Return the text of an error about a word that is not among the known ones; it names the nearest."""
     names = sorted(known)
     nearest = get_close_matches(given, names, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    hint = f"; did you mean {str(nearest[0])!r}?" if nearest else ""
     return f"{what} {given!r} is unknown{hint} (known: {', '.join(names)})"

@@ -1,0 +1,56 @@
+"""What `policy_content` of the policy `simple` may say."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.errors import UsageError
+from scaler.needs import Needs, Offers
+from scaler.policy.load import load_policy
+from scaler.policy.simple import SimplePolicy
+from scaler.policy.view import ClusterView, Demand, ManagerView
+
+
+def test_order_and_whitespace_are_free() -> None:
+    for content in (
+        "allocate=capability; scaling=no",
+        " scaling = no ;allocate= capability;",
+        "scaling=no\nallocate=capability",
+    ):
+        assert SimplePolicy(content).allocation.prefer_least_capable
+
+
+def test_even_load_is_the_default_allocation() -> None:
+    assert not SimplePolicy("").allocation.prefer_least_capable
+    assert not SimplePolicy("allocate=even_load").allocation.prefer_least_capable
+
+
+def test_scaling_no_starts_and_stops_nothing() -> None:
+    view = ManagerView("m", "fake", Offers(), 8, 1, 3, idle_seconds=(1000.0,) * 3)
+    demand = (Demand(Needs(), "f", 100, 0, 60.0),)
+    for tasks in ((), demand):
+        assert SimplePolicy("scaling=no").plan(ClusterView(0, tasks, (view,)))["m"].units == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("alocate=even_load", r"key 'alocate' is unknown; did you mean 'allocate'\? \(known: allocate, scaling\)"),
+        ("scaling=vanila", r"scaling 'vanila' is unknown; did you mean 'vanilla'\? \(known: capability, no, vanilla\)"),
+        ("allocate=even", r"allocate 'even' is unknown; did you mean 'even_load'"),
+        ("scaling", r"'scaling': write key=value"),
+        ("scaling=no; scaling=vanilla", r"'scaling' is given twice"),
+    ],
+)
+def test_bad_content_says_what_is_known_and_what_is_near(content: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        SimplePolicy(content)
+
+
+def test_policies_are_found_by_name() -> None:
+    assert isinstance(load_policy("simple", ""), SimplePolicy)
+
+
+def test_an_unknown_policy_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"policy_engine_type 'waterfall' is unknown; did you mean 'waterfall_v1'\?"):
+        load_policy("waterfall", "")

@@ -1,0 +1,79 @@
+"""The ladder of the policy `waterfall_v1`."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.errors import UsageError
+from scaler.needs import Needs, Offers
+from scaler.policy.load import load_policy
+from scaler.policy.view import ClusterView, Demand, ManagerView
+from scaler.policy.waterfall import WaterfallPolicy
+
+LADDER = """
+    priority,worker_manager_id,max_task_concurrency  # filled from the smallest priority on
+    2, cloud, -1
+    1, local, 4
+"""
+
+
+def tier(
+    manager_id: str, running: int = 0, idle: int = 0, offers: Offers | None = None, max_slots: int = 100
+) -> ManagerView:
+    return ManagerView(manager_id, "fake", offers or Offers(), max_slots, 1, running, idle_seconds=(60.0,) * idle)
+
+
+def units(
+    policy: WaterfallPolicy, tasks: int, *managers: ManagerView, needs: Needs | None = None, running: int = 0
+) -> list[int]:
+    demand = (Demand(needs or Needs(), "f", tasks, running, 60.0),) if tasks + running else ()
+    wanted = policy.plan(ClusterView(0, demand, managers))
+    return [wanted[view.manager_id].units for view in managers]
+
+
+def test_the_first_step_is_filled_before_the_second() -> None:
+    assert units(WaterfallPolicy(LADDER), 3, tier("cloud"), tier("local")) == [0, 3]
+    assert units(WaterfallPolicy(LADDER), 10, tier("cloud"), tier("local")) == [6, 4]
+
+
+def test_a_manager_gets_no_more_than_its_own_limit() -> None:
+    assert units(WaterfallPolicy("1,local,50"), 80, tier("local", max_slots=10)) == [10]
+
+
+def test_the_last_step_is_drained_first() -> None:
+    local, cloud = tier("local", running=4, idle=3), tier("cloud", running=4, idle=4)
+    assert units(WaterfallPolicy(LADDER), 0, local, cloud, running=4) == [4, 0]
+
+
+def test_a_step_takes_what_those_before_it_cannot_run() -> None:
+    cloud = tier("cloud", offers=Offers.of({"gpu": 1}))
+    assert units(WaterfallPolicy(LADDER), 5, tier("local"), cloud, needs=Needs.of({"gpu": 1})) == [0, 5]
+
+
+def test_managers_outside_the_ladder_start_nothing_and_drain_first() -> None:
+    assert units(WaterfallPolicy("1,local,4"), 10, tier("local"), tier("other")) == [4, 0]
+    assert units(WaterfallPolicy("1,local,4"), 0, tier("local", 2, 0), tier("other", 2, 2), running=2) == [2, 0]
+
+
+def test_steps_of_one_priority_are_filled_as_written() -> None:
+    assert units(WaterfallPolicy("1,b,2; 1,a,2"), 3, tier("a"), tier("b")) == [1, 2]
+
+
+def test_a_manager_that_is_not_connected_is_skipped() -> None:
+    assert units(WaterfallPolicy(LADDER), 10, tier("cloud")) == [10]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("", "policy_content is empty: waterfall_v1 needs a line"),
+        ("1,local", "'1,local': write priority,worker_manager_id,max_task_concurrency, such as 1,local,8"),
+        ("one,local,8", "priority 'one' is not a whole number"),
+        ("1,local,many", "max_task_concurrency 'many' is not a whole number"),
+        ("1,local,0", "max_task_concurrency must be at least 1, or -1 for no limit"),
+        ("1,local,8; 2,local,8", "worker manager 'local' is in the ladder already"),
+    ],
+)
+def test_bad_content_quotes_the_entry_at_fault(content: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        load_policy("waterfall_v1", content)
