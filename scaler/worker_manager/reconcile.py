@@ -65,6 +65,7 @@ class Reconciler:
 
     __slots__ = (
         "_calls",
+        "_drained",
         "_judged",
         "_lives",
         "_max_units",
@@ -84,6 +85,8 @@ class Reconciler:
         """Units that `start` returned and that were not listed yet, and when."""
         self._stopping: dict[str, float] = {}
         """Listed units that were asked to stop, and when."""
+        self._drained: set[str] = set()
+        """Listed units that were named as drained at any time: they never get work again."""
         self._running_since: dict[str, float] = {}
         self._judged: set[str] = set()
         """Ended units that are still listed."""
@@ -126,18 +129,19 @@ class Reconciler:
     def _look(self, goal: Goal, units: Sequence[Unit], now: float, jitter: float) -> _Existing:
         existing = _Existing([], [], [], 0)
         listed = {unit.unit_id for unit in units}
+        self._drained = (self._drained | goal.drained) & listed
         failures: dict[str, None] = {}
         for unit in units:
             self._started.pop(unit.unit_id, None)
             match unit.state:
                 case UnitState.PENDING | UnitState.RUNNING:
-                    self._sort(unit, goal, existing, now)
+                    self._sort(unit, existing, now)
                 case UnitState.STOPPING:
                     existing.leaving += 1
                 case UnitState.FAILED | UnitState.STOPPED:
                     if unit.unit_id not in self._judged:
                         self._judged.add(unit.unit_id)
-                        if self._is_failure(unit, goal, now):
+                        if self._is_failure(unit, now):
                             failures[unit.reason or "ended at once"] = None
                 case never:
                     assert_never(never)
@@ -149,22 +153,22 @@ class Reconciler:
         self._started = {key: at for key, at in self._started.items() if now - at < LISTING_GRACE_SECONDS}
         return existing
 
-    def _sort(self, unit: Unit, goal: Goal, existing: _Existing, now: float) -> None:
+    def _sort(self, unit: Unit, existing: _Existing, now: float) -> None:
         if unit.state is UnitState.RUNNING:
             since = self._running_since.setdefault(unit.unit_id, now)
             if now - since >= PROVEN_SECONDS:
                 self._lives.proven(now - unit.age_seconds)
         if now - self._stopping.get(unit.unit_id, -STOP_AGAIN_SECONDS) < STOP_AGAIN_SECONDS:
             existing.leaving += 1
-        elif unit.unit_id in goal.drained:
+        elif unit.unit_id in self._drained:
             existing.drained.append(unit)
         elif unit.state is UnitState.RUNNING:
             existing.running.append(unit)
         else:
             existing.pending.append(unit)
 
-    def _is_failure(self, unit: Unit, goal: Goal, now: float) -> bool:
-        if unit.unit_id in self._stopping or unit.unit_id in goal.drained:
+    def _is_failure(self, unit: Unit, now: float) -> bool:
+        if unit.unit_id in self._stopping or unit.unit_id in self._drained:
             return False
         since = self._running_since.get(unit.unit_id)
         return since is None or now - since < PROVEN_SECONDS
