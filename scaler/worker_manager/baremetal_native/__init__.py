@@ -87,6 +87,10 @@ class BaremetalNative:
             self._ended.popleft()
         return units + [unit for _, unit in self._ended]
 
+    def pid_of(self, unit_id: str) -> int:
+        """Return the process id of a unit that has not ended. Raises KeyError."""
+        return self._alive[unit_id].pid
+
     def fileno(self) -> int | None:
         return None if self._epoll is None else self._epoll.fileno()
 

@@ -1,0 +1,118 @@
+"""What every backend of a worker manager must do, run over the one in memory and the one of processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler.config.models import BaremetalNativeConfig
+from scaler.protocol.messages import UnitState
+from scaler.testing.backends import MemoryBackend
+from scaler.worker_manager.backend import Backend, Capacity, Unit
+from scaler.worker_manager.baremetal_native import BaremetalNative, process
+
+AGENT = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+with os.fdopen(int(os.environ["SCALER_READY_FD"]), "w") as pipe:
+    pipe.write("ready")
+while True:
+    time.sleep(60)
+"""
+"""Stands for a worker: it starts faster, and does as little as a worker may do."""
+
+
+@dataclass
+class Case:
+    backend: Backend
+    lose: Callable[[str], None]
+    """Let a unit end by itself."""
+
+    def until(self, fits: Callable[[list[Unit]], bool]) -> list[Unit]:
+        """List units, as often as something changes, until they fit."""
+        descriptor = self.backend.fileno()
+        for _ in range(100):
+            units = self.backend.list()
+            if fits(units):
+                return units
+            if descriptor is not None:
+                select.select([descriptor], [], [], 10.0)
+        raise AssertionError(units)
+
+
+def alive(units: list[Unit]) -> list[Unit]:
+    return [unit for unit in units if unit.state not in (UnitState.FAILED, UnitState.STOPPED)]
+
+
+def running(count: int) -> Callable[[list[Unit]], bool]:
+    return lambda units: [unit.state for unit in alive(units)] == [UnitState.RUNNING] * count
+
+
+@pytest.fixture(params=["memory", "baremetal_native"])
+def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    if request.param == "memory":
+        memory = MemoryBackend(Capacity(1, 8, 8))
+        yield Case(memory, lambda unit_id: memory.lose(unit_id, "killed by signal 9 (SIGKILL)"))
+        memory.close()
+        return
+    script = tmp_path / "agent.py"
+    script.write_text(AGENT)
+    monkeypatch.setattr(process, "COMMAND", (process.COMMAND[0], str(script)))
+    config = BaremetalNativeConfig(
+        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", max_task_concurrency=8, worker_type="local"
+    )
+    backend = BaremetalNative(config)
+    yield Case(backend, lambda unit_id: os.kill(backend.pid_of(unit_id), signal.SIGKILL))
+    backend.close()
+
+
+def test_started_units_are_listed_until_they_run(case: Case) -> None:
+    ids = case.backend.start(2)
+    assert {unit.unit_id for unit in case.backend.list()} == set(ids)
+    units = case.until(running(2))
+    assert [unit.slots for unit in units] == [1, 1]
+    assert all(unit.age_seconds >= 0 for unit in units)
+
+
+def test_ids_are_never_used_again(case: Case) -> None:
+    first = case.backend.start(2)
+    case.backend.stop(first)
+    assert not set(first) & set(case.backend.start(2))
+
+
+def test_stopped_units_end_in_order_and_the_others_stay(case: Case) -> None:
+    first, second = case.backend.start(2)
+    case.until(running(2))
+    case.backend.stop([first])
+    units = case.until(lambda units: len(alive(units)) == 1)
+    assert {unit.unit_id: unit.state for unit in units} == {first: UnitState.STOPPED, second: UnitState.RUNNING}
+
+
+def test_stopping_what_is_gone_or_unknown_is_no_error(case: Case) -> None:
+    [unit_id] = case.backend.start(1)
+    case.until(running(1))
+    case.backend.stop([unit_id, "never-was"])
+    case.until(lambda units: not alive(units))
+    case.backend.stop([unit_id])
+
+
+def test_a_unit_that_is_lost_is_listed_as_failed_with_the_reason(case: Case) -> None:
+    [unit_id] = case.backend.start(1)
+    case.until(running(1))
+    case.lose(unit_id)
+    [unit] = case.until(lambda units: not alive(units))
+    assert (unit.state, unit.reason) == (UnitState.FAILED, "killed by signal 9 (SIGKILL)")
+
+
+def test_close_leaves_nothing(case: Case) -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    case.backend.start(3)
+    case.backend.close()
+    assert {child.pid for child in psutil.Process().children()} <= before

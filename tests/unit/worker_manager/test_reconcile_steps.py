@@ -1,0 +1,112 @@
+"""Single decisions of the reconciler."""
+
+from __future__ import annotations
+
+from scaler.protocol.messages import UnitState
+from scaler.worker_manager.backend import Unit
+from scaler.worker_manager.reconcile import DRAIN_DEADLINE_SECONDS, LISTING_GRACE_SECONDS, Goal, Reconciler
+
+JITTER = 0.5
+
+
+def unit(name: str, state: UnitState = UnitState.RUNNING, age: float = 100.0, reason: str = "") -> Unit:
+    return Unit(name, state, 1, age, reason)
+
+
+def test_what_is_missing_is_started() -> None:
+    assert Reconciler(None).step(Goal(3), [unit("a")], 0.0, JITTER).start == 2
+
+
+def test_units_that_were_started_and_are_not_listed_yet_are_counted_for_a_while() -> None:
+    reconciler = Reconciler(None)
+    reconciler.started(["a", "b"], 0.0)
+    assert reconciler.step(Goal(2), [], 1.0, JITTER).start == 0
+    assert reconciler.unlisted(1.0) == {"a": 1.0, "b": 1.0}
+    reconciler.step(Goal(2), [], LISTING_GRACE_SECONDS, JITTER)
+    assert reconciler.step(Goal(2), [], LISTING_GRACE_SECONDS, JITTER).start == 2
+
+
+def test_pending_units_are_the_first_surplus_the_youngest_first() -> None:
+    pending = [unit("old", UnitState.PENDING, 9.0), unit("young", UnitState.PENDING, 1.0)]
+    assert Reconciler(None).step(Goal(2), [unit("a"), *pending], 0.0, JITTER).stop == ("young",)
+
+
+def test_running_units_stay_until_they_are_drained() -> None:
+    reconciler = Reconciler(None)
+    units = [unit("a"), unit("b")]
+    assert reconciler.step(Goal(1), units, 0.0, JITTER).stop == ()
+    assert reconciler.step(Goal(1, frozenset({"a"})), units, 1.0, JITTER).stop == ("a",)
+
+
+def test_surplus_that_does_not_drain_is_stopped_at_the_deadline() -> None:
+    reconciler = Reconciler(None)
+    units = [unit("old", age=5000.0), unit("young", age=4000.0)]
+    actions = reconciler.step(Goal(1), units, 0.0, JITTER)
+    assert actions.stop == ()
+    assert actions.look_again_seconds == DRAIN_DEADLINE_SECONDS
+    assert reconciler.step(Goal(1), units, DRAIN_DEADLINE_SECONDS, JITTER).stop == ("young",)
+
+
+def test_a_drained_unit_that_still_ends_is_not_replaced_when_the_wish_is_met() -> None:
+    reconciler = Reconciler(None)
+    reconciler.step(Goal(1, frozenset({"a"})), [unit("a"), unit("b")], 0.0, JITTER)
+    ended = [unit("a", UnitState.STOPPED, reason="exit code 0"), unit("b")]
+    assert reconciler.step(Goal(1), ended, 1.0, JITTER).start == 0
+
+
+def test_a_drained_unit_is_replaced_when_units_are_wanted_again() -> None:
+    actions = Reconciler(None).step(Goal(2, frozenset({"a"})), [unit("a"), unit("b")], 0.0, JITTER)
+    assert (actions.start, actions.stop) == (1, ("a",))
+
+
+def test_the_limit_counts_units_on_their_way_out() -> None:
+    assert Reconciler(3).step(Goal(3), [unit("a"), unit("b", UnitState.STOPPING)], 0.0, JITTER).start == 1
+
+
+def test_a_proven_unit_that_is_lost_is_replaced_at_once_without_trouble() -> None:
+    reconciler = Reconciler(None)
+    for second in range(0, 100, 10):
+        name = f"unit-{second}"
+        reconciler.step(Goal(1), [unit(name)], second, JITTER)
+        reconciler.step(Goal(1), [unit(name)], second + 6, JITTER)
+        lost = unit(name, UnitState.FAILED, reason="killed by signal 9 (SIGKILL)")
+        actions = reconciler.step(Goal(1), [lost], second + 7, JITTER)
+        assert (actions.start, actions.trouble) == (1, "")
+
+
+def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
+    reconciler = Reconciler(None)
+    now = 0.0
+    for attempt in range(5):
+        now += 100.0
+        assert reconciler.step(Goal(4), [], now, JITTER).start > 0
+        failed = unit(f"unit-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
+        actions = reconciler.step(Goal(4), [failed], now, JITTER)
+    assert actions.start == 0
+    assert actions.trouble == "exit code 1; failed 5 times in a row, paused, next try in 30 s"
+    assert actions.look_again_seconds == 30.0
+
+
+def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -> None:
+    reconciler = Reconciler(None)
+    for now in (0.0, 10.0):
+        reconciler.step(Goal(4), [unit(f"unit-{now}", UnitState.FAILED, 0.5, "exit code 1")], now, JITTER)
+    assert reconciler.step(Goal(4), [], 20.0, JITTER).start == 1
+    assert reconciler.step(Goal(4), [unit("a", age=1.0)], 21.0, JITTER).start == 0
+    assert reconciler.step(Goal(4), [unit("a", age=6.0)], 26.0, JITTER).start == 3
+
+
+def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -> None:
+    reconciler = Reconciler(None)
+    reconciler.failed("throttled", (), 0.0, JITTER)
+    assert reconciler.step(Goal(4), [], 0.0, JITTER).start == 4
+    reconciler.failed("throttled", (), 0.0, JITTER)
+    actions = reconciler.step(Goal(4), [], 0.0, JITTER)
+    assert (actions.start, actions.look_again_seconds) == (0, 0.5)
+    reconciler.started(["a"], 0.5)
+    assert reconciler.step(Goal(4), [unit("a", UnitState.PENDING, 0.0)], 0.5, JITTER).start == 3
+
+
+def test_without_a_wish_units_are_left_as_they_are() -> None:
+    actions = Reconciler(None).step(Goal(None), [unit("a"), unit("b", UnitState.PENDING, 0.0)], 0.0, JITTER)
+    assert (actions.start, actions.stop) == (0, ())
