@@ -35,6 +35,10 @@ class LimitError(ScalerError):
     """A named limit was reached; the text names it and its value."""
 
 
+class ComponentError(ScalerError, RuntimeError):
+    """A process of the platform failed: the text says which, how it ended, and what it wrote last."""
+
+
 class ClientClosedError(ScalerError, RuntimeError):
     """The client was used after it was disconnected, or in a forked child."""
 

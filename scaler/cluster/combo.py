@@ -1,0 +1,232 @@
+"""`SchedulerClusterCombo`: a scheduler, an object storage and workers on this machine, from a Python program."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from types import TracebackType
+from typing import Literal, Self, TypedDict, TypeVar, Unpack
+
+from scaler.cluster.components import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, component
+from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.supervision import STOP_SECONDS, Component
+from scaler.cluster.supervisor import Supervisor
+from scaler.config.addresses import local_address, port_of
+from scaler.config.load import Sources, resolve
+from scaler.config.models import ClusterConfig, ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.setting import SettingsModel
+from scaler.errors import ComponentError, UsageError
+
+_log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=SettingsModel)
+
+_PORTS_OF_A_SCHEDULER = 3
+"""Its own, and those of the object storage and the monitors right above it."""
+_JOIN_MARGIN_SECONDS = 5.0
+_OBJECT_STORAGE = "object storage server"
+_SCHEDULER = "scheduler"
+_WORKERS = "workers"
+
+
+class ComboSettings(TypedDict, total=False):
+    """Further keyword arguments of `SchedulerClusterCombo`: keys of `[scheduler]` and `[cluster]` with their defaults.
+
+    A key of both sections, such as event_loop, counts for both.
+    """
+
+    protected: bool
+    max_number_of_tasks_waiting: int
+    client_timeout_seconds: float
+    worker_timeout_seconds: float
+    object_retention_seconds: float
+    load_balance_seconds: float
+    load_balance_trigger_times: int
+    status_report_interval_seconds: float
+    policy_engine_type: str
+    policy_content: str
+    worker_manager_id: str
+    per_worker_capabilities: Mapping[str, float | None] | str
+    per_worker_task_queue_size: int
+    heartbeat_interval_seconds: float
+    task_timeout_seconds: float
+    death_timeout_seconds: float
+    garbage_collect_interval_seconds: float
+    trim_memory_threshold_bytes: int
+    hard_processor_suspend: bool
+    preload: str | None
+    event_loop: Literal["builtin", "uvloop"]
+    io_threads: int
+    logging_level: str
+    logging_format: Literal["text", "json"]
+    logging_paths: Sequence[str]
+    logging_config_file: str | None
+
+
+class SchedulerClusterCombo:
+    """A scheduler with its object storage and n_workers local workers, for as long as this object lives.
+
+    Ready when it is made: the scheduler listens and the workers are on their way. Ends with `shutdown`, at the end of a
+    `with` block, when it is garbage-collected, and with the program, however that ends. Needs no
+    `if __name__ == "__main__"`. A forked child may keep the object, but it does not end anything.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        n_workers: int | None = None,
+        *,
+        object_storage_address: str | None = None,
+        monitor_address: str | None = None,
+        **settings: Unpack[ComboSettings],
+    ) -> None:
+        """Start everything.
+
+        address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
+        connect to; by default two ports above. n_workers: by default one less than the CPUs, at least 1.
+        object_storage_address: where an object storage process of its own listens; by default the object storage is a
+        part of the scheduler's process. logging_level is WARNING by default: a program's output is its own.
+
+        Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
+        """
+        complaints = _Complaints()
+        with contextlib.ExitStack() as after:
+            if address is None:
+                ports = ReservedPorts(_PORTS_OF_A_SCHEDULER)
+                after.callback(ports.release)
+                address = ports.address()
+            components, scheduler = _components(address, n_workers, object_storage_address, monitor_address, settings)
+            self._address = local_address(scheduler.bind_address)
+            self._monitor_address = local_address(scheduler.monitor_address)
+            self._supervisor = Supervisor(components, together=True, complain=complaints)
+            # The thread that starts the processes lives as long as they do, whichever thread made the combo: a worker
+            # may ask the system to end it together with the thread that it came from.
+            thread = threading.Thread(target=self._supervisor.run, name="scaler-combo", daemon=True)
+            self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
+            thread.start()
+            try:
+                self._supervisor.wait_settled()
+            except BaseException:
+                self._end()
+                raise
+        if not self._supervisor.ready:
+            self._end()
+            raise ComponentError(self._supervisor.failure or "the components ended as soon as they had started")
+        complaints.loud = True
+
+    def get_address(self) -> str:
+        """Return the scheduler's address, for `Client`."""
+        return self._address
+
+    def get_monitor_address(self) -> str:
+        """Return where monitors connect to."""
+        return self._monitor_address
+
+    def get_object_storage_address(self) -> str:
+        """Return where the object storage listens."""
+        for name in (_OBJECT_STORAGE, _SCHEDULER):
+            if address := self._supervisor.address(name, "object_storage"):
+                return address
+        raise AssertionError("no component said where the object storage listens")
+
+    @property
+    def failure(self) -> str | None:
+        """Which component failed, and how; None while none has. When one fails the others are stopped."""
+        return self._supervisor.failure
+
+    def shutdown(self) -> None:
+        """Stop workers, scheduler and object storage, and return when they are gone. Again: does nothing."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        state = "" if self._end.alive else " (stopped)"
+        return f"<SchedulerClusterCombo {self._address}{state}>"
+
+
+class _Complaints:
+    """Into the log once the combo is made; before, they are the text of the error that is raised."""
+
+    def __init__(self) -> None:
+        self.loud = False
+
+    def __call__(self, text: str) -> None:
+        if self.loud:
+            _log.error(text)
+
+
+def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> None:
+    if os.getpid() != owner_pid:
+        return  # in a forked child: the components are its parent's
+    supervisor.stop()
+    if thread is threading.current_thread() or thread.ident is None:
+        return  # garbage was collected in this very thread; it ends by itself
+    try:
+        thread.join(STOP_SECONDS + _JOIN_MARGIN_SECONDS)
+    except KeyboardInterrupt:
+        supervisor.stop(hurry=True)
+        thread.join(_JOIN_MARGIN_SECONDS)
+        raise
+
+
+def _components(
+    address: str,
+    n_workers: int | None,
+    object_storage_address: str | None,
+    monitor_address: str | None,
+    settings: ComboSettings,
+) -> tuple[list[Component], SchedulerConfig]:
+    if n_workers is not None and n_workers < 1:
+        raise UsageError(f"n_workers = {n_workers}: at least 1 worker is needed")
+    for name in (address, object_storage_address):
+        if name is not None and port_of(name) == 0:
+            raise UsageError(f"{name}: leave the address out to have a free port chosen")
+    values: dict[str, object] = {"logging_level": "WARNING", **settings}
+    _refuse_unknown(values)
+    scheduler = _resolve(
+        SchedulerConfig,
+        values,
+        bind_address=address,
+        monitor_address=monitor_address,
+        object_storage_address=object_storage_address,
+    )
+    workers = _resolve(
+        ClusterConfig, values, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
+    )
+    components = [
+        component("scheduler", scheduler, tier=SCHEDULER_TIER, name=_SCHEDULER),
+        component("cluster", workers, tier=WORKERS_TIER, name=_WORKERS),
+    ]
+    if object_storage_address is not None:
+        storage = _resolve(ObjectStorageServerConfig, values, bind_address=object_storage_address)
+        components.insert(0, component("object-storage-server", storage, tier=STORAGE_TIER, name=_OBJECT_STORAGE))
+    return components, scheduler
+
+
+def _resolve(model: type[M], values: Mapping[str, object], **own: object) -> M:
+    """Return the model with those of the values that it knows, and those of its own that are not None."""
+    shared = {name: value for name, value in values.items() if name in model.model_fields}
+    return resolve(
+        model, Sources("combo", implied=shared | {name: value for name, value in own.items() if value is not None})
+    )
+
+
+def _refuse_unknown(values: Mapping[str, object]) -> None:
+    known = ComboSettings.__annotations__
+    for name in values:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {name!r}{hint}")

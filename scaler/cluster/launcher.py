@@ -1,0 +1,68 @@
+"""`scaler FILE`: every component of one file, started in order, watched, and stopped in reverse.
+
+It ends with 0 when it was told to stop (SIGINT, SIGTERM, SIGHUP) or the components ended in order, and with 1 when one
+of them failed. A second signal kills what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from scaler.cluster.components import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, component
+from scaler.cluster.supervision import Component
+from scaler.cluster.supervisor import Supervisor
+from scaler.config.models import LauncherConfig
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(config: LauncherConfig) -> int:
+    """Run everything that the file describes until it ends, and return the exit code."""
+    supervisor = Supervisor(
+        components_of(config),
+        announce=lambda text: _tell(1, text),
+        complain=lambda text: _tell(2, text),
+    )
+    with _stopped_by_signals(supervisor):
+        return supervisor.run()
+
+
+def components_of(config: LauncherConfig) -> list[Component]:
+    """Return the components of a file in the order of their start."""
+    found: list[Component] = []
+    if config.object_storage_server is not None:
+        found.append(component("object-storage-server", config.object_storage_server, tier=STORAGE_TIER))
+    found.append(component("scheduler", config.scheduler, tier=SCHEDULER_TIER))
+    found.extend(
+        component("worker-manager", manager, tier=WORKERS_TIER, name=f"worker manager {manager.worker_manager_id}")
+        for manager in config.worker_managers
+    )
+    return found
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(supervisor: Supervisor) -> Iterator[None]:
+    received: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        supervisor.stop(hurry=len(received) > 1)
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _tell(fd: int, text: str) -> None:
+    # Unbuffered, so that these lines and those of the components stay in their order.
+    line = f"scaler: {text}\n".encode()
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        while line:
+            line = line[os.write(fd, line) :]

@@ -1,0 +1,327 @@
+"""What to start next, and what to do when a component ends. Pure: the shell is `supervisor.Supervisor`.
+
+Components stand in tiers. A tier is started when all of the tiers below it are ready (or all at once), and stopped when
+all of the tiers above it are gone. Nothing is ever started twice: when one component ends, all are stopped.
+
+Laws: every component that was started is signalled before the end, or has ended by itself; from the moment of the stop
+to the last kill no more than STOP_SECONDS pass; the supervision is finished when no started component is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+START_SECONDS = 60.0
+"""How long a component may take from its start until it says that it is ready."""
+STOP_SECONDS = 10.0
+"""How long a stop may take in all."""
+KILL_AFTER_SECONDS = 9.0
+"""From the stop on: what is still there is killed."""
+TIER_SECONDS = 6.0
+"""From the stop on: tiers that still wait for the ones above them are told to end as well."""
+
+_ASKED_FOR = (0, -15)
+"""How a process ends that was told to: orderly, or by SIGTERM itself when it was too young to take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One process. environment is what is added to the supervisor's own."""
+
+    name: str
+    argv: tuple[str, ...]
+    tier: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+# -- what happens --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The system could not start the process."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    name: str
+    addresses: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process is gone. returncode is as in subprocess (negative: a signal); last_lines is what it wrote last."""
+
+    name: str
+    returncode: int
+    reason: str
+    last_lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody wants the end. hurry: without waiting for anyone."""
+
+    hurry: bool = False
+
+
+Input = Started | NotStarted | Ready | Ended | StopAsked
+
+# -- what to do ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    component: Component
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Ask the process to end (SIGTERM)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the process and its group (SIGKILL)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell people how it goes."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Tell people what went wrong."""
+
+    text: str
+
+
+Command = Start | Terminate | Kill | Announce | Complain
+
+# -- states of one component ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """Never started."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """Start was said, and neither Started nor NotStarted has come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Starting:
+    pid: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopping:
+    pid: int
+    killed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """It has ended."""
+
+
+_State = _Idle | _Ordered | _Starting | _Running | _Stopping | _Gone
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """The stop under way."""
+
+    since: float
+    hurried: bool
+
+
+class Supervision:
+    """The state of all components of one run."""
+
+    def __init__(
+        self, components: Sequence[Component], *, together: bool = False, start_seconds: float = START_SECONDS
+    ) -> None:
+        """together: start all tiers at once. Raises ValueError when two components have the same name."""
+        self._components = {component.name: component for component in components}
+        if len(self._components) != len(components):
+            raise ValueError("two components have the same name")
+        self._states: dict[str, _State] = {name: _Idle() for name in self._components}
+        self._together = together
+        self._start_seconds = start_seconds
+        self._stop: _Stop | None = None
+        self._was_ready = False
+        self.addresses: dict[str, Mapping[str, str]] = {}
+        """Where each component that is or was ready listens: the addresses by their names."""
+        self.failure: str | None = None
+        """What went wrong first, in words; None while nothing did."""
+
+    @property
+    def ready(self) -> bool:
+        """True when every component is ready and nothing is being stopped."""
+        return self._stop is None and all(isinstance(state, _Running) for state in self._states.values())
+
+    @property
+    def finished(self) -> bool:
+        """True when a stop was asked for and no process is left."""
+        return self._stop is not None and not any(
+            isinstance(state, _Ordered | _Starting | _Running | _Stopping) for state in self._states.values()
+        )
+
+    def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
+        """Take in what has happened and return what to do, in order. With no inputs: look at the time."""
+        commands: list[Command] = []
+        for item in inputs:
+            self._take(item, now, commands)
+        self._expire(now, commands)
+        if self._stop is None:
+            self._start_next(commands)
+        else:
+            self._stop_next(self._stop, now, commands)
+        return commands
+
+    def next_deadline(self) -> float | None:
+        """Return when to step again even if nothing happens, or None."""
+        if self._stop is None:
+            return min((s.deadline for s in self._states.values() if isinstance(s, _Starting)), default=None)
+        if not self._alive():
+            return None
+        pending = [TIER_SECONDS] if any(isinstance(s, _Starting | _Running) for s in self._states.values()) else []
+        return self._stop.since + min([*pending, KILL_AFTER_SECONDS])
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def _take(self, item: Input, now: float, commands: list[Command]) -> None:
+        match item:
+            case Started(name, pid):
+                self._states[name] = _Starting(pid, now + self._start_seconds)
+            case NotStarted(name, text):
+                self._states[name] = _Gone()
+                self._fail(f"{name} could not be started: {text}", now, commands)
+            case Ready(name, addresses):
+                self._take_ready(name, addresses, commands)
+            case Ended():
+                self._take_end(item, now, commands)
+            case StopAsked(hurry):
+                if self._stop is None:
+                    commands.append(Announce("stopping"))
+                    self._stop = _Stop(now, hurry)
+                elif hurry and not self._stop.hurried:
+                    self._stop = _Stop(self._stop.since, hurried=True)
+            case _:
+                assert_never(item)
+
+    def _take_ready(self, name: str, addresses: Mapping[str, str], commands: list[Command]) -> None:
+        state = self._states[name]
+        if not isinstance(state, _Starting):
+            return
+        self._states[name] = _Running(state.pid)
+        self.addresses[name] = addresses
+        where = ", ".join(f"{kind} {address}" for kind, address in addresses.items())
+        commands.append(Announce(f"{name} is ready{': ' if where else ''}{where} (pid {state.pid})"))
+        if self.ready and not self._was_ready:
+            self._was_ready = True
+            commands.append(Announce("all components are ready; Ctrl-C stops them"))
+
+    def _take_end(self, item: Ended, now: float, commands: list[Command]) -> None:
+        state = self._states[item.name]
+        self._states[item.name] = _Gone()
+        match state:
+            case _Starting(pid):
+                self._fail(_story(f"{item.name} (pid {pid}) ended before it was ready", item), now, commands)
+            case _Running(pid) if item.returncode == 0:
+                if self._stop is None:
+                    commands.append(Announce(f"{item.name} (pid {pid}) has ended; stopping the rest"))
+                    self._stop = _Stop(now, hurried=False)
+            case _Running(pid):
+                self._fail(_story(f"{item.name} (pid {pid}) ended unexpectedly", item), now, commands)
+            case _Stopping(pid, killed) if not killed and item.returncode not in _ASKED_FOR:
+                self._fail(_story(f"{item.name} (pid {pid}) failed while it was stopped", item), now, commands)
+            case _Stopping():
+                commands.append(Announce(f"{item.name} has ended"))
+            case _Idle() | _Ordered() | _Gone():
+                raise AssertionError(f"{item.name} ended without having been started")
+            case _:
+                assert_never(state)
+
+    def _fail(self, text: str, now: float, commands: list[Command]) -> None:
+        commands.append(Complain(text))
+        self.failure = self.failure or text
+        if self._stop is None:
+            self._stop = _Stop(now, hurried=False)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _expire(self, now: float, commands: list[Command]) -> None:
+        if self._stop is not None:
+            return
+        for name, state in self._states.items():
+            if isinstance(state, _Starting) and now >= state.deadline:
+                self._fail(
+                    f"{name} (pid {state.pid}) was not ready after {self._start_seconds:g} seconds", now, commands
+                )
+                return
+
+    def _start_next(self, commands: list[Command]) -> None:
+        for name, component in self._components.items():
+            if isinstance(self._states[name], _Idle) and (self._together or self._ready_below(component.tier)):
+                self._states[name] = _Ordered()
+                commands.append(Start(component))
+
+    def _ready_below(self, tier: int) -> bool:
+        return all(
+            isinstance(self._states[name], _Running)
+            for name, component in self._components.items()
+            if component.tier < tier
+        )
+
+    def _stop_next(self, stop: _Stop, now: float, commands: list[Command]) -> None:
+        kill = stop.hurried or now >= stop.since + KILL_AFTER_SECONDS
+        highest = max((self._components[name].tier for name in self._alive()), default=0)
+        for name in reversed(self._alive()):
+            state = self._states[name]
+            assert isinstance(state, _Starting | _Running | _Stopping)
+            if kill and not (isinstance(state, _Stopping) and state.killed):
+                if not stop.hurried:
+                    self._fail(f"{name} (pid {state.pid}) did not end in time and is killed", now, commands)
+                self._states[name] = _Stopping(state.pid, killed=True)
+                commands.append(Kill(name))
+            elif not isinstance(state, _Stopping) and (
+                self._components[name].tier == highest or now >= stop.since + TIER_SECONDS
+            ):
+                self._states[name] = _Stopping(state.pid, killed=False)
+                commands.append(Terminate(name))
+
+    def _alive(self) -> list[str]:
+        return [name for name, state in self._states.items() if isinstance(state, _Starting | _Running | _Stopping)]
+
+
+def _story(headline: str, ended: Ended) -> str:
+    lines = "".join(f"\n    {line}" for line in ended.last_lines)
+    return f"{headline}: {ended.reason}{'; its last lines:' if lines else ''}{lines}"

@@ -1,0 +1,175 @@
+"""The supervisor with real processes: small shell scripts stand for the components."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scaler.cluster.supervision import Component
+from scaler.cluster.supervisor import Supervisor
+
+READY = (
+    """echo '{"component": "x", "pid": 1, "addresses": {"address": "ipc://x"}}' > /proc/self/fd/$SCALER_READY_FD; """
+)
+
+
+def script(name: str, text: str, tier: int = 0) -> Component:
+    return Component(name, ("/bin/sh", "-c", text), tier)
+
+
+def service(name: str, tier: int = 0) -> Component:
+    return script(name, READY + "exec sleep 60", tier)
+
+
+class Run:
+    """A supervisor at work in a thread, and what it told people."""
+
+    def __init__(self, *components: Component, together: bool = False, start_seconds: float = 10.0) -> None:
+        self.told: list[str] = []
+        self.complaints: list[str] = []
+        self.supervisor = Supervisor(
+            components,
+            together=together,
+            start_seconds=start_seconds,
+            announce=self.told.append,
+            complain=self.complaints.append,
+        )
+        self.exit_code: int | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        self.exit_code = self.supervisor.run()
+
+    def end(self) -> int | None:
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return self.exit_code
+
+
+@contextmanager
+def running(*components: Component, together: bool = False, start_seconds: float = 10.0) -> Iterator[Run]:
+    run = Run(*components, together=together, start_seconds=start_seconds)
+    run.thread.start()
+    try:
+        run.supervisor.wait_settled()
+        yield run
+    finally:
+        run.supervisor.stop(hurry=True)
+        run.end()
+
+
+def pids_of(run: Run, *names: str) -> list[int]:
+    found = [run.supervisor.pid(name) for name in names]
+    assert all(found)
+    return [pid for pid in found if pid is not None]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def open_descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def test_components_are_started_said_to_be_ready_and_stopped_in_reverse() -> None:
+    with running(service("storage"), service("scheduler", 1)) as run:
+        storage, scheduler = pids_of(run, "storage", "scheduler")
+        assert run.supervisor.address("scheduler", "address") == "ipc://x"
+        run.supervisor.stop()
+        assert run.end() == 0
+    assert run.told == [
+        f"storage is ready: address ipc://x (pid {storage})",
+        f"scheduler is ready: address ipc://x (pid {scheduler})",
+        "all components are ready; Ctrl-C stops them",
+        "stopping",
+        "scheduler has ended",
+        "storage has ended",
+    ]
+    assert not is_alive(storage)
+    assert not is_alive(scheduler)
+
+
+def test_a_component_that_ends_is_explained_with_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    crash = script("scheduler", "echo one; echo two >&2; exit 3", 1)
+    with running(service("storage"), crash) as run:
+        assert run.end() == 1
+    (complaint,) = run.complaints
+    headline, *lines = complaint.splitlines()
+    assert headline.startswith("scheduler (pid ")
+    assert headline.endswith("ended before it was ready: exit code 3; its last lines:")
+    assert sorted(lines) == ["    one", "    two"]
+    assert run.supervisor.failure == complaint
+    assert capfd.readouterr() == ("one\n", "two\n"), "what components write is passed on to the same stream"
+
+
+def test_a_component_that_is_killed_is_named_with_its_signal_and_the_others_are_stopped() -> None:
+    with running(service("storage"), service("scheduler", 1)) as run:
+        storage, scheduler = pids_of(run, "storage", "scheduler")
+        os.kill(storage, 9)
+        assert run.end() == 1
+    assert run.complaints == [f"storage (pid {storage}) ended unexpectedly: killed by signal 9 (SIGKILL)"]
+    assert not is_alive(scheduler)
+
+
+def test_what_a_component_leaves_in_its_process_group_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    parent = script("scheduler", f"sleep 60 & echo $! > {note}; " + READY + "exec sleep 60")
+    with running(parent) as run:
+        left = os.pidfd_open(int(note.read_text()))
+        run.supervisor.stop()
+        assert run.end() == 0
+    ended, _, _ = select.select([left], [], [], 10)
+    os.close(left)
+    assert ended
+
+
+def test_a_component_that_ignores_a_stop_is_killed_when_somebody_is_in_a_hurry() -> None:
+    stubborn = script("scheduler", "trap '' TERM; " + READY + "while :; do sleep 1; done")
+    with running(stubborn) as run:
+        (pid,) = pids_of(run, "scheduler")
+        run.supervisor.stop()
+        run.supervisor.stop(hurry=True)
+        assert run.end() == 0
+    assert not is_alive(pid)
+
+
+def test_a_component_that_does_not_become_ready_is_named() -> None:
+    with running(script("scheduler", "exec sleep 60"), start_seconds=0.2) as run:
+        assert run.end() == 1
+    (complaint,) = run.complaints
+    assert complaint.endswith("was not ready after 0.2 seconds")
+
+
+def test_a_program_that_does_not_exist_is_named() -> None:
+    with running(Component("scheduler", ("/does/not/exist",))) as run:
+        assert run.end() == 1
+    (complaint,) = run.complaints
+    assert complaint.startswith("scheduler could not be started: ")
+
+
+def test_more_output_than_any_pipe_holds_is_passed_on_whole(capfd: pytest.CaptureFixture[str]) -> None:
+    writer = script("scheduler", "head -c 3000000 /dev/zero | tr '\\0' x; " + READY + "exec sleep 60")
+    with running(writer) as run:
+        run.supervisor.stop()
+        assert run.end() == 0
+    assert capfd.readouterr().out == "x" * 3_000_000
+
+
+def test_a_supervisor_leaves_no_descriptor_open() -> None:
+    before = open_descriptors()
+    with running(service("storage"), service("scheduler", 1)) as run:
+        run.supervisor.stop()
+        assert run.end() == 0
+    del run
+    assert open_descriptors() == before
