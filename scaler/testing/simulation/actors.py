@@ -1,0 +1,265 @@
+"""Simulated workers and clients: they speak the protocol as the real ones do, and keep a diary for the judge."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from scaler.ids import IdFactory, content_id, result_id
+from scaler.protocol.messages import (
+    Cancel,
+    Done,
+    Finished,
+    Heartbeat,
+    Message,
+    Outcome,
+    Recall,
+    Release,
+    Returned,
+    Run,
+    Seen,
+    Spec,
+    Submit,
+    TaskGroup,
+    Undefine,
+    WorkerHeartbeat,
+    is_stored,
+    stored_reference,
+)
+from scaler.testing.simulation.chances import Chances
+
+FLUSH_SECONDS = 0.001
+"""How long a simulated worker collects results before it says them."""
+FUNCTIONS = 5
+
+
+class Setting(Protocol):
+    """What actors need of the world."""
+
+    @property
+    def now(self) -> float: ...
+    def later(self, at: float, action: Callable[[], None]) -> None: ...
+    def started(self, task: bytes) -> None: ...
+
+
+def value_of(task: bytes) -> bytes:
+    """What a task must return: something that no other task does."""
+    return b"\x80" + task
+
+
+class SimulatedWorker:
+    """An agent: runs `slots` tasks at once, the others wait in order."""
+
+    def __init__(self, identifier: bytes, slots: int, world: Setting, random: Random, chances: Chances) -> None:
+        self.id = identifier
+        self.slots = slots
+        self.alive = True
+        self.say: Callable[[Message], None] = lambda _: None
+        self._world = world
+        self._random = random
+        self._chances = chances
+        self._queue: deque[tuple[Spec, bytes, int]] = deque()
+        self._running: dict[bytes, int] = {}
+        self._done = Done([], [], [], [], [])
+        self._flushing = False
+        self._known: set[bytes] = set()
+
+    def hear(self, message: Message) -> None:
+        match message:
+            case Run(definitions, groups):
+                self._known.update(identifier for identifier, _ in definitions)
+                for group in groups:
+                    assert group.spec.function in self._known, "a worker is told every function before its first task"
+                    for identifier, attempt in zip(group.ids, group.attempts, strict=True):
+                        self._queue.append((group.spec, identifier, attempt))
+                self._start()
+            case Recall(ids, attempts, kill):
+                self._recall(ids, attempts, kill)
+            case Undefine(ids):
+                self._known.difference_update(ids)
+            case _:
+                pass
+
+    def heartbeat(self) -> WorkerHeartbeat:
+        return WorkerHeartbeat(self._world.now, 1.0, 1 << 20, len(self._queue), 0.001)
+
+    def restart(self) -> None:
+        """Its session was forgotten: whatever it had is void."""
+        self._queue.clear()
+        self._running.clear()
+        self._done = Done([], [], [], [], [])
+        self._known.clear()
+
+    def _start(self) -> None:
+        while self._queue and len(self._running) < self.slots:
+            spec, identifier, attempt = self._queue.popleft()
+            self._running[identifier] = attempt
+            self._world.started(identifier)
+            seconds = self._seconds(spec)
+            self._world.later(self._world.now + seconds, self._finisher(identifier, attempt, seconds))
+
+    def _seconds(self, spec: Spec) -> float:
+        if self._random.random() < self._chances.long_tasks:
+            return self._random.uniform(0.5, 3.0)
+        return self._random.expovariate(1 / (0.001 * 4 ** (spec.function[0] % FUNCTIONS)))
+
+    def _finisher(self, identifier: bytes, attempt: int, seconds: float) -> Callable[[], None]:
+        def finish() -> None:
+            if not self.alive or self._running.get(identifier) != attempt:
+                return
+            del self._running[identifier]
+            chance = self._random.random()
+            if chance < self._chances.processor_deaths:
+                self._report(identifier, attempt, Outcome.PROCESSOR_DIED, b"killed by signal 11 (SIGSEGV)", seconds)
+            elif chance < self._chances.processor_deaths + self._chances.exceptions:
+                self._report(identifier, attempt, Outcome.EXCEPTION, b"\x80 its own exception", seconds)
+            elif chance > 1 - self._chances.stored_results:
+                payload = stored_reference(result_id(identifier, attempt), 100_000)
+                self._report(identifier, attempt, Outcome.SUCCESS, payload, seconds)
+            else:
+                self._report(identifier, attempt, Outcome.SUCCESS, value_of(identifier), seconds)
+            self._start()
+
+        return finish
+
+    def _report(self, identifier: bytes, attempt: int, outcome: Outcome, payload: bytes, seconds: float) -> None:
+        done = self._done
+        done.ids.append(identifier)
+        done.attempts.append(attempt)
+        done.outcomes.append(outcome)
+        done.payloads.append(payload)
+        done.duration_us.append(int(seconds * 1e6))
+        if not self._flushing:
+            self._flushing = True
+            self._world.later(self._world.now + FLUSH_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.alive and self._done.ids:
+            done, self._done = self._done, Done([], [], [], [], [])
+            self.say(done)
+
+    def _recall(self, ids: list[bytes], attempts: list[int], kill: bool) -> None:
+        queued = {identifier: attempt for _, identifier, attempt in self._queue}
+        answer = Returned([], [], [])
+        taken: set[bytes] = set()
+        for identifier, attempt in zip(ids, attempts, strict=True):
+            if self._running.get(identifier) == attempt:
+                if kill:
+                    del self._running[identifier]
+                    self._report(identifier, attempt, Outcome.CANCELLED, b"killed", 0.0)
+                    continue
+                started = True
+            elif queued.get(identifier) == attempt:
+                taken.add(identifier)
+                started = False
+            else:
+                continue  # it is in a Done that is on its way
+            answer.ids.append(identifier)
+            answer.attempts.append(attempt)
+            answer.started.append(started)
+        if taken:
+            self._queue = deque(entry for entry in self._queue if entry[1] not in taken)
+        if answer.ids:
+            self.say(answer)
+        self._start()
+
+
+class SimulatedClient:
+    """A client: submits its tasks in bursts, some with dependencies, cancels some, and judges every outcome."""
+
+    def __init__(self, identifier: bytes, tasks: int, world: Setting, random: Random, chances: Chances) -> None:
+        self.id = identifier
+        self.alive = True
+        self.say: Callable[[Message], None] = lambda _: None
+        self.expected: dict[bytes, Spec] = {}
+        """Tasks that have no outcome yet."""
+        self.once: set[bytes] = set()
+        """Tasks that may start at most once."""
+        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self._left = tasks
+        self._world = world
+        self._random = random
+        self._chances = chances
+        self._ids = IdFactory(identifier)
+        self._defined: set[bytes] = set()
+        self._unresolved: deque[bytes] = deque(maxlen=64)
+        self._number = 0
+        self._seen = 0
+
+    @property
+    def finished(self) -> bool:
+        """True when it has nothing left to submit and nothing to wait for."""
+        return not self._left and not self.expected
+
+    def burst(self, size: int) -> None:
+        """Submit up to size tasks of a few groups."""
+        size = min(size, self._left)
+        groups: dict[Spec, TaskGroup] = {}
+        definitions: list[tuple[bytes, bytes]] = []
+        for _ in range(size):
+            spec = self._spec()
+            if spec.function not in self._defined:
+                self._defined.add(spec.function)
+                definitions.append((spec.function, b"\x80 a function"))
+            group = groups.setdefault(spec, TaskGroup(spec, [], [], []))
+            identifier = self._ids.task()
+            group.ids.append(identifier)
+            group.payloads.append(b"\x80 some arguments")
+            group.references.append(self._references())
+            self.expected[identifier] = spec
+            if spec.retries == 0:
+                self.once.add(identifier)
+            self._unresolved.append(identifier)
+        self._left -= size
+        if size:
+            self.say(Submit(definitions, list(groups.values()), self._seen))
+        self._seen = self._number
+        for identifier in list(self.expected)[:size]:
+            if self._random.random() < self._chances.cancels:
+                self.say(Cancel([identifier]))
+
+    def _spec(self) -> Spec:
+        number = self._random.randrange(FUNCTIONS)
+        function = bytes([number]) + content_id(bytes([number]))[1:]
+        return Spec(
+            function,
+            name=f"function {number}",
+            retries=0 if self._random.random() < self._chances.once else 3,
+            priority=self._random.choice((0, 0, 0, 1)),
+            needs=self._random.choice(((), (), (), (("gpu", 1.0),))),
+        )
+
+    def _references(self) -> tuple[bytes, ...]:
+        """Depend on tasks without an outcome; naming one twice is allowed."""
+        if self._random.random() >= self._chances.dependencies:
+            return ()
+        alive = [identifier for identifier in self._unresolved if identifier in self.expected]
+        return tuple(self._random.choice(alive) for _ in range(self._random.randrange(1, 4))) if alive else ()
+
+    def hear(self, message: Message) -> None:
+        if not isinstance(message, Finished):
+            return
+        assert message.number == self._number + 1, "Finished come in order, each once"
+        self._number = message.number
+        released: list[bytes] = []
+        for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
+            spec = self.expected.pop(identifier, None)
+            assert spec is not None, f"task {identifier.hex()} ended twice, or never was"
+            self.outcomes[Outcome(outcome)] += 1
+            if outcome == Outcome.SUCCESS:
+                if is_stored(payload):
+                    assert payload[1:9] == self.id, "a stored result is the client's own"
+                    assert payload[11:17] == identifier[10:], "a task gets its own stored result"
+                    released.append(payload[1:17])
+                else:
+                    assert payload == value_of(identifier), "a task gets its own value"
+        if released:
+            self.say(Release(released))
+
+    def heartbeat(self) -> Message:
+        self.say(Seen(self._seen))
+        self._seen = self._number
+        return Heartbeat(self._world.now)

@@ -1,0 +1,133 @@
+"""A simulated connection between a peer and the scheduler: two real sessions, and a wire that breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from scaler.protocol.messages import UNSEQUENCED, Message
+from scaler.protocol.session import Header, Receipt, Session, read_header
+
+MAX_MESSAGES = 1_000_000
+MAX_BYTES = 1 << 40
+
+
+class End:
+    """One end of a link: its session, and what its owner does with a message."""
+
+    __slots__ = ("deliver", "session")
+
+    def __init__(self, session_id: bytes, deliver: Callable[[Message], None]) -> None:
+        self.session = Session(session_id, max_messages=MAX_MESSAGES, max_bytes=MAX_BYTES)
+        self.deliver = deliver
+
+
+class Link:
+    """Two ends and the messages in flight between them. A broken link delivers nothing; each break is an epoch."""
+
+    __slots__ = (
+        "_later",
+        "_letters",
+        "_mean_delay",
+        "_next_letter",
+        "_random",
+        "_repeats",
+        "epoch",
+        "peer",
+        "server",
+        "up",
+        "wire_clear_at",
+    )
+
+    def __init__(
+        self,
+        peer: End,
+        server: End,
+        later: Callable[[float, Callable[[], None]], None],
+        random: Random,
+        mean_delay: float,
+        repeats: float,
+    ) -> None:
+        self.peer = peer
+        self.server = server
+        self.up = True
+        self.epoch = 0
+        self.wire_clear_at = {id(peer): 0.0, id(server): 0.0}
+        self._later = later
+        self._random = random
+        self._mean_delay = mean_delay
+        self._repeats = repeats
+        self._letters: dict[int, Message] = {}
+        self._next_letter = 0
+
+    def send(self, sender: End, message: Message, now: float) -> None:
+        """Send, or keep until the link is up again."""
+        letter = self._next_letter
+        self._next_letter += 1
+        self._letters[letter] = message
+        body = letter.to_bytes(8, "little")
+        if isinstance(message, UNSEQUENCED):
+            if not self.up:
+                return
+            sender.session.post(body)
+        else:
+            sender.session.keep(body)
+        if self.up:
+            self._flush(sender, now)
+
+    def _flush(self, sender: End, now: float) -> None:
+        receiver = self.server if sender is self.peer else self.peer
+        session = sender.session
+        while (envelope := session.next_envelope()) is not None:
+            header = read_header(session.header(envelope))
+            session.sent(envelope)
+            copies = 2 if self._random.random() < self._repeats else 1
+            for _ in range(copies):
+                self._put_on_wire(receiver, header, envelope.body, now)
+
+    def _put_on_wire(self, receiver: End, header: Header, body: bytes, now: float) -> None:
+        """A wire keeps the order: nothing arrives before what was sent earlier."""
+        arrives = max(now + self._random.expovariate(1 / self._mean_delay), self.wire_clear_at[id(receiver)])
+        self.wire_clear_at[id(receiver)] = arrives
+        epoch = self.epoch
+
+        def arrive() -> None:
+            if self.up and self.epoch == epoch:
+                self._receive(receiver, header, body, arrives)
+
+        self._later(arrives, arrive)
+
+    def _receive(self, receiver: End, header: Header, body: bytes, now: float) -> None:
+        receipt = receiver.session.receive(header, len(body), now)
+        assert receipt is not Receipt.GAP, "a wire that keeps the order shows no gap within an epoch"
+        if receipt is Receipt.NEW:
+            receiver.deliver(self._letters[int.from_bytes(body, "little")])
+        if receiver.session.owes and self.up:
+            # An acknowledgement of its own: an envelope outside the sequence that nobody delivers.
+            sender = self.server if receiver is self.peer else self.peer
+            acknowledgement = Header(header.version, 0, receiver.session.id, 0, receiver.session.received)
+            receiver.session.acknowledge_sent()
+            epoch = self.epoch
+            at = now + self._mean_delay
+
+            def acknowledge() -> None:
+                if self.up and self.epoch == epoch:
+                    sender.session.receive(acknowledgement, 0, at)
+
+            self._later(at, acknowledge)
+
+    def drop(self) -> None:
+        """Break: what is in flight is lost, and both ends will repeat what was not acknowledged."""
+        self.up = False
+        self.epoch += 1
+        self.peer.session.disconnect()
+        self.server.session.disconnect()
+
+    def resume(self, now: float) -> None:
+        """Come back with both sessions: each end drops what the other has, and repeats the rest."""
+        self.peer.session.resume(self.server.session.received)
+        self.server.session.resume(self.peer.session.received)
+        self.up = True
+        self.wire_clear_at = {id(self.peer): now, id(self.server): now}
+        self._flush(self.peer, now)
+        self._flush(self.server, now)

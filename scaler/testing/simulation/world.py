@@ -1,0 +1,337 @@
+"""The simulated world: time, the wire, misfortune, and the judge."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
+from scaler.protocol.messages import (
+    PROTOCOL_VERSION,
+    ClientDetails,
+    Hello,
+    Message,
+    Outcome,
+    Role,
+    WorkerDetails,
+)
+from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.commands import Expel, ForgetStored, Send
+from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.invariants import check
+from scaler.testing.simulation.actors import SimulatedClient, SimulatedWorker
+from scaler.testing.simulation.chances import Chances
+from scaler.testing.simulation.link import End, Link
+
+HEARTBEAT_SECONDS = 2.0
+RECONNECT_SECONDS = 0.3
+STEP_SECONDS = 0.0005
+"""The scheduler's loop turn: what arrives within it is one batch."""
+BURST_SECONDS = 0.02
+
+
+class _NoScaling:
+    """The cluster's size is the world's business here."""
+
+    allocation = Allocation()
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        del view
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to. step_seconds are real, the others simulated."""
+
+    tasks: int
+    outcomes: dict[Outcome, int]
+    simulated_seconds: float
+    core_seconds: float
+    worst_step_seconds: float
+    steps: int
+    breaks: int
+    worker_losses: int
+    client_losses: int
+    forgotten_objects: int
+
+
+Actor = SimulatedWorker | SimulatedClient
+
+
+class World:
+    """One simulated cluster. Everything in it follows from the seed.
+
+    Raises AssertionError from `run` when an invariant or a promise does not hold.
+    """
+
+    def __init__(  # noqa: PLR0913 (all by name: the knobs of an experiment)
+        self,
+        *,
+        seed: int,
+        workers: int,
+        clients: int,
+        tasks: int,
+        chances: Chances,
+        slots: int = 1,
+        burst: int = 200,
+        check_every: int = 1,
+        policy: ScalingPolicy | None = None,
+        limit_seconds: float = 3600.0,
+    ) -> None:
+        self.now = 0.0
+        self.core = SchedulerCore(CoreSettings(), policy or _NoScaling(), self.now)
+        self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
+        self._chances = chances
+        self._slots = slots
+        self._burst = burst
+        self._check_every = check_every
+        self._limit_seconds = limit_seconds
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._inbox: list[events.Input] = []
+        self._step_at = float("inf")
+        self._links: dict[bytes, Link] = {}
+        self._actors: dict[bytes, Actor] = {}
+        self._clients: list[SimulatedClient] = []
+        self._starts: Counter[bytes] = Counter()
+        self._tasks = tasks
+        self._core_seconds = 0.0
+        self._worst = 0.0
+        self._steps = 0
+        self._breaks = self._worker_losses = self._client_losses = self._forgotten = 0
+        for _ in range(workers):
+            self._add_worker()
+        for number in range(clients):
+            self._add_client(tasks // clients + (number < tasks % clients))
+        for rate, misfortune in (
+            (chances.breaks_per_second, self._break_one),
+            (chances.worker_crashes_per_second, self._crash_worker),
+            (chances.worker_freezes_per_second, self._freeze_worker),
+            (chances.client_crashes_per_second, self._crash_client),
+        ):
+            if rate:
+                self._sometimes(rate, misfortune)
+
+    # -- time
+
+    def later(self, at: float, action: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (at, self._order, action))
+
+    def started(self, task: bytes) -> None:
+        self._starts[task] += 1
+
+    def run(self) -> Report:
+        """Run until every client has every outcome, then judge."""
+        self._wake_core(0.0)
+        while not all(client.finished or not client.alive for client in self._clients):
+            assert self.now < self._limit_seconds, f"tasks still wait after {self.now:.0f} simulated seconds"
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
+        return self._judge()
+
+    def _wake_core(self, at: float) -> None:
+        if at < self._step_at:
+            self._step_at = at
+            self.later(at, self._step)
+
+    def _step(self) -> None:
+        if self.now < self._step_at:
+            return  # an earlier wake-up has done it
+        self._step_at = float("inf")
+        inputs, self._inbox = self._inbox, []
+        before = time.perf_counter()
+        commands = self.core.step(inputs, self.now)
+        took = time.perf_counter() - before
+        self._core_seconds += took
+        self._worst = max(self._worst, took)
+        self._steps += 1
+        if self._steps % self._check_every == 0:
+            check(self.core)
+        for command in commands:
+            match command:
+                case Send(peer, message):
+                    link = self._links.get(peer)
+                    if link is not None:
+                        link.send(link.server, message, self.now)
+                case Expel(peer):
+                    self._expelled(peer)
+                case ForgetStored(ids):
+                    self._forgotten += len(ids)
+                case _:
+                    pass
+        self._wake_core(max(self.core.next_step_at(self.now), self.now + STEP_SECONDS))
+
+    def _arrive(self, item: events.Input) -> None:
+        self._inbox.append(item)
+        self._wake_core(self.now + STEP_SECONDS)
+
+    # -- who is there
+
+    def _add_worker(self) -> None:
+        worker = SimulatedWorker(self._random.randbytes(8), self._slots, self, self._random, self._chances)
+        self._connect(worker)
+
+    def _add_client(self, tasks: int) -> None:
+        client = SimulatedClient(self._random.randbytes(8), tasks, self, self._random, self._chances)
+        self._clients.append(client)
+        self._connect(client)
+
+        def burst() -> None:
+            if client.alive and not client.finished:
+                if len(client.expected) < 20 * self._burst:
+                    client.burst(self._burst)
+                self.later(self.now + BURST_SECONDS, burst)
+
+        self.later(self.now, burst)
+
+    def _connect(self, actor: Actor) -> None:
+        """Give an actor a new session and tell the core."""
+        session_id = actor.id + self._random.randbytes(8)
+        peer = End(session_id, self._listen(actor))
+        server = End(session_id, lambda message: self._arrive(events.Said(actor.id, message)))
+        link = Link(peer, server, self.later, self._random, self._chances.delay_seconds, self._chances.repeats)
+        fresh = actor.id not in self._links
+        self._links[actor.id] = link
+        self._actors[actor.id] = actor
+        actor.say = lambda message: link.send(link.peer, message, self.now)
+        self._arrive(events.Joined(actor.id, _hello(actor)))
+        if fresh:
+            self._beat(actor)
+
+    def _listen(self, actor: Actor) -> Callable[[Message], None]:
+        def hear(message: Message) -> None:
+            if actor.alive:
+                actor.hear(message)
+
+        return hear
+
+    def _beat(self, actor: Actor) -> None:
+        def beat() -> None:
+            link = self._links.get(actor.id)
+            if not actor.alive or link is None:
+                return
+            link.send(link.peer, actor.heartbeat(), self.now)
+            self.later(self.now + HEARTBEAT_SECONDS, beat)
+
+        self.later(self.now + self._random.random() * HEARTBEAT_SECONDS, beat)
+
+    def _expelled(self, peer: bytes) -> None:
+        """The core has given a peer up. If it lives, it hears of it when it speaks again, and begins anew."""
+        link = self._links.get(peer)
+        actor = self._actors.get(peer)
+        if link is None or actor is None:
+            return
+        if link.up:
+            link.drop()
+        if isinstance(actor, SimulatedWorker):
+            self._worker_losses += 1
+            if actor.alive:
+                actor.restart()
+                self.later(self.now + RECONNECT_SECONDS, lambda: self._connect(actor))
+
+    # -- misfortune
+
+    def _sometimes(self, rate: float, misfortune: Callable[[], None]) -> None:
+        def strike() -> None:
+            misfortune()
+            self.later(self.now + self._random.expovariate(rate), strike)
+
+        self.later(self.now + self._random.expovariate(rate), strike)
+
+    def _living(self, kind: type[Actor]) -> Sequence[Actor]:
+        return [
+            actor
+            for key, actor in self._actors.items()
+            if isinstance(actor, kind) and actor.alive and self._links[key].up
+        ]
+
+    def _break_one(self) -> None:
+        actors = self._living(SimulatedWorker) or self._living(SimulatedClient)
+        if self._random.random() < 0.3:
+            actors = self._living(SimulatedClient) or actors
+        if not actors:
+            return
+        actor = self._random.choice(actors)
+        link = self._links[actor.id]
+        self._breaks += 1
+        link.drop()
+        epoch = link.epoch
+        self._arrive(events.Broke(actor.id))
+
+        def come_back() -> None:
+            if actor.alive and self._links.get(actor.id) is link and link.epoch == epoch and not link.up:
+                link.resume(self.now)
+                self._arrive(events.Returned(actor.id))
+
+        self.later(self.now + self._random.expovariate(1 / RECONNECT_SECONDS), come_back)
+
+    def _crash_worker(self) -> None:
+        workers = self._living(SimulatedWorker)
+        if len(workers) < 2:
+            return
+        worker = self._random.choice(workers)
+        worker.alive = False
+        self._links[worker.id].drop()
+        self._worker_losses += 1
+        self._arrive(events.Broke(worker.id))
+        self.later(self.now + self._random.uniform(0.1, 2.0), self._add_worker)
+
+    def _freeze_worker(self) -> None:
+        """Silence without a break: nothing arrives on either side for longer than the lease."""
+        workers = self._living(SimulatedWorker)
+        if len(workers) < 2:
+            return
+        link = self._links[self._random.choice(workers).id]
+        thaw = self.now + self._chances.freeze_seconds
+        link.wire_clear_at = dict.fromkeys(link.wire_clear_at, thaw)
+
+    def _crash_client(self) -> None:
+        clients = self._living(SimulatedClient)
+        if len(clients) < 2:
+            return
+        client = self._random.choice(clients)
+        client.alive = False
+        self._links[client.id].drop()
+        self._client_losses += 1
+        self._arrive(events.Broke(client.id))
+
+    # -- the judge
+
+    def _judge(self) -> Report:
+        check(self.core)
+        outcomes = dict.fromkeys(Outcome, 0)
+        for client in self._clients:
+            for outcome, count in client.outcomes.items():
+                outcomes[outcome] += count
+        once = self._once()
+        for task, count in self._starts.items():
+            assert count == 1 or task not in once, f"task {task.hex()} may start once, and started {count} times"
+        return Report(
+            self._tasks,
+            outcomes,
+            self.now,
+            self._core_seconds,
+            self._worst,
+            self._steps,
+            self._breaks,
+            self._worker_losses,
+            self._client_losses,
+            self._forgotten,
+        )
+
+    def _once(self) -> set[bytes]:
+        return {task for client in self._clients for task in client.once}
+
+
+def _hello(actor: Actor) -> Hello:
+    if isinstance(actor, SimulatedWorker):
+        capabilities: dict[str, float | None] = {"gpu": 2.0} if actor.id[0] % 3 == 0 else {}
+        details = WorkerDetails("simulated", actor.id.hex(), actor.slots, 1000, capabilities)
+        return Hello(Role.WORKER, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, details)
+    return Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, ClientDetails("simulated"))
