@@ -66,9 +66,9 @@ def parse_worker_manager(program: str, arguments: Sequence[str], environment: En
     """Return what `scaler_worker_manager TYPE` is told."""
     if not arguments or arguments[0].startswith("-"):
         parser = bare_parser(program, f"Run a worker manager. {program} TYPE -h lists the settings of a type.")
-        parser.add_argument("type", metavar="TYPE", help=f"one of {', '.join(known_types())}")
-        parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="the settings of this type")
-        parser.parse_args(arguments[:1])
+        parser.usage = f"{program} TYPE [-c FILE] [settings] [ADDRESS]"
+        parser.add_argument("type", metavar="TYPE", nargs="?", help=f"one of {', '.join(known_types())}")
+        parser.parse_known_args(arguments[:1])
         raise UsageError(f"give the type first: {program} TYPE ADDRESS; types are {', '.join(known_types())}")
     kind = arguments[0]
     return _parse_worker_manager_of(kind, f"{program} {kind}", arguments[1:], environment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 from scaler._version import __version__
 from scaler.config.files import nearest, title_of
@@ -129,27 +129,3 @@ def _with_explicit_truths(parser: argparse.ArgumentParser, arguments: Sequence[s
         following = arguments[index + 1] if index + 1 < len(arguments) else ""
         result.append(f"{text}=true" if text in booleans and "://" in following else text)
     return result
-
-
-T = TypeVar("T", bound=SettingsModel)
-
-
-def to_arguments(config: SettingsModel) -> list[str]:
-    """Return the flags that say exactly this configuration: what a process is started with that shall have it."""
-    arguments: list[str] = []
-    for name in describe(type(config)):
-        value = getattr(config, name)
-        if name == "type" or value is None:
-            continue
-        arguments += _arguments_of(flag_of(name), value)
-    return arguments
-
-
-def _arguments_of(flag: str, value: object) -> list[str]:
-    if isinstance(value, tuple):
-        return [f"{flag}={item}" for item in value]
-    if isinstance(value, dict):
-        if not value:
-            return []
-        return [f"{flag}={','.join(key if amount is None else f'{key}={amount!r}' for key, amount in value.items())}"]
-    return [f"{flag}={value!r}" if isinstance(value, float) else f"{flag}={value}"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Ge, Gt
-from pydantic import AfterValidator, AllowInfNan, BeforeValidator
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field
 
 from scaler.config.addresses import check_address
 from scaler.config.preload import parse_preload
@@ -49,13 +48,13 @@ def _split(value: object) -> object:
 
 Address = Annotated[str, AfterValidator(check_address)]
 """`tcp://host:port` or `ipc://path`."""
-Count = Annotated[int, Ge(1)]
-Bytes = Annotated[int, Ge(0)]
+Count = Annotated[int, Field(ge=1)]
+Bytes = Annotated[int, Field(ge=0)]
 Limit = Annotated[int, AfterValidator(_limit)]
 """At least 1, or -1: no limit."""
-Seconds = Annotated[float, Gt(0), AllowInfNan(False)]
+Seconds = Annotated[float, Field(gt=0), AllowInfNan(False)]
 """A time that must pass."""
-SecondsOrNone = Annotated[float, Ge(0), AllowInfNan(False)]
+SecondsOrNone = Annotated[float, Field(ge=0), AllowInfNan(False)]
 """A time that may be 0: none."""
 Name = Annotated[str, AfterValidator(_name)]
 Capabilities = Annotated[dict[str, float | None], BeforeValidator(_capabilities), AfterValidator(_offered)]

@@ -1,0 +1,45 @@
+"""A component for the tests of `scaler.component`: what it does is its first argument, its event loop the second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+
+from scaler.component import Component, run_component
+from scaler.config.models import SchedulerConfig
+from scaler.errors import ConfigError, LimitError
+
+
+async def main(component: Component) -> int:
+    what = sys.argv[1]
+    if what == "usage":
+        raise ConfigError("that\ncannot be")
+    if what == "failure":
+        raise LimitError("no more")
+    if what == "bug":
+        raise KeyError("ours")
+    if what == "start":
+        names = "import os; print([name for name in os.environ if name.startswith('SCALER_')])"
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", names)
+        return await child.wait()
+    if what == "stuck":
+        signal.raise_signal(signal.SIGTERM)
+    component.ready({"scheduler": "tcp://127.0.0.1:1", "monitor": "tcp://127.0.0.1:3"})
+    if what == "stuck":
+        time.sleep(60)  # noqa: ASYNC251 (a loop that does not turn is what is tested)
+    await component.stop.wait()
+    logging.getLogger("test").warning("stopped\x1b[31m by %s", type(asyncio.get_running_loop()).__module__)
+    return 7
+
+
+if __name__ == "__main__":
+    config = SchedulerConfig(
+        bind_address="tcp://127.0.0.1:1",
+        event_loop=sys.argv[2],  # type: ignore[arg-type]
+        logging_format=os.environ.get("TEST_LOGGING_FORMAT", "text"),  # type: ignore[arg-type]
+    )
+    sys.exit(run_component("scheduler", config, main))

@@ -1,0 +1,66 @@
+"""The commands as users type them: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaler import __version__
+from scaler.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SCALER_")}
+    command = [sys.executable, "-m", "scaler.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    done = run(name, *(["baremetal_native"] if name == "scaler_worker_manager" else []), "-h")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {name}")
+
+
+def test_help_lists_every_key_with_its_default_and_meaning() -> None:
+    text = " ".join(run("scaler_worker_manager", "baremetal_native", "-h").stdout.split())
+    assert "-wtqs COUNT, --per-worker-task-queue-size COUNT Most tasks that wait behind the running one" in text
+    assert "[default: 1000]" in text
+    assert "CPUs minus 1, at least 1" in text
+
+
+def test_every_command_knows_its_version() -> None:
+    assert run("scheduler", "--version").stdout == f"scaler {__version__}\n"
+    assert run("scaler", "--version").stdout == f"scaler {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["scaler"],
+        ["scaler", "/nowhere.toml"],
+        ["scaler_scheduler"],
+        ["scaler_scheduler", "somewhere"],
+        ["scaler_object_storage_server", "tcp://127.0.0.1:1", "--memory-limit-bytes", "much"],
+        ["scaler_worker_manager", "quantum", "tcp://127.0.0.1:1"],
+        ["scaler_cluster", "tcp://127.0.0.1:1", "--preload", "os:system(print)"],
+        ["nonsense"],
+    ],
+)
+def test_a_mistake_of_usage_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_the_scripts_of_the_package_are_the_commands() -> None:
+    scripts = (ROOT / "pyproject.toml").read_text()
+    for name in COMMANDS:
+        assert f'{name} = "scaler.cli:{name.removeprefix("scaler_")}"' in scripts

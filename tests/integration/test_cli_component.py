@@ -1,0 +1,137 @@
+"""The shell of a component, in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("component_program.py")
+LOOPS = ("builtin", "uvloop")
+WAIT_SECONDS = 20
+
+
+@contextmanager
+def component(what: str, loop: str = "builtin", **environment: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Start the program and yield its process and the descriptor that it says on that it is ready."""
+    ready, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), what, loop],
+        env={**os.environ, "SCALER_READY_FD": str(write), **environment},
+        pass_fds=[write],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(write)
+    try:
+        yield process, ready
+    finally:
+        os.close(ready)
+        process.kill()
+        process.communicate()
+
+
+def line_from(descriptor: int) -> str:
+    assert select.select([descriptor], [], [], WAIT_SECONDS)[0], "the component did not become ready"
+    return os.read(descriptor, 65536).decode()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_component_says_that_it_is_ready_and_stops_when_asked(loop: str, number: signal.Signals) -> None:
+    with component("serve", loop) as (process, ready):
+        assert json.loads(line_from(ready)) == {
+            "component": "scheduler",
+            "pid": process.pid,
+            "addresses": {"scheduler": "tcp://127.0.0.1:1", "monitor": "tcp://127.0.0.1:3"},
+        }
+        assert line_from(ready) == "", "the descriptor is closed afterwards"
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, errors) == (7, "")
+    first, last = output.splitlines()
+    assert f" INFO scheduler[{process.pid}] scaler.component: ready, scheduler tcp://127.0.0.1:1, monitor" in first
+    assert last.endswith(f"test: stopped\\x1b[31m by {'uvloop' if loop == 'uvloop' else 'asyncio.unix_events'}")
+
+
+def test_a_log_in_json_has_one_object_a_line() -> None:
+    with component("serve", TEST_LOGGING_FORMAT="json") as (process, ready):
+        line_from(ready)
+        process.terminate()
+        output, _errors = process.communicate(timeout=WAIT_SECONDS)
+    entry = json.loads(output.splitlines()[-1])
+    assert (entry["component"], entry["pid"], entry["level"]) == ("scheduler", process.pid, "WARNING")
+    assert entry["message"].startswith("stopped\x1b[31m")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_second_signal_ends_even_a_component_that_is_stuck(loop: str) -> None:
+    with component("stuck", loop) as (process, ready):
+        line_from(ready)
+        process.terminate()  # the first one it sent itself
+        assert process.wait(WAIT_SECONDS) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "text"),
+    [("usage", 2, "scheduler: that\\ncannot be\n"), ("failure", 1, "scheduler: no more\n")],
+)
+def test_errors_of_users_end_in_one_line(what: str, code: int, text: str) -> None:
+    with component(what) as (process, _ready):
+        _output, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, errors) == (code, text)
+
+
+def test_our_own_mistakes_end_in_a_traceback_that_says_so() -> None:
+    with component("bug") as (process, _ready):
+        _output, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 1
+    assert errors.startswith("Traceback")
+    assert errors.splitlines()[-2:] == [
+        "KeyError: 'ours'",
+        "This is a bug in scaler; please report it with the lines above.",
+    ]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_component_ends_with_the_process_that_started_it(loop: str) -> None:
+    with subprocess.Popen(["sleep", "60"]) as parent:
+        try:
+            with component("serve", loop, SCALER_PARENT_PID=str(parent.pid)) as (process, ready):
+                line_from(ready)
+                parent.kill()
+                assert process.wait(WAIT_SECONDS) == 7
+        finally:
+            parent.kill()
+
+
+def test_a_component_whose_parent_is_gone_already_ends_too() -> None:
+    parent = subprocess.Popen(["true"])
+    parent.wait()
+    with component("serve", SCALER_PARENT_PID=str(parent.pid)) as (process, _ready):
+        assert process.wait(WAIT_SECONDS) == 7
+
+
+def test_what_is_meant_for_one_process_is_not_handed_on_to_its_children() -> None:
+    with component("start", SCALER_PARENT_PID=str(os.getpid()), SCALER_OTHER="1") as (process, _ready):
+        output, _errors = process.communicate(timeout=WAIT_SECONDS)
+    assert output == "['SCALER_OTHER']\n"
+
+
+def test_a_component_may_open_as_many_files_as_the_system_lets_it() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with component("serve") as (process, ready):
+        line_from(ready)
+        limits = Path(f"/proc/{process.pid}/limits").read_text()
+    soft = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3]
+    assert soft == ("unlimited" if hard == resource.RLIM_INFINITY else str(hard))

@@ -1,0 +1,198 @@
+"""What each command makes of its command line and of a file for all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaler.config.commands import (
+    parse_cluster,
+    parse_launcher,
+    parse_scheduler,
+    parse_worker_adapter_native,
+    parse_worker_manager,
+)
+from scaler.config.models import (
+    BaremetalNativeConfig,
+    LauncherConfig,
+    SchedulerConfig,
+)
+from scaler.errors import ConfigError, UsageError
+
+STORAGE = '[object_storage_server]\nbind_address = "tcp://*:1"\n'
+SCHEDULER = '[scheduler]\nbind_address = "tcp://0.0.0.0:5"\n'
+MANAGER = '[[worker_manager]]\ntype = "baremetal_native"\nworker_manager_id = "{}"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def launch(file: Path, text: str, **environment: str) -> LauncherConfig:
+    file.write_text(text)
+    return parse_launcher("scaler", [str(file)], environment)
+
+
+def worker_manager(*arguments: str, **environment: str) -> BaremetalNativeConfig:
+    config = parse_worker_manager("scaler_worker_manager", arguments, environment)
+    assert isinstance(config, BaremetalNativeConfig)
+    return config
+
+
+def test_the_components_of_a_file_find_each_other(file: Path) -> None:
+    config = launch(file, STORAGE + SCHEDULER + MANAGER.format("a") + MANAGER.format("b") + "[cluster]\n")
+    assert config.scheduler.object_storage_address == "tcp://127.0.0.1:1"
+    assert [manager.scheduler_address for manager in config.worker_managers] == ["tcp://127.0.0.1:5"] * 3
+    assert [manager.worker_manager_id for manager in config.worker_managers][:2] == ["a", "b"]
+
+
+def test_without_a_storage_in_the_file_the_scheduler_has_its_own(file: Path) -> None:
+    config = launch(file, SCHEDULER)
+    assert config.object_storage_server is None
+    assert config.scheduler.object_storage_address is None
+
+
+def test_an_address_in_the_file_wins_over_what_follows_from_the_others(file: Path) -> None:
+    text = STORAGE + SCHEDULER + 'object_storage_address = "tcp://h:2"\n'
+    config = launch(file, text + MANAGER.format("a") + 'scheduler_address = "tcp://h:3"\n')
+    assert config.scheduler.object_storage_address == "tcp://h:2"
+    assert config.worker_managers[0].scheduler_address == "tcp://h:3"
+
+
+def test_the_environment_reaches_the_components_of_a_file(file: Path) -> None:
+    config = launch(file, SCHEDULER + MANAGER.format("a"), SCALER_WORKER_MANAGER_MAX_TASK_CONCURRENCY="7")
+    assert config.worker_managers[0].max_task_concurrency == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", r"section \[scheduler\] is missing"),
+        (SCHEDULER + "[webui]\n", r"this version has no component for \[webui\]"),
+        (SCHEDULER + MANAGER.format("a") * 2, "same worker_manager_id: 'a'"),
+        (SCHEDULER + "[[worker_manager]]\n", "type is missing; types are baremetal_native"),
+        (SCHEDULER + '[[worker_manager]]\ntype = "aws_hpc"\n', "no worker manager of the type 'aws_hpc'"),
+        (SCHEDULER + '[[worker_manager]]\ntype = "baremetal"\n', "did you mean 'baremetal_native'"),
+        (SCHEDULER + MANAGER.format("a") + MANAGER.format("b") + "speed = 1\n", r"number 2: unknown key 'speed'"),
+        (SCHEDULER + MANAGER.format("a") + "heartbeat_interval_seconds = 50\n", "less than two thirds"),
+        (SCHEDULER + MANAGER.format("a") + 'preload = "m:f(x)"\n', "'x' is not a literal"),
+    ],
+)
+def test_a_file_that_cannot_be_started_says_why(file: Path, text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason) as caught:
+        launch(file, text)
+    assert str(file) in str(caught.value) or "type" in str(caught.value)
+
+
+def test_one_file_is_needed() -> None:
+    for arguments in ([], ["a.toml", "-c", "b.toml"]):
+        with pytest.raises(UsageError, match="give one configuration file"):
+            parse_launcher("scaler", arguments, {})
+
+
+def test_single_commands_pass_over_sections_of_other_components(file: Path) -> None:
+    file.write_text(SCHEDULER + '[webui]\nmonitor_address = "x"\n[top]\n[gui]\n[symphony_worker_adapter]\n')
+    assert parse_scheduler("scaler_scheduler", ["-c", str(file)], {}).bind_address == "tcp://0.0.0.0:5"
+
+
+def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> None:
+    address = 'scheduler_address = "ipc:///a"\n'
+    first, second = MANAGER.format("a") + address, MANAGER.format("b") + address + "io_threads = 4\n"
+    file.write_text(first)
+    assert worker_manager("baremetal_native", "-c", str(file)).worker_manager_id == "a"
+    assert worker_manager("baremetal_native", "-c", str(file), "-wmi", "z").worker_manager_id == "z"
+    file.write_text(first + second)
+    assert worker_manager("baremetal_native", "-c", str(file), "-wmi", "b").io_threads == 4
+    by_environment = worker_manager("baremetal_native", "-c", str(file), SCALER_WORKER_MANAGER_WORKER_MANAGER_ID="b")
+    assert by_environment.io_threads == 4
+    with pytest.raises(ConfigError, match="has 2 worker managers of the type baremetal_native: 'a', 'b'; choose one"):
+        worker_manager("baremetal_native", "-c", str(file))
+
+
+def test_a_worker_manager_needs_a_type_and_a_name() -> None:
+    with pytest.raises(UsageError, match="give the type first"):
+        worker_manager()
+    with pytest.raises(UsageError, match="'aws_hpc' is installed; known are baremetal_native"):
+        worker_manager("aws_hpc", "ipc:///a")
+    with pytest.raises(ConfigError, match=r"worker_manager_id is missing.*\[\[worker_manager\]\]"):
+        worker_manager("baremetal_native", "ipc:///a")
+
+
+def test_the_older_command_needs_neither_type_nor_name(file: Path) -> None:
+    parsed = parse_worker_adapter_native("scaler_worker_adapter_native", ["ipc:///a", "-n", "3"], {})
+    assert (parsed.type, parsed.worker_manager_id) == ("baremetal_native", "native_worker_adapter")
+    assert parsed.max_task_concurrency == 3
+    file.write_text('[native_worker_adapter]\nscheduler_address = "ipc:///a"\nnum_of_workers = 5\n')
+    parsed = parse_worker_adapter_native("scaler_worker_adapter_native", ["-c", str(file)], {})
+    assert parsed.max_task_concurrency == 5
+
+
+@pytest.mark.parametrize("flag", ["-n", "-mtc", "--num-of-workers", "--max-task-concurrency"])
+def test_the_number_of_workers_has_its_names_everywhere(flag: str) -> None:
+    assert parse_cluster("scaler_cluster", ["ipc:///a", flag, "3"], {}).num_of_workers == 3
+    assert worker_manager("baremetal_native", "ipc:///a", "-wmi", "m", flag, "3").max_task_concurrency == 3
+
+
+def test_every_short_flag_of_workers_is_known() -> None:
+    config = worker_manager(
+        *("baremetal_native", "ipc:///a", "-wmi", "m", "-wsa", "ipc:///b", "-osa", "ipc:///c", "-n", "2"),
+        *("-pwc", "linux,gpu=1", "-wtqs", "5", "-his", "1", "-tts", "3", "-ds", "9", "-gc", "4", "-tm", "6", "-hps"),
+        *("--preload", "m:f(1)", "-it", "2", "-e", "uvloop", "-ll", "ERROR", "-lp", "x.log", "-lcf", "y.ini"),
+        *("--mode", "fixed", "--worker-type", "big", "--logging-format", "json"),
+    )
+    assert config == BaremetalNativeConfig(
+        scheduler_address="ipc:///a",
+        worker_manager_id="m",
+        worker_scheduler_address="ipc:///b",
+        object_storage_address="ipc:///c",
+        max_task_concurrency=2,
+        per_worker_capabilities={"linux": None, "gpu": 1.0},
+        per_worker_task_queue_size=5,
+        heartbeat_interval_seconds=1,
+        task_timeout_seconds=3,
+        death_timeout_seconds=9,
+        garbage_collect_interval_seconds=4,
+        trim_memory_threshold_bytes=6,
+        hard_processor_suspend=True,
+        preload="m:f(1)",
+        io_threads=2,
+        event_loop="uvloop",
+        logging_level="ERROR",
+        logging_paths=("x.log",),
+        logging_config_file="y.ini",
+        logging_format="json",
+        mode="fixed",
+        worker_type="big",
+    )
+
+
+def test_every_short_flag_of_the_scheduler_is_known() -> None:
+    config = parse_scheduler(
+        "scaler_scheduler",
+        [
+            *("ipc:///a", "-osa", "ipc:///b", "-aosa", "ipc:///c", "-ma", "ipc:///d", "-p", "False", "-mt", "9"),
+            *("-ct", "1", "-wt", "2", "-ot", "0", "-ls", "4", "-lbt", "5", "-el", "uvloop", "-it", "6", "-sri", "7"),
+            *("-et", "waterfall_v1", "-pc", "1,m,2"),
+        ],
+        {},
+    )
+    assert config == SchedulerConfig(
+        bind_address="ipc:///a",
+        object_storage_address="ipc:///b",
+        advertised_object_storage_address="ipc:///c",
+        monitor_address="ipc:///d",
+        protected=False,
+        max_number_of_tasks_waiting=9,
+        client_timeout_seconds=1,
+        worker_timeout_seconds=2,
+        object_retention_seconds=0,
+        load_balance_seconds=4,
+        load_balance_trigger_times=5,
+        event_loop="uvloop",
+        io_threads=6,
+        status_report_interval_seconds=7,
+        policy_engine_type="waterfall_v1",
+        policy_content="1,m,2",
+    )

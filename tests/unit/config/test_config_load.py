@@ -1,0 +1,163 @@
+"""Which source wins, and what is said about a value that does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaler.config.commands import parse_cluster, parse_object_storage_server, parse_scheduler
+from scaler.config.models import SchedulerConfig
+from scaler.errors import ConfigError, UsageError
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> WriteFile:
+    return WriteFile(tmp_path / "config.toml")
+
+
+class WriteFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, text: str) -> str:
+        self.path.write_text(text)
+        return str(self.path)
+
+
+def scheduler(*arguments: str, **environment: str) -> SchedulerConfig:
+    return parse_scheduler("scaler_scheduler", arguments, environment)
+
+
+def test_flag_wins_over_environment_over_file_over_default(write: WriteFile) -> None:
+    file = write('[scheduler]\nbind_address = "tcp://127.0.0.1:1"\nio_threads = 2\nload_balance_trigger_times = 7')
+    assert scheduler("tcp://127.0.0.1:1").io_threads == 1
+    assert scheduler("-c", file).io_threads == 2
+    assert scheduler("-c", file, SCALER_SCHEDULER_IO_THREADS="3").io_threads == 3
+    both = scheduler("-c", file, "-it", "4", SCALER_SCHEDULER_IO_THREADS="3")
+    assert (both.io_threads, both.load_balance_trigger_times) == (4, 7)
+
+
+def test_an_alias_is_the_same_setting_in_every_source(write: WriteFile) -> None:
+    file = write('[scheduler]\nscheduler_address = "tcp://127.0.0.1:1"')
+    assert scheduler("-c", file).bind_address == "tcp://127.0.0.1:1"
+    assert scheduler("-c", file, "--bind-address", "tcp://127.0.0.1:2").bind_address == "tcp://127.0.0.1:2"
+    assert scheduler(SCALER_SCHEDULER_SCHEDULER_ADDRESS="tcp://127.0.0.1:3").bind_address == "tcp://127.0.0.1:3"
+    assert scheduler("--scheduler-address", "tcp://127.0.0.1:4").bind_address == "tcp://127.0.0.1:4"
+
+
+def test_the_storages_address_has_its_older_name(write: WriteFile) -> None:
+    file = write('[object_storage_server]\nobject_storage_address = "ipc:///tmp/storage"')
+    config = parse_object_storage_server("scaler_object_storage_server", ["-c", file], {})
+    assert config.bind_address == "ipc:///tmp/storage"
+
+
+def test_allocate_policy_even_stands_for_even_load(write: WriteFile) -> None:
+    file = write('[scheduler]\nscheduler_address = "tcp://127.0.0.1:1"\nallocate_policy = "even"')
+    assert scheduler("-c", file).policy_content == "allocate=even_load; scaling=vanilla"
+    with pytest.raises(ConfigError, match=r"allocate-policy = 'odd': must be one of even"):
+        scheduler("tcp://127.0.0.1:1", "--allocate-policy", "odd")
+
+
+def test_two_names_of_one_setting_in_one_source_are_refused(write: WriteFile) -> None:
+    file = write('[scheduler]\nbind_address = "ipc:///a"\nscheduler_address = "ipc:///a"')
+    with pytest.raises(ConfigError, match="scheduler_address and bind_address set the same thing"):
+        scheduler("-c", file)
+
+
+def test_a_missing_setting_says_all_ways_to_give_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        scheduler()
+    for way in ("--bind-address", "bind_address in [scheduler]", "SCALER_SCHEDULER_BIND_ADDRESS"):
+        assert way in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[scheduler]\nworker_timout_seconds = 3", r"\[scheduler\]: unknown key 'worker_timout_seconds'; did you mean"),
+        ("[scheduler]\nxyzzy = 3", r"unknown key 'xyzzy'; known are bind_address"),
+        ("[schedular]", r"unknown section \[schedular\]; did you mean 'scheduler'"),
+        ("io_threads = 3", "'io_threads' stands above the first section"),
+        ('[scheduler]\nio_threads = "3"', r"io_threads = '3': must be a valid integer"),
+        ("[scheduler]\nio_threads = 3.0", r"io_threads = 3.0: must be a valid integer"),
+        ("[scheduler]\nio_threads = true", r"io_threads = true: must be a valid integer"),
+        ("[scheduler]\nio_threads = 0", r"io_threads = 0: must be greater than or equal to 1"),
+        ("[scheduler]\nprotected = 1", r"protected = 1: must be a valid boolean"),
+        ("[scheduler]\nbind_address = 8516", r"bind_address = 8516: must be a valid string"),
+        ("[scheduler]\nmonitor_address = 1979-05-27", r"must be a valid string"),
+        ("[scheduler]\nlogging_paths = [1]", r"logging_paths = \[1\]: must be a valid string"),
+        ('[scheduler]\nbind_address = "localhost"', "write tcp://host:port or ipc://path"),
+        ("[scheduler\n", "is not a TOML file"),
+        ("[[scheduler]]", r"scheduler must be one table"),
+        ("worker_manager = 3", "'worker_manager' stands above|must be an array of tables"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(write: WriteFile, text: str, reason: str) -> None:
+    file = write(text)
+    with pytest.raises(ConfigError, match=reason) as caught:
+        scheduler("-c", file)
+    assert file in str(caught.value)
+
+
+def test_a_whole_number_is_a_time_in_seconds(write: WriteFile) -> None:
+    assert scheduler("-c", write('[scheduler]\nbind_address = "ipc:///a"\nworker_timeout_seconds = 5'))
+
+
+def test_tables_over_several_lines_are_read(write: WriteFile) -> None:
+    file = write('cluster = {\n  scheduler_address = "ipc:///a",\n  per_worker_capabilities = { gpu = 2 },\n}')
+    assert parse_cluster("scaler_cluster", ["-c", file], {}).per_worker_capabilities == {"gpu": 2.0}
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"'/nowhere/x.toml': No such file"):
+        scheduler("-c", "/nowhere/x.toml")
+
+
+def test_a_mistyped_environment_variable_is_named_and_foreign_ones_are_not() -> None:
+    scheduler("ipc:///a", SCALER_SCHEDULER_SERVICE_HOST="10.0.0.1", SCALER_SCHEDULER_PORT_8516_TCP="tcp://x")
+    with pytest.raises(ConfigError, match="SCALER_SCHEDULER_IO_THREAD; did you mean SCALER_SCHEDULER_IO_THREADS"):
+        scheduler("ipc:///a", SCALER_SCHEDULER_IO_THREAD="3")
+
+
+def test_text_from_flags_and_environment_is_read_as_what_it_stands_for() -> None:
+    config = scheduler("ipc:///a", "-wt", "2.5", "-ll", "debug", "-lp", "/dev/stdout", "x.log", "-mt", "-1")
+    assert (config.worker_timeout_seconds, config.logging_level) == (2.5, "DEBUG")
+    assert config.logging_paths == ("/dev/stdout", "x.log")
+    assert scheduler("ipc:///a", SCALER_SCHEDULER_LOGGING_PATHS="a.log, b.log").logging_paths == ("a.log", "b.log")
+    assert scheduler("ipc:///a", SCALER_SCHEDULER_PROTECTED="False").protected is False
+
+
+def test_truth_values_stand_alone_or_with_a_word() -> None:
+    assert scheduler("-p", "ipc:///a").protected is True
+    assert scheduler("-p", "False", "ipc:///a").protected is False
+    assert scheduler("ipc:///a", "--protected=false").protected is False
+    assert scheduler("ipc:///a", "-p", "-it", "3").io_threads == 3
+    with pytest.raises(ConfigError, match="--protected = 'maybe'"):
+        scheduler("ipc:///a", "-p", "maybe")
+
+
+def test_the_address_stands_before_between_or_after_the_flags() -> None:
+    for arguments in (["ipc:///a", "-it", "3"], ["-it", "3", "ipc:///a"], ["-it", "3", "ipc:///a", "-ct", "9"]):
+        assert scheduler(*arguments).bind_address == "ipc:///a"
+
+
+def test_a_negative_number_is_a_value_and_no_flag() -> None:
+    assert scheduler("-mt", "-1", "ipc:///a").max_number_of_tasks_waiting == -1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["ipc:///a", "--io-thread", "3"], "unknown flag --io-thread; did you mean '--io-threads'"),
+        (["ipc:///a", "--io_threads", "3"], "did you mean '--io-threads'"),
+        (["ipc:///a", "-zz", "3"], "unknown flag -zz"),
+        (["ipc:///a", "ipc:///b"], "unexpected argument 'ipc:///b'"),
+        (["ipc:///a", "--bind-address", "ipc:///b"], "bind_address is given twice"),
+        (["ipc:///a", "-it"], "expected one argument"),
+        (["ipc:///a", "-it", "many"], "--io-threads = 'many': must be a valid integer"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named(arguments: list[str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        scheduler(*arguments)

@@ -1,0 +1,175 @@
+"""What the models accept, what they refuse, and what follows from what."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from scaler.config.models import (
+    BaremetalNativeConfig,
+    ClusterConfig,
+    LauncherConfig,
+    ObjectStorageServerConfig,
+    SchedulerConfig,
+    WorkerConfig,
+)
+from scaler.errors import ConfigError, UsageError
+
+ADDRESS = "tcp://127.0.0.1:8516"
+
+
+def worker_manager(**values: object) -> BaremetalNativeConfig:
+    return BaremetalNativeConfig.model_validate({"scheduler_address": ADDRESS, "worker_manager_id": "m", **values})
+
+
+def test_monitors_are_served_two_ports_above_the_scheduler() -> None:
+    assert SchedulerConfig(bind_address=ADDRESS).monitor_address == "tcp://127.0.0.1:8518"
+
+
+def test_monitors_of_a_scheduler_on_any_free_port_get_any_free_port() -> None:
+    assert SchedulerConfig(bind_address="tcp://127.0.0.1:0").monitor_address == "tcp://127.0.0.1:0"
+
+
+def test_monitors_of_a_scheduler_on_ipc_are_served_beside_its_path() -> None:
+    assert SchedulerConfig(bind_address="ipc:///tmp/s").monitor_address == "ipc:///tmp/s.monitor"
+
+
+def test_a_scheduler_on_the_last_port_needs_to_be_told_where_its_monitors_connect() -> None:
+    with pytest.raises(UsageError, match="set monitor_address"):
+        SchedulerConfig(bind_address="tcp://127.0.0.1:65535")
+
+
+def test_the_advertised_storage_is_the_schedulers_own_unless_told() -> None:
+    config = SchedulerConfig(bind_address=ADDRESS, object_storage_address="tcp://127.0.0.1:1")
+    assert config.advertised_object_storage_address == "tcp://127.0.0.1:1"
+
+
+def test_workers_connect_where_their_manager_does_unless_told() -> None:
+    assert worker_manager().worker_scheduler_address == ADDRESS
+    assert worker_manager(worker_scheduler_address="tcp://host:1").worker_scheduler_address == "tcp://host:1"
+
+
+def test_the_storage_may_use_half_of_the_memory() -> None:
+    assert ObjectStorageServerConfig(bind_address=ADDRESS).memory_limit_bytes > 0
+
+
+def test_a_model_does_not_change() -> None:
+    with pytest.raises(ValidationError):
+        worker_manager().mode = "fixed"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_task_concurrency": 0},
+        {"max_task_concurrency": -2},
+        {"heartbeat_interval_seconds": 0},
+        {"heartbeat_interval_seconds": float("nan")},
+        {"death_timeout_seconds": float("inf")},
+        {"heartbeat_interval_seconds": 300},
+        {"per_worker_capabilities": "gpu=0"},
+        {"per_worker_capabilities": "=1"},
+        {"per_worker_capabilities": {"gpu": -5}},
+        {"scheduler_address": "http://localhost:80"},
+        {"scheduler_address": "tcp://localhost:70000"},
+        {"scheduler_address": "ipc://"},
+        {"scheduler_address": "ipc://" + "a" * 200},
+        {"worker_manager_id": ""},
+        {"worker_manager_id": "a\nb"},
+        {"preload": "module:function(variable)"},
+        {"mode": "sometimes"},
+        {"logging_level": "LOUD"},
+        {"event_loop": "trio"},
+        {"nonsense": 1},
+    ],
+)
+def test_values_out_of_range_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        worker_manager(**values)
+
+
+def test_no_limit_is_minus_one() -> None:
+    assert worker_manager(max_task_concurrency=-1).max_task_concurrency == -1
+
+
+def test_capabilities_are_written_as_text_or_as_a_mapping() -> None:
+    expected = {"linux": None, "gpu": 2.0}
+    assert worker_manager(per_worker_capabilities="linux,gpu=2").per_worker_capabilities == expected
+    assert worker_manager(per_worker_capabilities=expected).per_worker_capabilities == expected
+
+
+def test_a_cluster_is_a_worker_manager_in_fixed_mode() -> None:
+    manager = ClusterConfig(scheduler_address=ADDRESS, num_of_workers=3, task_timeout_seconds=7).as_worker_manager()
+    assert (manager.mode, manager.max_task_concurrency, manager.task_timeout_seconds) == ("fixed", 3, 7)
+    assert manager.worker_manager_id.startswith("cluster-")
+
+
+def test_two_managers_of_one_name_are_refused() -> None:
+    with pytest.raises(ValidationError, match="same worker_manager_id: 'm'"):
+        LauncherConfig(
+            scheduler=SchedulerConfig(bind_address=ADDRESS), worker_managers=(worker_manager(), worker_manager())
+        )
+
+
+def test_a_heartbeat_that_comes_too_late_for_the_workers_timeout_is_refused() -> None:
+    with pytest.raises(ValidationError, match="less than two thirds"):
+        LauncherConfig(
+            scheduler=SchedulerConfig(bind_address=ADDRESS, worker_timeout_seconds=3),
+            worker_managers=(worker_manager(heartbeat_interval_seconds=2),),
+        )
+
+
+def test_a_worker_gets_what_its_manager_was_told() -> None:
+    manager = worker_manager(
+        worker_scheduler_address="tcp://host:1",
+        per_worker_capabilities="linux,gpu=2",
+        preload="m:f(1)",
+        task_timeout_seconds=9,
+        logging_paths=("/dev/stderr", "/dev/stdout"),
+    )
+    worker = WorkerConfig.of(manager, "unit-1", slots=4)
+    assert (worker.scheduler_address, worker.unit_id, worker.slots) == ("tcp://host:1", "unit-1", 4)
+    assert worker.per_worker_capabilities == {"linux": None, "gpu": 2.0}
+    assert (worker.preload, worker.task_timeout_seconds) == ("m:f(1)", 9)
+    assert worker.logging_paths == ("/dev/stderr", "/dev/stdout")
+    assert worker.object_storage_address == ""
+
+
+def test_a_workers_document_says_the_same_on_the_other_side() -> None:
+    worker = WorkerConfig.of(worker_manager(per_worker_capabilities="linux,gpu=2"), "unit-1", slots=4)
+    assert WorkerConfig.from_environment({"SCALER_WORKER_CONFIG": worker.to_json()}) == worker
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"surprise": 1}, "unknown key 'surprise'"),
+        ({"slots": "4"}, "slots cannot be '4'"),
+        ({"slots": True}, "slots cannot be True"),
+        ({"event_loop": "trio"}, "event_loop cannot be 'trio'"),
+        ({"per_worker_capabilities": {"gpu": "2"}}, "per_worker_capabilities cannot be"),
+        ({"logging_paths": "/dev/stdout"}, "logging_paths cannot be"),
+    ],
+)
+def test_a_document_of_another_version_is_refused_by_the_key(change: dict[str, object], reason: str) -> None:
+    document = json.loads(WorkerConfig.of(worker_manager(), "unit-1", slots=4).to_json()) | change
+    with pytest.raises(ConfigError, match=reason):
+        WorkerConfig.from_json(json.dumps(document))
+
+
+def test_a_document_that_lacks_what_it_must_say_is_refused() -> None:
+    with pytest.raises(ConfigError, match="worker_manager_id, unit_id missing"):
+        WorkerConfig.from_json('{"scheduler_address": "tcp://127.0.0.1:1"}')
+    with pytest.raises(ConfigError, match="is not JSON"):
+        WorkerConfig.from_json("{")
+    with pytest.raises(ConfigError, match="is not set"):
+        WorkerConfig.from_environment({})
+
+
+def test_a_workers_process_does_not_import_pydantic() -> None:
+    code = "import sys; from scaler.config.models import WorkerConfig; print('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,105 @@
+"""Log lines: who wrote them is in each, and nothing in them can play tricks on a terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import logs
+from scaler.config.logging import LoggingConfig
+from scaler.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_lines_go_to_every_path_from_the_level_on(tmp_path: Path) -> None:
+    paths = (str(tmp_path / "a.log"), str(tmp_path / "b.log"))
+    # pytest's own handlers stay out of this: set_up replaces those of the root logger, and would close them.
+    logging.getLogger().handlers[:] = []
+    logs.set_up("scheduler", LoggingConfig(logging_level="WARNING", logging_paths=paths))
+    logging.getLogger("x").info("quiet")
+    logging.getLogger("x").warning("loud")
+    for path in paths:
+        (line,) = Path(path).read_text().splitlines()
+        assert " WARNING scheduler[" in line
+        assert line.endswith("] x: loud")
+
+
+def record(message: str, *, error: bool = False) -> logging.LogRecord:
+    information = None
+    if error:
+        try:
+            raise ValueError("bad\x1b[2J")
+        except ValueError:
+            information = sys.exc_info()
+    return logging.LogRecord("x", logging.ERROR, "file", 1, message, None, information)
+
+
+def test_control_characters_are_shown_and_not_sent() -> None:
+    line = logs.TextLines("worker").format(record("a\nb\x1b[31m\x9b\x7f\u2028é"))
+    assert line.endswith("x: a\\nb\\x1b[31m\\x9b\\x7f\\u2028é")
+
+
+def test_a_traceback_follows_in_lines_of_its_own() -> None:
+    first, *rest = logs.TextLines("worker").format(record("oops", error=True)).splitlines()
+    assert first.endswith("x: oops")
+    assert all(line.startswith("    ") for line in rest)
+    assert rest[-1] == "    ValueError: bad\\x1b[2J"
+
+
+def test_json_lines_hold_the_same() -> None:
+    line = logs.JsonLines("worker").format(record("a\nb", error=True))
+    entry = json.loads(line)
+    assert "\n" not in line
+    assert (entry["component"], entry["logger"], entry["message"]) == ("worker", "x", "a\nb")
+    assert entry["traceback"].endswith("ValueError: bad\x1b[2J")
+
+
+def test_a_configuration_file_takes_the_place_of_the_keys(tmp_path: Path) -> None:
+    target = tmp_path / "own.log"
+    description = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"f": {"format": "own %(message)s"}},
+        "handlers": {"h": {"class": "logging.FileHandler", "filename": str(target), "formatter": "f"}},
+        "loggers": {"scaler.own": {"handlers": ["h"], "level": "INFO"}},
+    }
+    file = tmp_path / "logging.json"
+    file.write_text(json.dumps(description))
+    logs.set_up("scheduler", LoggingConfig(logging_config_file=str(file)))
+    logger = logging.getLogger("scaler.own")
+    logger.info("hello")
+    for handler in logger.handlers[:]:
+        logger.removeHandler(handler)
+        handler.close()
+    assert target.read_text() == "own hello\n"
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.json", "{"), ("a.ini", "nothing"), ("a.json", '{"version": 9}')])
+def test_a_configuration_file_that_does_not_fit_is_a_mistake_of_usage(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(UsageError, match="logging_config_file"):
+        logs.set_up("scheduler", LoggingConfig(logging_config_file=str(file)))
+    with pytest.raises(UsageError, match="cannot read"):
+        logs.set_up("scheduler", LoggingConfig(logging_config_file=str(tmp_path / "missing")))
+
+
+def test_a_path_that_cannot_be_opened_is_a_mistake_of_usage() -> None:
+    with pytest.raises(UsageError, match=r"cannot open '/nowhere/a.log': No such file"):
+        logs.set_up("scheduler", LoggingConfig(logging_paths=("/nowhere/a.log",)))

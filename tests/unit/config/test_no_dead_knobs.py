@@ -1,0 +1,87 @@
+"""Every setting has an effect: outside the configuration, somebody reads it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import scaler
+from scaler.config.models import (
+    BaremetalNativeConfig,
+    ClusterConfig,
+    LauncherConfig,
+    ObjectStorageServerConfig,
+    SchedulerConfig,
+    WorkerConfig,
+)
+
+PACKAGE = Path(scaler.__file__).parent
+
+LOGGING = ("component.py", "logs.py")
+MANAGER = ("worker_manager/", "cluster/")
+READERS: dict[type, tuple[str, ...]] = {
+    ObjectStorageServerConfig: ("object_storage/", *LOGGING),
+    SchedulerConfig: ("scheduler/", *LOGGING),
+    BaremetalNativeConfig: MANAGER,
+    WorkerConfig: ("worker/", *LOGGING),
+    LauncherConfig: ("cluster/",),
+}
+"""Where a model's settings have their effect. A read elsewhere does not count."""
+
+OF_THE_WORKER = frozenset(item.name for item in dataclasses.fields(WorkerConfig)) | {"worker_scheduler_address"}
+"""A manager's settings that have their effect in its workers: `WorkerConfig.of` hands them over."""
+FOLDED = {"num_of_workers"}
+"""Settings of a cluster that `as_worker_manager` turns into those of a worker manager."""
+
+
+def reads_in(text: str) -> set[str]:
+    """Return the names of the attributes that are read of anything that is called a config."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and is_config(node.value)
+    }
+
+
+def is_config(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return "config" in name
+        case _:
+            return False
+
+
+def reads_of(places: tuple[str, ...]) -> set[str]:
+    found: set[str] = set()
+    for place in places:
+        path = PACKAGE / place
+        for file in path.rglob("*.py") if path.is_dir() else [path]:
+            found |= reads_in(file.read_text())
+    return found
+
+
+def settings_of(model: type) -> set[str]:
+    if dataclasses.is_dataclass(model):
+        return {item.name for item in dataclasses.fields(model)}
+    fields: dict[str, object] = model.model_fields  # type: ignore[attr-defined]
+    return set(fields)
+
+
+@pytest.mark.parametrize("model", READERS, ids=lambda model: model.__name__)
+def test_every_setting_is_read_where_it_has_its_effect(model: type) -> None:
+    settings = settings_of(model)
+    if model is BaremetalNativeConfig:
+        settings -= OF_THE_WORKER - {"scheduler_address", "worker_manager_id"}
+    assert settings - reads_of(READERS[model]) == set()
+
+
+def test_what_a_cluster_is_told_is_what_a_worker_manager_is_told() -> None:
+    assert settings_of(ClusterConfig) - settings_of(BaremetalNativeConfig) == FOLDED
+
+
+def test_the_search_finds_reads_of_configurations_only() -> None:
+    text = "self._config.a + config.b; other.c; config.d = 1; worker_config.e.f"
+    assert reads_in(text) == {"a", "b", "e"}

@@ -1,0 +1,47 @@
+"""The preload hook as people write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.config.preload import parse_preload
+from scaler.errors import UsageError
+
+
+def test_a_function_is_called_without_arguments() -> None:
+    assert parse_preload("package.module:setup") == ("package.module", "setup", (), {})
+    assert parse_preload("module:setup()") == ("module", "setup", (), {})
+
+
+def test_literals_are_passed_on() -> None:
+    module, function, args, kwargs = parse_preload("m:f('a:b', -1.5, [1, {'k': (None, True)}], debug=False)")
+    assert (module, function) == ("m", "f")
+    assert args == ("a:b", -1.5, [1, {"k": (None, True)}])
+    assert kwargs == {"debug": False}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "module",
+        "module:",
+        ":function",
+        "mod-ule:function",
+        "module:function(",
+        "module:function(x)",
+        "module:function(open('f'))",
+        "module:function(1 + x)",
+        "module:function(f'{1}')",
+        "module:function(*[1])",
+        "module:function(**{'a': 1})",
+        "module:a.b()",
+        "module:f()()",
+        "module:lambda: 0",
+        "module:f; g",
+        "module:f\x00",
+    ],
+)
+def test_anything_else_is_refused_and_not_run(text: str) -> None:
+    with pytest.raises(UsageError, match="preload"):
+        parse_preload(text)
