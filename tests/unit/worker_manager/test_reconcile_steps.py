@@ -44,6 +44,7 @@ def test_surplus_that_does_not_drain_is_stopped_at_the_deadline() -> None:
     actions = reconciler.step(Goal(1), units, 0.0, JITTER)
     assert actions.stop == ()
     assert actions.look_again_seconds == DRAIN_DEADLINE_SECONDS
+    assert reconciler.step(Goal(1), units, DRAIN_DEADLINE_SECONDS - 1, JITTER).stop == ()
     assert reconciler.step(Goal(1), units, DRAIN_DEADLINE_SECONDS, JITTER).stop == ("young",)
 
 
@@ -104,9 +105,30 @@ def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -
     actions = reconciler.step(Goal(4), [], 0.0, JITTER)
     assert (actions.start, actions.look_again_seconds) == (0, 0.5)
     reconciler.started(["a"], 0.5)
-    assert reconciler.step(Goal(4), [unit("a", UnitState.PENDING, 0.0)], 0.5, JITTER).start == 3
+    reconciler.failed("throttled", (), 0.6, JITTER)
+    assert reconciler.step(Goal(4), [unit("a", UnitState.PENDING, 0.0)], 0.6, JITTER).start == 3
 
 
 def test_without_a_wish_units_are_left_as_they_are() -> None:
     actions = Reconciler(None).step(Goal(None), [unit("a"), unit("b", UnitState.PENDING, 0.0)], 0.0, JITTER)
     assert (actions.start, actions.stop) == (0, ())
+
+
+def test_pending_units_beyond_the_limit_are_surplus() -> None:
+    units = [unit("a"), unit("b", UnitState.PENDING, 0.0)]
+    assert Reconciler(1).step(Goal(5), units, 0.0, JITTER).stop == ("b",)
+
+
+def test_a_drained_unit_stays_drained_when_it_is_not_named_again() -> None:
+    reconciler = Reconciler(None)
+    reconciler.step(Goal(1, frozenset({"a"})), [unit("a")], 0.0, JITTER)
+    assert reconciler.step(Goal(1), [unit("a")], 100.0, JITTER).stop == ("a",)
+
+
+def test_units_that_end_because_they_were_stopped_are_no_failures() -> None:
+    reconciler = Reconciler(None)
+    for second in range(5):
+        name = f"unit-{second}"
+        assert reconciler.step(Goal(0), [unit(name, UnitState.PENDING, 0.0)], second, JITTER).stop == (name,)
+        reconciler.step(Goal(0), [unit(name, UnitState.STOPPED, 0.5, "exit code 0")], second, JITTER)
+    assert reconciler.step(Goal(3), [], 6.0, JITTER).start == 3
