@@ -27,11 +27,17 @@ class CommandLine:
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> CommandLine:
     """Parse a command line. Raises UsageError; `-h` and `--version` print and raise SystemExit(0)."""
+    known = sorted(text for action in parser._actions for text in action.option_strings)  # noqa: SLF001
+    # argparse takes -os for -osa, even when it is told not to take abbreviations.
+    cut = [
+        text
+        for text in arguments
+        if text not in known and any(text.startswith("-") and flag.startswith(text) for flag in known)
+    ]
     namespace, extra = parser.parse_known_intermixed_args(_with_explicit_truths(parser, arguments))
-    unknown = [text for text in extra if text.startswith("-")]
+    unknown = [text for text in (*cut, *extra) if text.startswith("-")]
     if unknown:
         flag = unknown[0].partition("=")[0]
-        known = sorted(text for action in parser._actions for text in action.option_strings)  # noqa: SLF001
         near = nearest(flag, known) if flag.startswith("--") else ""
         raise UsageError(f"unknown flag {flag}{near if 'did you' in near else ''}; -h lists all")
     if extra:

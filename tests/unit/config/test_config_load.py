@@ -152,6 +152,8 @@ def test_a_negative_number_is_a_value_and_no_flag() -> None:
         (["ipc:///a", "--io-thread", "3"], "unknown flag --io-thread; did you mean '--io-threads'"),
         (["ipc:///a", "--io_threads", "3"], "did you mean '--io-threads'"),
         (["ipc:///a", "-zz", "3"], "unknown flag -zz"),
+        (["ipc:///a", "-os", "ipc:///b"], "unknown flag -os;"),
+        (["ipc:///a", "--event", "uvloop"], "unknown flag --event"),
         (["ipc:///a", "ipc:///b"], "unexpected argument 'ipc:///b'"),
         (["ipc:///a", "--bind-address", "ipc:///b"], "bind_address is given twice"),
         (["ipc:///a", "-it"], "expected one argument"),
