@@ -41,7 +41,7 @@ _DEFINITION_BYTES = 64
 
 Definitions = list[tuple[bytes, bytes]]
 _Group = TypeVar("_Group", TaskGroup, RunGroup)
-_OfIds = TypeVar("_OfIds", Cancel, Hold, Release, Undefine, ForgetObjects)
+_OfIds = TypeVar("_OfIds", bound=Cancel | Hold | Release | Undefine | ForgetObjects)
 _OfAttempts = TypeVar("_OfAttempts", Recall, Returned, Suspended)
 
 

@@ -49,8 +49,7 @@ _READERS: dict[str, tuple[str, _Read, int, str]] = {
     wire: (kind.__name__, read, *_largest(kind)) for kind, wire, _, read in (*_BATCHES, *_PLAIN)
 }
 
-# By its path, and without the import hook: looking for schemas along sys.path would cost every process's start.
-capnp.remove_import_hook()
+# By its path: looking for it along sys.path would cost every process's start.
 _BODY: Any = capnp.load(str(Path(__file__).with_name("scaler.capnp"))).Body
 
 

@@ -1,0 +1,226 @@
+"""Every message survives the wire, and no bytes whatever make the codec do anything but answer or refuse."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaler.errors import ProtocolError
+from scaler.protocol import messages as m
+from scaler.protocol.codec import decode, encode
+
+# What is costly to generate is kept short: rows are where mistakes hide, not their number.
+ID = st.binary(min_size=16, max_size=16)
+OPTIONAL_ID = st.just(b"") | ID
+PEER = st.binary(min_size=8, max_size=8)
+IDS = st.lists(ID, max_size=40)
+DATA = st.binary(max_size=40)
+TEXT = st.text(max_size=12)
+NAME = st.from_regex(r"[a-z_][a-z0-9_.]{0,6}", fullmatch=True)
+SECONDS = st.floats(0, 1e9)
+PERCENT = st.floats(0, 1e6)
+CLOCK = st.floats(allow_nan=False, allow_infinity=False)
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+LIMIT = st.integers(-1, 2**62)
+AMOUNT = st.floats(0, 1e9, exclude_min=True)
+OFFERS = st.dictionaries(NAME, st.none() | AMOUNT, max_size=4)
+NEEDS = st.dictionaries(NAME, st.just(0.0) | AMOUNT, max_size=4).map(lambda needs: tuple(sorted(needs.items())))
+ATTEMPT = st.integers(1, 65_534)
+DEFINITIONS = st.lists(st.tuples(ID, DATA), max_size=3)
+SPEC = st.builds(
+    m.Spec,
+    function=ID,
+    serializer=OPTIONAL_ID,
+    needs=NEEDS,
+    priority=st.integers(-(2**63), 2**63 - 1),
+    retries=U32,
+    retry_on=DATA,
+    timeout_seconds=SECONDS,
+    profiling=st.booleans(),
+    stream_output=st.booleans(),
+    deliver=st.booleans(),
+    name=TEXT,
+    parent=OPTIONAL_ID,
+)
+FINAL = st.sampled_from(sorted(set(m.Outcome) - {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED}))
+
+
+@st.composite
+def columns(draw: st.DrawFn, /, optional: tuple[str, ...] = (), **kinds: st.SearchStrategy[Any]) -> dict[str, Any]:
+    """Columns of one length by their names; those in `optional` may be empty instead."""
+    count = draw(st.integers(0, 6))
+    kinds = {"ids": ID, **kinds}
+    drawn = {name: draw(st.lists(kind, min_size=count, max_size=count)) for name, kind in kinds.items()}
+    for name in optional:
+        if draw(st.booleans()):
+            drawn[name] = []
+    return drawn
+
+
+def rows(of: Any, **kinds: Any) -> st.SearchStrategy[Any]:
+    return st.builds(lambda spec, drawn: of(spec=spec, **drawn), SPEC, columns(**kinds))
+
+
+PROFILE: dict[str, Any] = {"duration_us": U32, "cpu_us": U64, "peak_bytes": U64, "optional": ("cpu_us", "peak_bytes")}
+TASKS = rows(m.TaskGroup, payloads=DATA, references=st.lists(ID, max_size=3).map(tuple), optional=("references",))
+ATTEMPTS = rows(
+    m.RunGroup, payloads=DATA, attempts=ATTEMPT, inputs=st.lists(DATA, max_size=3).map(tuple), optional=("inputs",)
+)
+DETAILS = (
+    st.none()
+    | st.builds(m.ClientDetails, TEXT)
+    | st.builds(m.WorkerDetails, TEXT, TEXT, U32, U32, OFFERS)
+    | st.builds(m.ManagerDetails, TEXT, TEXT, LIMIT, U32, OFFERS, st.booleans())
+)
+PROCESSOR = st.builds(
+    m.ProcessorStatus, U32, PERCENT, U64, st.booleans(), st.booleans(), OPTIONAL_ID, running_seconds=SECONDS
+)
+UNIT = st.builds(m.UnitStatus, TEXT, st.sampled_from(m.UnitState), U32, SECONDS, TEXT)
+
+EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
+    m.Hello: st.builds(
+        m.Hello, st.sampled_from(m.Role), st.booleans(), U32, TEXT, TEXT, TEXT, TEXT, U32, details=DETAILS
+    ),
+    m.Welcome: st.builds(m.Welcome, st.booleans(), U64, SECONDS, SECONDS, TEXT, LIMIT),
+    m.Refused: st.builds(m.Refused, st.sampled_from(m.RefusalReason), TEXT),
+    m.Goodbye: st.builds(m.Goodbye, TEXT),
+    m.Acknowledge: st.builds(m.Acknowledge),
+    m.Submit: st.builds(m.Submit, DEFINITIONS, st.lists(TASKS, max_size=3), U64),
+    m.Seen: st.builds(m.Seen, U64),
+    m.Cancel: st.builds(m.Cancel, IDS),
+    m.Clear: st.builds(m.Clear),
+    m.Hold: st.builds(m.Hold, IDS),
+    m.Release: st.builds(m.Release, IDS),
+    m.Finished: st.builds(
+        lambda number, drawn: m.Finished(number=number, **drawn),
+        U64,
+        columns(outcomes=FINAL, payloads=DATA, **PROFILE),
+    ),
+    m.Run: st.builds(m.Run, DEFINITIONS, st.lists(ATTEMPTS, max_size=3)),
+    m.Undefine: st.builds(m.Undefine, IDS),
+    m.Recall: st.builds(lambda kill, drawn: m.Recall(kill=kill, **drawn), st.booleans(), columns(attempts=ATTEMPT)),
+    m.Returned: columns(attempts=ATTEMPT, started=st.booleans()).map(lambda drawn: m.Returned(**drawn)),
+    m.Suspended: columns(attempts=ATTEMPT, suspended=st.booleans()).map(lambda drawn: m.Suspended(**drawn)),
+    m.Done: columns(attempts=ATTEMPT, outcomes=st.sampled_from(m.Outcome), payloads=DATA, **PROFILE).map(
+        lambda drawn: m.Done(**drawn)
+    ),
+    m.Output: st.builds(m.Output, ID, st.booleans(), DATA),
+    m.WorkerHeartbeat: st.builds(m.WorkerHeartbeat, CLOCK, PERCENT, U64, U32, SECONDS, st.lists(PROCESSOR, max_size=3)),
+    m.Heartbeat: st.builds(m.Heartbeat, CLOCK),
+    m.HeartbeatEcho: st.builds(m.HeartbeatEcho, CLOCK),
+    m.Drain: st.builds(m.Drain, TEXT),
+    m.Relay: st.builds(m.Relay, PEER, DATA),
+    m.RelayClosed: st.builds(m.RelayClosed, PEER),
+    m.ShutdownCluster: st.builds(m.ShutdownCluster),
+    m.ShutdownReply: st.builds(m.ShutdownReply, st.booleans(), TEXT),
+    m.Shutdown: st.builds(m.Shutdown, TEXT),
+    m.ManagerStatus: st.builds(m.ManagerStatus, CLOCK, st.lists(UNIT, max_size=3), TEXT),
+    m.Desired: st.builds(m.Desired, U32, st.lists(TEXT, max_size=3), TEXT),
+    m.MonitorStatus: st.builds(m.MonitorStatus, DATA),
+    m.PutObject: st.builds(m.PutObject, U64, ID, st.lists(U64, max_size=4), U64),
+    m.GetObject: st.builds(m.GetObject, U64, ID, SECONDS),
+    m.LinkObject: st.builds(m.LinkObject, U64, ID, ID),
+    m.ForgetObjects: st.builds(m.ForgetObjects, IDS),
+    m.ForgetOwner: st.builds(m.ForgetOwner, PEER),
+    m.StatStorage: st.builds(m.StatStorage, U64),
+    m.StorageReply: st.builds(
+        m.StorageReply, U64, st.sampled_from(m.StorageResult), TEXT, st.lists(U64, max_size=4), U64
+    ),
+    m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64),
+}
+MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)
+
+
+def answer_or_refuse(body: bytes) -> m.Message | None:
+    """Decode within a second; anything but an answer or a refusal fails the test."""
+    began = time.perf_counter()
+    try:
+        return decode(body)
+    except ProtocolError:
+        return None
+    finally:
+        assert time.perf_counter() - began < 1.0
+
+
+def test_every_message_is_covered_here() -> None:
+    assert set(EVERY) == set(get_args(m.Message))
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+def test_a_message_survives_the_wire(kind: type[Any]) -> None:
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(EVERY[kind])
+    def survives(message: m.Message) -> None:
+        assert decode(encode(message)) == message
+
+    survives()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MESSAGES, st.data())
+def test_changed_bytes_are_answered_or_refused(message: m.Message, data: st.DataObject) -> None:
+    body = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    answer_or_refuse(bytes(body))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MESSAGES, st.data())
+def test_cut_bytes_are_answered_or_refused(message: m.Message, data: st.DataObject) -> None:
+    body = encode(message)
+    answer_or_refuse(body[: data.draw(st.integers(0, len(body)))])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=256))
+def test_any_bytes_are_answered_or_refused(body: bytes) -> None:
+    answer_or_refuse(body)
+
+
+@pytest.mark.parametrize("kind", [m.Hello, m.Submit, m.Run, m.Done, m.Finished, m.WorkerHeartbeat, m.ManagerStatus])
+def test_bits_flipped_at_random_never_break_the_codec(kind: type[Any]) -> None:
+    # Pointers and lengths are where a reader breaks: many cheap changes of whole words of one rich body.
+    chance = random.Random(kind.__name__)
+    body = encode(RICH[kind])
+    for _ in range(1_500):
+        changed = bytearray(body)
+        for _ in range(chance.randint(1, 3)):
+            place = chance.randrange(0, len(body) // 8) * 8
+            word = chance.choice(
+                [
+                    chance.randbytes(8),
+                    bytes(8),
+                    changed[(other := chance.randrange(0, len(body) // 8) * 8) : other + 8],
+                    (int.from_bytes(changed[place : place + 8], "little") ^ (1 << chance.randrange(64))).to_bytes(
+                        8, "little"
+                    ),
+                ]
+            )
+            changed[place : place + 8] = word
+        message = answer_or_refuse(bytes(changed))
+        if message is not None:
+            assert decode(encode(message)) == message
+
+
+_ID = bytes(range(16))
+_SPEC = m.Spec(_ID, _ID, (("cpu", 1.0), ("gpu", 0.0)), 5, 1, b"retry", 2.5, True, True, False, "name", _ID)
+RICH: dict[type[Any], m.Message] = {
+    m.Hello: m.Hello(
+        m.Role.WORKER, True, 1, "1", "3.11", "3.1", "host", 9, m.WorkerDetails("m", "u", 4, 9, {"a": 2.0})
+    ),
+    m.Submit: m.Submit([(_ID, b"f")], [m.TaskGroup(_SPEC, [_ID] * 3, [b"a"] * 3, [(_ID,), (), (_ID, _ID)])] * 2, 4),
+    m.Run: m.Run([(_ID, b"f")], [m.RunGroup(_SPEC, [_ID] * 3, [1, 2, 3], [b"a"] * 3, [(b"x",), (), (b"y", b"z")])] * 2),
+    m.Done: m.Done([_ID] * 3, [1, 2, 3], [0, 1, 2], [b"a"] * 3, [1, 2, 3], [4, 5, 6], [7, 8, 9]),
+    m.Finished: m.Finished(1, [_ID] * 3, [0, 1, 3], [b"a"] * 3, [1, 2, 3], [4, 5, 6], [7, 8, 9]),
+    m.WorkerHeartbeat: m.WorkerHeartbeat(
+        1.0, 2.0, 3, 4, 5.0, [m.ProcessorStatus(1, 2.0, 3, True, False, _ID, 4.0)] * 2
+    ),
+    m.ManagerStatus: m.ManagerStatus(1.0, [m.UnitStatus("u", m.UnitState.FAILED, 1, 2.0, "why")] * 2, "trouble"),
+}

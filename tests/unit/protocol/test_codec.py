@@ -1,0 +1,253 @@
+"""What the codec accepts, refuses and limits. Wrong bodies are built as a peer in another language would build them."""
+
+from __future__ import annotations
+
+import math
+from importlib.resources import files
+from typing import Any, get_args
+
+import capnp
+import pytest
+
+from scaler.errors import LimitError, ProtocolError
+from scaler.protocol import messages as m
+from scaler.protocol.codec import decode, encode
+
+Body: Any = capnp.load(str(files("scaler.protocol").joinpath("scaler.capnp"))).Body
+
+ID = bytes(range(16))
+OTHER = bytes(range(16, 32))
+PEER = b"12345678"
+SPEC = m.Spec(function=ID)
+
+
+def said_by_a_peer(kind: str, **fields: Any) -> bytes:
+    builder = Body.new_message()
+    part = builder.init(kind)
+    for name, value in fields.items():
+        setattr(part, name, value)
+    body: bytes = builder.to_bytes()
+    return body
+
+
+def done(**changed: Any) -> bytes:
+    right = {"ids": ID, "attempts": b"\1\0", "outcomes": b"\0", "payloads": [b"\x80x"], "durationUs": b"\1\0\0\0"}
+    return said_by_a_peer("done", **(right | changed))
+
+
+def group(**changed: Any) -> dict[str, Any]:
+    return {"spec": {"function": ID}, "ids": ID, "payloads": [b""], "attempts": b"\1\0"} | changed
+
+
+def run(**changed: Any) -> bytes:
+    return said_by_a_peer("run", groups=[group(**changed)])
+
+
+def submit(**changed: Any) -> bytes:
+    entry = group(**changed)
+    del entry["attempts"]
+    return said_by_a_peer("submit", groups=[entry])
+
+
+def spec(**changed: Any) -> bytes:
+    return submit(spec={"function": ID} | changed)
+
+
+def hello(**changed: Any) -> bytes:
+    return said_by_a_peer("hello", **changed)
+
+
+def worker(offers: list[dict[str, Any]]) -> bytes:
+    return hello(details={"worker": {"managerId": "m", "unitId": "u", "capabilities": offers}})
+
+
+def test_a_peer_in_another_language_is_understood() -> None:
+    assert decode(done()) == m.Done([ID], [1], [0], [b"\x80x"], [1])
+    assert decode(spec()) == m.Submit([], [m.TaskGroup(SPEC, [ID], [b""])])
+    assert decode(worker([{"name": "linux"}, {"name": "gpu", "amount": 2.0}])) == m.Hello(
+        m.Role.CLIENT, False, 0, "", "", "", "", 0, m.WorkerDetails("m", "u", 0, 0, {"linux": None, "gpu": 2.0})
+    )
+
+
+def test_the_schema_names_every_choice_in_the_order_of_the_vocabulary() -> None:
+    def choices(of: Any) -> list[str]:
+        return sorted(of.schema.enumerants, key=of.schema.enumerants.__getitem__)
+
+    def on_the_wire(of: Any) -> list[str]:
+        words = [str(member).split("_") for member in of]
+        return [word + "".join(more.capitalize() for more in rest) for word, *rest in words]
+
+    schema: Any = capnp.load(str(files("scaler.protocol").joinpath("scaler.capnp")))
+    for name in ("Role", "RefusalReason", "UnitState", "StorageResult"):
+        assert choices(getattr(schema, name)) == on_the_wire(getattr(m, name))
+
+
+def test_the_schema_has_every_message_and_no_other() -> None:
+    names = {of.__name__[0].lower() + of.__name__[1:] for of in get_args(m.Message)}
+    assert set(Body.schema.fieldnames) == names
+
+
+def test_a_body_is_read_from_any_place_in_a_frame() -> None:
+    body = encode(m.Cancel([ID]))
+    for offset in range(8):
+        assert decode(memoryview(bytes(offset) + body)[offset:]) == m.Cancel([ID])
+
+
+def test_what_was_decoded_keeps_nothing_of_the_frame() -> None:
+    frame = bytearray(encode(m.Relay(PEER, b"body")))
+    message = decode(memoryview(frame))
+    frame[:] = bytes(len(frame))
+    assert message == m.Relay(PEER, b"body")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param(b"", "malformed message", id="nothing"),
+        pytest.param(b"\0" * 7, "multiple of eight", id="not whole words"),
+        pytest.param(b"\xff" * 64, "malformed message", id="no message"),
+        pytest.param(done()[:-8], "malformed", id="cut short"),
+        pytest.param(done(ids=ID[:15]), "whole number of 16-byte ids", id="id too short"),
+        pytest.param(done(ids=ID + OTHER), "do not fit 2 entries", id="two ids, one of all else"),
+        pytest.param(done(attempts=b"\1"), "attempts do not fit", id="half an attempt"),
+        pytest.param(done(attempts=b"\0\0"), "attempt is not within", id="attempt 0"),
+        pytest.param(done(attempts=b"\xff\xff"), "attempt is not within", id="attempt 65535"),
+        pytest.param(done(outcomes=b""), "0 outcomes do not fit 1 ids", id="no outcome"),
+        pytest.param(done(outcomes=b"\x0b"), "outcome 11 is not allowed", id="unknown outcome"),
+        pytest.param(done(payloads=[]), "0 payloads do not fit 1 ids", id="no payload"),
+        pytest.param(done(payloads=[b""] * 2), "2 payloads do not fit 1 ids", id="payload too many"),
+        pytest.param(done(durationUs=bytes(3)), "durations", id="short duration"),
+        pytest.param(done(cpuUs=bytes(7)), "profile", id="short profile"),
+        pytest.param(said_by_a_peer("finished", ids=ID, outcomes=b"\x0a"), "outcome 10", id="a worker's outcome"),
+        pytest.param(run(inputCounts=b"\1\0\0\0"), "0 inputs are not the 1", id="input missing"),
+        pytest.param(run(inputs=[b"x"]), "1 inputs are not the 0", id="input without count"),
+        pytest.param(run(inputCounts=b"\1\0\0\0" * 2, inputs=[b"x"] * 2), "counts", id="counts of two tasks"),
+        pytest.param(submit(referenceCounts=b"\xff" * 4), "0 references", id="4 billion references"),
+        pytest.param(submit(references=ID[1:]), "whole number", id="reference too short"),
+        pytest.param(spec(function=b""), "an id has 16 bytes", id="no function"),
+        pytest.param(spec(serializer=b"short"), "an id has 16 bytes", id="short serializer"),
+        pytest.param(spec(parent=b"short"), "an id has 16 bytes", id="short parent"),
+        pytest.param(spec(timeoutSeconds=math.nan), "not a number of seconds", id="timeout nan"),
+        pytest.param(spec(timeoutSeconds=math.inf), "not a number of seconds", id="timeout without end"),
+        pytest.param(spec(timeoutSeconds=-1.0), "not a number of seconds", id="timeout in the past"),
+        pytest.param(spec(needs=[{"name": "b"}, {"name": "a"}]), "out of order", id="needs out of order"),
+        pytest.param(spec(needs=[{"name": "a"}, {"name": "a"}]), "twice", id="needs twice"),
+        pytest.param(spec(needs=[{"name": "a", "amount": math.nan}]), "need a=nan", id="needs nan"),
+        pytest.param(spec(needs=[{"name": "a", "amount": -2.0}]), "need a=-2", id="needs less than nothing"),
+        pytest.param(worker([{"name": "a"}, {"name": "a"}]), "twice", id="offers twice"),
+        pytest.param(worker([{"name": "a", "amount": math.inf}]), "capability a=inf", id="offers without end"),
+        pytest.param(worker([{"name": "a", "amount": -2.0}]), "capability a=-2", id="offers less than nothing"),
+        pytest.param(hello(role=77), "Role 77 is not known", id="unknown role"),
+        pytest.param(hello(details={"manager": {"maxConcurrency": -2}}), "neither a limit", id="limit -2"),
+        pytest.param(said_by_a_peer("heartbeat", sentAt=math.nan), "clock", id="clock nan"),
+        pytest.param(said_by_a_peer("workerHeartbeat", agentCpuPercent=-1.0), "percentage", id="less than idle"),
+        pytest.param(said_by_a_peer("relay", client=b"x"), "a peer id has 8 bytes", id="short peer id"),
+        pytest.param(said_by_a_peer("forgetOwner", owner=bytes(16)), "a peer id has 8 bytes", id="long peer id"),
+        pytest.param(said_by_a_peer("getObject", id=b""), "an id has 16 bytes", id="no object"),
+        pytest.param(said_by_a_peer("putObject", id=ID, parts=b"1234567"), "sizes", id="short sizes"),
+        pytest.param(said_by_a_peer("returned", ids=ID, attempts=b"\1\0", started=b"\2"), "flag", id="flag 2"),
+    ],
+)
+def test_nonsense_is_refused_with_a_readable_text(body: bytes, says: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        decode(body)
+    text = str(refused.value)
+    assert says in text
+    assert "\n" not in text
+    assert len(text) < 300
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    body = encode(m.Goodbye("farewell"))
+    assert body.count(b"farewell") == 1
+    with pytest.raises(ProtocolError, match="malformed Goodbye"):
+        decode(body.replace(b"farewell", b"fare\xff\xff\xff\xff"))
+
+
+def test_a_message_of_a_newer_version_is_refused_and_others_go_on() -> None:
+    body = bytearray(encode(m.Acknowledge()))
+    place = 16
+    assert body[place : place + 2] == (4).to_bytes(2, "little")
+    body[place : place + 2] = (4_000).to_bytes(2, "little")
+    with pytest.raises(ProtocolError, match="malformed message"):
+        decode(bytes(body))
+
+
+def test_a_small_body_that_claims_a_huge_list_costs_next_to_nothing() -> None:
+    # The word before a list of structs: 4 times its length, words of data, pointers in each. Now 2^29 - 1 of none.
+    tag = (4).to_bytes(4, "little") + (0).to_bytes(2, "little") + (5).to_bytes(2, "little")
+    body = submit()
+    assert body.count(tag) == 1
+    with pytest.raises(ProtocolError, match="malformed Submit"):
+        decode(body.replace(tag, (0x7FFF_FFFC).to_bytes(8, "little")))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(said_by_a_peer("desired", drained=[""] * 65_537), id="texts"),
+        pytest.param(said_by_a_peer("submit", groups=[{}] * 65_537), id="groups"),
+        pytest.param(said_by_a_peer("run", definitions=[{}] * 65_537), id="definitions"),
+    ],
+)
+def test_lists_that_cost_more_memory_than_bytes_are_limited(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"65537 .* more than MAX_ENTRIES|larger than MAX_CONTROL_BYTES"):
+        decode(body)
+
+
+def test_control_messages_are_limited_to_one_mebibyte_on_both_sides() -> None:
+    almost = m.MonitorStatus(bytes(m.MAX_CONTROL_BYTES - 64))
+    assert decode(encode(almost)) == almost
+    with pytest.raises(LimitError, match=r"MonitorStatus of \d+ bytes is larger than MAX_CONTROL_BYTES \(1048576\)"):
+        encode(m.MonitorStatus(bytes(m.MAX_CONTROL_BYTES)))
+    with pytest.raises(ProtocolError, match="larger than MAX_CONTROL_BYTES"):
+        decode(said_by_a_peer("monitorStatus", json=bytes(m.MAX_CONTROL_BYTES)))
+
+
+def test_batches_are_limited_to_64_mebibytes_on_both_sides() -> None:
+    large = m.Relay(PEER, bytes(m.MAX_BATCH_BYTES // 2))
+    assert decode(encode(large)) == large
+    with pytest.raises(LimitError, match=r"Relay of \d+ bytes is larger than MAX_BATCH_BYTES \(67108864\)"):
+        encode(m.Relay(PEER, bytes(m.MAX_BATCH_BYTES)))
+    with pytest.raises(ProtocolError, match="larger than MAX_BATCH_BYTES"):
+        decode(memoryview(bytes(m.MAX_BATCH_BYTES + 8)))
+
+
+def test_too_many_entries_are_refused_before_they_are_sent() -> None:
+    with pytest.raises(LimitError, match="MAX_ENTRIES"):
+        encode(m.Submit([], [m.TaskGroup(SPEC, [ID], [b""])] * 65_537))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(m.Cancel([b"short"]), id="short id"),
+        pytest.param(m.Done([ID], [1], [0], [], [0]), id="payload missing"),
+        pytest.param(m.Done([ID], [0], [0], [b""], [0]), id="attempt 0"),
+        pytest.param(m.Done([ID], [1], [11], [b""], [0]), id="unknown outcome"),
+        pytest.param(m.Done([ID], [1], [0], [b""], [-1]), id="negative duration"),
+        pytest.param(m.Finished(1, [ID], [m.Outcome.NOT_STARTED], [b""], [0]), id="a worker's outcome"),
+        pytest.param(m.Finished(-1, [ID], [0], [b""], [0]), id="negative number"),
+        pytest.param(m.Seen(2**64), id="too large a number"),
+        pytest.param(m.Submit([], [m.TaskGroup(SPEC, [ID], [b""], [(), ()])]), id="rows of two tasks"),
+        pytest.param(m.Heartbeat(math.inf), id="clock without end"),
+        pytest.param(m.PutObject(1, ID, [-1], 0), id="negative size"),
+    ],
+)
+def test_our_own_mistakes_are_not_sent(message: m.Message) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        encode(message)
+
+
+def test_a_duration_beyond_the_column_becomes_the_longest_one() -> None:
+    message = decode(encode(m.Done([ID, OTHER], [1, 1], [0, 0], [b"", b""], [2**40, 5])))
+    assert isinstance(message, m.Done)
+    assert message.duration_us == [2**32 - 1, 5]
+
+
+def test_an_offer_of_minus_one_is_a_label() -> None:
+    message = m.Hello(m.Role.MANAGER, False, 1, "", "", "", "", 1, m.ManagerDetails("m", "k", -1, 1, {"gpu": -1}))
+    answer = decode(encode(message))
+    assert isinstance(answer, m.Hello)
+    assert isinstance(answer.details, m.ManagerDetails)
+    assert answer.details.capabilities == {"gpu": None}

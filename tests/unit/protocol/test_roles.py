@@ -1,0 +1,75 @@
+"""Who may say what to whom."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from scaler.protocol import messages as m
+from scaler.protocol.roles import MAY_ANSWER, MAY_SEND, Server, may_answer, may_send
+
+SCHEDULER, STORAGE = Server.SCHEDULER, Server.OBJECT_STORAGE
+
+
+@pytest.mark.parametrize(
+    ("server", "role", "kind"),
+    [
+        (SCHEDULER, m.Role.CLIENT, m.Submit),
+        (SCHEDULER, m.Role.WORKER, m.Done),
+        (SCHEDULER, m.Role.WORKER, m.Relay),
+        (SCHEDULER, m.Role.MANAGER, m.ManagerStatus),
+        (SCHEDULER, m.Role.ADMIN, m.ShutdownCluster),
+        (STORAGE, m.Role.CLIENT, m.PutObject),
+        (STORAGE, m.Role.WORKER, m.GetObject),
+        (STORAGE, m.Role.SCHEDULER, m.ForgetOwner),
+    ],
+)
+def test_a_role_may_send_what_is_its_business(server: Server, role: m.Role, kind: type[Any]) -> None:
+    assert may_send(server, role, kind)
+
+
+@pytest.mark.parametrize(
+    ("server", "role", "kind"),
+    [
+        (SCHEDULER, m.Role.CLIENT, m.Done),
+        (SCHEDULER, m.Role.CLIENT, m.Relay),
+        (SCHEDULER, m.Role.CLIENT, m.Finished),
+        (SCHEDULER, m.Role.WORKER, m.Submit),
+        (SCHEDULER, m.Role.WORKER, m.ShutdownCluster),
+        (SCHEDULER, m.Role.MANAGER, m.Done),
+        (SCHEDULER, m.Role.MONITOR, m.Submit),
+        (SCHEDULER, m.Role.MONITOR, m.ShutdownCluster),
+        (SCHEDULER, m.Role.SCHEDULER, m.Hello),
+        (SCHEDULER, m.Role.CLIENT, m.PutObject),
+        (STORAGE, m.Role.CLIENT, m.ForgetOwner),
+        (STORAGE, m.Role.WORKER, m.ForgetOwner),
+        (STORAGE, m.Role.MONITOR, m.GetObject),
+        (STORAGE, m.Role.MANAGER, m.Hello),
+        (STORAGE, m.Role.CLIENT, m.Submit),
+    ],
+)
+def test_a_role_may_not_send_what_is_not_its_business(server: Server, role: m.Role, kind: type[Any]) -> None:
+    assert not may_send(server, role, kind)
+
+
+def test_every_message_has_someone_who_may_send_it() -> None:
+    tables = [*MAY_SEND.values(), *MAY_ANSWER.values()]
+    assert {kind for table in tables for kinds in table.values() for kind in kinds} == set(get_args(m.Message))
+
+
+def test_every_role_stands_in_every_table() -> None:
+    for tables in (MAY_SEND, MAY_ANSWER):
+        assert set(tables) == set(Server)
+        for table in tables.values():
+            assert set(table) == set(m.Role)
+
+
+def test_a_server_may_refuse_anybody_and_gives_orders_to_those_they_are_for_only() -> None:
+    for server in Server:
+        assert all(may_answer(server, role, m.Refused) for role in m.Role)
+    assert may_answer(SCHEDULER, m.Role.WORKER, m.Run)
+    assert not may_answer(SCHEDULER, m.Role.CLIENT, m.Run)
+    assert not may_answer(STORAGE, m.Role.WORKER, m.Run)
+    assert may_answer(SCHEDULER, m.Role.CLIENT, m.Finished)
+    assert not may_answer(SCHEDULER, m.Role.MONITOR, m.Finished)
