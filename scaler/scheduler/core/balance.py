@@ -63,7 +63,7 @@ class Balance:
         best: Worker | None = None
         best_wait = 0.0
         for worker in laden:
-            if worker.recalled or len(worker.tasks) <= worker.slots:
+            if worker.recalled or worker.busy <= worker.slots:
                 continue
             wait = max(worker.load / worker.slots, now - worker.progressed_at)
             if wait > best_wait:
@@ -73,7 +73,7 @@ class Balance:
         if best_wait < WORTH_MOVING_SECONDS:
             self.look_again_at = now + LOOK_AGAIN_SECONDS
             return
-        waiting = len(best.tasks) - best.slots
+        waiting = best.busy - best.slots
         wanted = max(1, waiting * idle.slots // (idle.slots + best.slots)) if waiting > 1 else 1
         self._recall_last(best, wanted, idle)
 
@@ -81,8 +81,10 @@ class Balance:
         """Recall tasks from the end of a worker's queue: those that would start last."""
         chosen: list[Task] = []
         for task in reversed(worker.tasks.values()):
-            if len(chosen) >= wanted or len(worker.tasks) - len(chosen) <= worker.slots:
+            if len(chosen) >= wanted or worker.busy - len(chosen) <= worker.slots:
                 break
+            if task.id in worker.blocked:
+                continue
             if type(task.state) is Assigned and (idle is None or task.group.needs.fits(idle.offers)):
                 chosen.append(task)
         for task in reversed(chosen):

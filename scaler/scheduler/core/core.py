@@ -39,6 +39,7 @@ from scaler.protocol.messages import (
     ShutdownCluster,
     ShutdownReply,
     Submit,
+    Suspended,
     WorkerDetails,
     WorkerHeartbeat,
 )
@@ -71,6 +72,7 @@ class CoreSettings:
     max_tasks_waiting: int = -1
     client_timeout_seconds: float = 60.0
     worker_timeout_seconds: float = 60.0
+    object_retention_seconds: float = 60.0
     load_balance_seconds: float = 1.0
     load_balance_trigger_times: int = 2
 
@@ -96,6 +98,7 @@ class SchedulerCore:
         self._stalled_seconds = 0.0
         self._next_expiry = now
         self._more = False
+        self._retained: dict[bytes, float] = {}
         self._touched: dict[Worker, None] = {}
 
     # -- the door
@@ -150,7 +153,7 @@ class SchedulerCore:
     # -- who is here
 
     def _joined(self, peer: bytes, hello: Hello, now: float) -> None:
-        self._forget_peer(peer, "opened a new session", now, say_goodbye=False)
+        self._forget_peer(peer, "opened a new session", now, retain=True)
         details = hello.details
         match details:
             case WorkerDetails():
@@ -164,6 +167,7 @@ class SchedulerCore:
                 self.facts.add(PeerJoined("manager", peer, details.manager_id))
             case ClientDetails() | None:
                 name = details.name if details is not None else ""
+                self._retained.pop(peer, None)
                 self.clients[peer] = Client(peer, name or f"{hello.hostname}|{hello.pid}", None, now)
                 self.facts.add(PeerJoined("client", peer, self.clients[peer].name))
             case _:
@@ -208,32 +212,39 @@ class SchedulerCore:
             self.placement.update(record)
 
     def _left(self, peer: bytes, text: str, now: float) -> None:
-        self._forget_peer(peer, text or "said goodbye", now, say_goodbye=False)
+        self._forget_peer(peer, text or "said goodbye", now, retain=False)
 
     def _record(self, peer: bytes) -> Client | Worker | ManagerRecord | None:
         return self.clients.get(peer) or self.workers.get(peer) or self.elastic.managers.get(peer)
 
-    def _forget_peer(self, peer: bytes, why: str, now: float, say_goodbye: bool, charged: bool = True) -> None:
-        if say_goodbye:
-            self._expel(peer, why)
+    def _give_up(self, peer: bytes, why: str, now: float) -> None:
+        """End the session of a peer that was out of contact for too long."""
+        self._expel(peer, why)
+        self._forget_peer(peer, why, now, retain=True)
+
+    def _forget_peer(self, peer: bytes, why: str, now: float, retain: bool) -> None:
         client = self.clients.get(peer)
         if client is not None:
-            self._client_gone(client, why)
+            self._client_gone(client, why, now, retain)
         worker = self.workers.get(peer)
         if worker is not None:
-            self._worker_gone(worker, why, charged and not worker.draining, now)
+            self._worker_gone(worker, why, not worker.draining, now)
         record = self.elastic.managers.get(peer)
         if record is not None:
             self.elastic.leave(peer)
             self.facts.add(PeerLost("manager", peer, record.details.manager_id, why))
 
-    def _client_gone(self, client: Client, why: str) -> None:
+    def _client_gone(self, client: Client, why: str, now: float, retain: bool = False) -> None:
+        """Forget a client; with retain, its stored objects stay for a while, should it come back."""
         del self.clients[client.id]
         if client.via is not None:
             client.via.nested.discard(client.id)
         self.tasks.client_gone(client)
-        self.objects.client_gone(client.id)
-        self.outbox.add(ForgetOwned(client.id))
+        self.objects.client_gone(client.id, retain)
+        if retain:
+            self._retained[client.id] = now + self.settings.object_retention_seconds
+        else:
+            self.outbox.add(ForgetOwned(client.id))
         self.facts.add(PeerLost("client", client.id, client.name, why))
 
     def _worker_gone(self, worker: Worker, why: str, charged: bool, now: float) -> None:
@@ -244,7 +255,7 @@ class SchedulerCore:
         self.elastic.worker_left(worker)
         self.objects.worker_gone(worker.id, worker.known)
         for nested in list(worker.nested):
-            self._client_gone(self.clients[nested], f"its worker {worker.name} {why}")
+            self._client_gone(self.clients[nested], f"its worker {worker.name} {why}", now)
         self.tasks.worker_lost(worker, why, charged, now)
         self.facts.add(PeerLost("worker", worker.id, worker.name, why))
 
@@ -256,16 +267,19 @@ class SchedulerCore:
         settings = self.settings
         for worker in list(self.workers.values()):
             if worker.broken_at is not None and now - worker.broken_at > BREAK_GRACE_SECONDS:
-                self._forget_peer(worker.id, f"was gone for {now - worker.broken_at:.1f} s", now, say_goodbye=True)
+                self._give_up(worker.id, f"was gone for {now - worker.broken_at:.1f} s", now)
             elif now - worker.heard_at > settings.worker_timeout_seconds:
-                self._forget_peer(worker.id, f"was silent for {now - worker.heard_at:.0f} s", now, say_goodbye=True)
+                self._give_up(worker.id, f"was silent for {now - worker.heard_at:.0f} s", now)
         for client in list(self.clients.values()):
             if client.via is None and now - client.heard_at > settings.client_timeout_seconds:
-                self._forget_peer(client.id, f"was silent for {now - client.heard_at:.0f} s", now, say_goodbye=True)
+                self._give_up(client.id, f"was silent for {now - client.heard_at:.0f} s", now)
         for record in list(self.elastic.managers.values()):
             broken = record.broken_at is not None and now - record.broken_at > BREAK_GRACE_SECONDS
             if broken or now - record.heard_at > settings.worker_timeout_seconds:
-                self._forget_peer(record.id, "was gone for too long", now, say_goodbye=True)
+                self._give_up(record.id, "was gone for too long", now)
+        for owner in [owner for owner, until in self._retained.items() if until <= now]:
+            del self._retained[owner]
+            self.outbox.add(ForgetOwned(owner))
         self.ready.drop_empty()
 
     # -- what they say
@@ -347,17 +361,20 @@ class SchedulerCore:
             case Returned():
                 self.tasks.returned(worker, message, now)
                 self._touched[worker] = None
+            case Suspended():
+                self.tasks.suspended(worker, message)
+                self._touched[worker] = None
             case WorkerHeartbeat():
                 worker.heartbeat = message
                 self.outbox.send(worker.id, HeartbeatEcho(message.sent_at))
             case RelayClosed(nested):
                 client = self.clients.get(nested)
                 if client is not None and client.via is worker:
-                    self._client_gone(client, "its task's process ended")
+                    self._client_gone(client, "its task's process ended", now)
             case Output():
                 self._output(message)
             case Goodbye(text):
-                self._forget_peer(worker.id, text, now, say_goodbye=False)
+                self._forget_peer(worker.id, text, now, retain=False)
             case _:
                 self._nonsense(worker.id, message)
 

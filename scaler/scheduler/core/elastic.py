@@ -94,9 +94,8 @@ class Elastic:
     def _demand(clients: Iterable[Client], workers: dict[bytes, Worker]) -> tuple[Demand, ...]:
         assigned = running = 0
         for worker in workers.values():
-            count = len(worker.tasks)
-            assigned += count
-            running += min(count, worker.slots)
+            assigned += len(worker.tasks)
+            running += min(worker.busy, worker.slots) + len(worker.blocked)
         started = running / assigned if assigned else 1.0
         rows: dict[tuple[Needs, str], list[float]] = {}
         for client in clients:

@@ -29,6 +29,8 @@ def _check_clients(core: SchedulerCore, everybody: list[Client]) -> None:
     for client in core.tasks.leaving.values():
         assert client.gone, "a leaving client is gone"
         assert client.tasks, "a leaving client without tasks is forgotten"
+        for task in client.tasks.values():
+            assert type(task.state) is Recalled, "what a client that is gone had running is recalled"
     for client in everybody:
         for spec, group in client.groups.items():
             assert group.spec == spec, "a group is filed under its spec"
@@ -83,18 +85,17 @@ def _check_workers(core: SchedulerCore) -> None:
     pools = {pool.offers: pool for pool in core.placement.pools}
     for worker in core.workers.values():
         name = worker.name
-        assert len(worker.tasks) <= worker.limit, f"{name} has {len(worker.tasks)} tasks, its limit is {worker.limit}"
+        assert worker.busy <= worker.limit + worker.slots, f"{name} has {worker.busy} tasks beyond {worker.limit}"
         recalled = sum(type(task.state) is Recalled for task in worker.tasks.values())
         assert worker.recalled == recalled, f"{name} counts {worker.recalled} recalled tasks, and has {recalled}"
         load = sum(task.estimate for task in worker.tasks.values())
         assert abs(worker.load - load) < 1e-6 * (1 + len(worker.tasks)), f"{name} has load {worker.load}, not {load}"
         assert not worker.outgoing, f"{name} has an unsent Run after the step"
-        once = sum(task.group.spec.retries == 0 for task in worker.tasks.values())
-        assert once <= worker.slots, f"{name} holds {once} tasks that may run only once, and has {worker.slots} slots"
+        assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
         pool = pools[worker.offers]
-        assert (worker in core.placement.laden) == (len(worker.tasks) > worker.slots), f"{name} is laden, or is not"
-        willing = not worker.draining and worker.broken_at is None and len(worker.tasks) < worker.limit
-        assert (worker in pool.idle) == (willing and len(worker.tasks) < worker.slots), f"{name} is idle, or is not"
+        assert (worker in core.placement.laden) == (worker.busy > worker.slots), f"{name} is laden, or is not"
+        willing = not worker.draining and worker.broken_at is None and worker.busy < worker.limit
+        assert (worker in pool.idle) == (willing and worker.busy < worker.slots), f"{name} is idle, or is not"
         for task in worker.tasks.values():
             assert task.group.needs.fits(worker.offers), f"{name} has a task that it cannot run"
     for pool in pools.values():
@@ -131,9 +132,13 @@ def _check_dependencies(core: SchedulerCore) -> None:
 
 
 def _check_objects(core: SchedulerCore) -> None:
+    used: Counter[bytes] = Counter()
+    for client in [*core.clients.values(), *core.tasks.leaving.values()]:
+        for spec in client.groups:
+            used.update(identifier for identifier in (spec.function, spec.serializer) if identifier)
     for identifier, definition in core.objects.definitions.items():
         assert definition.uses or definition.holders, f"definition {identifier.hex()} is kept for nobody"
-        assert definition.uses >= 0, "a definition is used less than never"
+        assert definition.uses == used[identifier], f"definition {identifier.hex()} is counted wrong"
         assert definition.holders <= core.clients.keys(), "a client that is gone holds a definition"
         assert definition.told <= core.workers.keys(), "a lost worker was told a definition"
     for identifier, stored in core.objects.stored.items():

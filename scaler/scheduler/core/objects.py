@@ -125,14 +125,20 @@ class ObjectTable:
         """Return the stored objects that this client owns and holds. O(objects): for clear, not for the hot path."""
         return [key for key, stored in self._stored.items() if stored.held and owner_of(key) == client]
 
-    def client_gone(self, client: bytes) -> None:
-        """Drop every hold of a client. What its last running tasks still use goes when they end."""
+    def client_gone(self, client: bytes, retain: bool) -> None:
+        """Drop every hold of a client. What its last running tasks still use goes when they end.
+
+        retain: its stored objects are not forgotten now; whoever asks for this forgets the owner later.
+        """
         for identifier, definition in list(self._definitions.items()):
             if client in definition.holders:
                 definition.holders.discard(client)
                 self._settle_definition(identifier, definition)
         for identifier in self.held_by(client):
-            self.release(identifier, client)
+            if retain and not self._stored[identifier].uses:
+                del self._stored[identifier]
+            else:
+                self.release(identifier, client)
 
     # -- for checks and views
 

@@ -72,7 +72,7 @@ class Placement:
     def update(self, worker: Worker) -> None:
         """Note that a worker's tasks or willingness changed. Call once per worker and batch."""
         pool = self._pools[worker.offers]
-        count = len(worker.tasks)
+        count = worker.busy
         slots = worker.slots
         if count > slots:
             self.laden[worker] = None
@@ -147,7 +147,7 @@ class Placement:
                         if not queue.count or budget <= 0:
                             return budget
                         worker = next(iter(side))
-                        free = worker.slots - len(worker.tasks)
+                        free = worker.slots - worker.busy
                         share = spread if prefetch else max(min(spread, free), abundant)
                         given = self._give(worker, queue, share, skipped, alone, now)
                         placed += given
@@ -163,7 +163,7 @@ class Placement:
         slots = worker.slots
         limit = worker.limit
         full_load = slots * PREFETCH_SECONDS
-        count = len(tasks)
+        count = worker.busy
         given = 0
         if not count:
             worker.progressed_at = now

@@ -193,10 +193,15 @@ class Client:
 
 
 class Worker:
-    """A worker agent. load: estimated seconds of all it has; progressed_at: when it last finished or began one."""
+    """A worker agent.
+
+    load: estimated seconds of all it has. progressed_at: when it last finished or began a task. blocked: ids of started
+    tasks that wait for tasks of their own and have lent their slots.
+    """
 
     __slots__ = (
         "assigned",
+        "blocked",
         "broken_at",
         "checks_without_progress",
         "details",
@@ -232,6 +237,7 @@ class Worker:
         self.slots = details.slots
         self.limit = details.slots * (1 + details.queue_size)
         self.tasks: dict[bytes, Task] = {}
+        self.blocked: set[bytes] = set()
         self.assigned = Assigned(self)
         self.load = 0.0
         self.recalled = 0
@@ -249,6 +255,11 @@ class Worker:
         self.broken_at: float | None = None
         self.progressed_at = now
         self.idle_since = now
+
+    @property
+    def busy(self) -> int:
+        """How many tasks take a slot or wait for one: those that wait for tasks of their own do not."""
+        return len(self.tasks) - len(self.blocked)
 
     @property
     def name(self) -> str:

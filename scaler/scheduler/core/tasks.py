@@ -17,6 +17,7 @@ from scaler.protocol.messages import (
     Returned,
     Spec,
     Submit,
+    Suspended,
     TaskGroup,
     is_stored,
 )
@@ -278,6 +279,7 @@ class Tasks:
     def _leave(self, worker: Worker, task: Task) -> None:
         """Take a task off a worker; its state still says how it was there."""
         del worker.tasks[task.id]
+        worker.blocked.discard(task.id)
         task.group.assigned -= 1
         if worker.tasks:
             worker.load -= task.estimate
@@ -366,19 +368,35 @@ class Tasks:
             else:
                 self._requeue(task, 0.0, now)
 
+    def suspended(self, worker: Worker, message: Suspended) -> None:
+        """Note which started tasks wait for tasks of their own, and which go on."""
+        for index, identifier in enumerate(message.ids):
+            task = worker.tasks.get(identifier)
+            if task is None or task.attempt != message.attempts[index]:
+                continue
+            if message.suspended[index]:
+                worker.blocked.add(identifier)
+                worker.load -= task.estimate
+                task.estimate = 0.0
+            else:
+                worker.blocked.discard(identifier)
+
     def worker_lost(self, worker: Worker, why: str, charged: bool, now: float) -> None:
         """Give the tasks of a lost worker to others. Those that may have been running are charged, if anybody is."""
         text = f"worker {worker.name} {why}"
-        for order, task in enumerate(list(worker.tasks.values())):
+        blocked = set(worker.blocked)
+        slots = worker.slots
+        for task in list(worker.tasks.values()):
             self._leave(worker, task)
             state = task.state
-            may_have_run = order < worker.slots
+            may_have_run = slots > 0 or task.id in blocked
+            slots -= task.id not in blocked
             if type(state) is Recalled and state.cancel:
                 self.end(task, Outcome.CANCELLED, b"cancelled")
-            elif not may_have_run:
-                self._requeue(task, 0.0, now)
             elif task.group.spec.retries == 0:
                 self.end(task, Outcome.WORKER_LOST, f"{text}; retries=0, and the task may have run".encode())
+            elif not may_have_run:
+                self._requeue(task, 0.0, now)
             elif charged:
                 self._lost_with_worker(worker, task, text, now)
             else:

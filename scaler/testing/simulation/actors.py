@@ -42,6 +42,7 @@ class Setting(Protocol):
     def now(self) -> float: ...
     def later(self, at: float, action: Callable[[], None]) -> None: ...
     def started(self, task: bytes) -> None: ...
+    def killed(self, task: bytes) -> None: ...
 
 
 def value_of(task: bytes) -> bytes:
@@ -146,6 +147,8 @@ class SimulatedWorker:
         answer = Returned([], [], [])
         taken: set[bytes] = set()
         for identifier, attempt in zip(ids, attempts, strict=True):
+            if kill:
+                self._world.killed(identifier)
             if self._running.get(identifier) == attempt:
                 if kill:
                     del self._running[identifier]

@@ -82,6 +82,7 @@ class World:
         check_every: int = 1,
         policy: ScalingPolicy | None = None,
         limit_seconds: float = 3600.0,
+        settle_seconds: float = 65.0,
     ) -> None:
         self.now = 0.0
         self.core = SchedulerCore(CoreSettings(), policy or _NoScaling(), self.now)
@@ -91,6 +92,7 @@ class World:
         self._burst = burst
         self._check_every = check_every
         self._limit_seconds = limit_seconds
+        self._settle_seconds = settle_seconds
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._inbox: list[events.Input] = []
@@ -99,6 +101,9 @@ class World:
         self._actors: dict[bytes, Actor] = {}
         self._clients: list[SimulatedClient] = []
         self._starts: Counter[bytes] = Counter()
+        self._killed: set[bytes] = set()
+        self._frozen: set[bytes] = set()
+        self._died_at: dict[bytes, float] = {}
         self._tasks = tasks
         self._core_seconds = 0.0
         self._worst = 0.0
@@ -124,16 +129,28 @@ class World:
         heapq.heappush(self._queue, (at, self._order, action))
 
     def started(self, task: bytes) -> None:
+        """A worker began a task."""
+        assert task not in self._killed, f"task {task.hex()} was cancelled on a worker, and runs again"
         self._starts[task] += 1
 
+    def killed(self, task: bytes) -> None:
+        """A worker was told to cancel a task."""
+        self._killed.add(task)
+
     def run(self) -> Report:
-        """Run until every client has every outcome, then judge."""
+        """Run until every client has every outcome and every lease of the dead has ended, then judge."""
         self._wake_core(0.0)
         while not all(client.finished or not client.alive for client in self._clients):
             assert self.now < self._limit_seconds, f"tasks still wait after {self.now:.0f} simulated seconds"
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
+            self._turn()
+        until = self.now + self._settle_seconds
+        while self.now < until:
+            self._turn()
         return self._judge()
+
+    def _turn(self) -> None:
+        self.now, _, action = heapq.heappop(self._queue)
+        action()
 
     def _wake_core(self, at: float) -> None:
         if at < self._step_at:
@@ -248,7 +265,7 @@ class World:
         return [
             actor
             for key, actor in self._actors.items()
-            if isinstance(actor, kind) and actor.alive and self._links[key].up
+            if isinstance(actor, kind) and actor.alive and self._links[key].up and key not in self._frozen
         ]
 
     def _break_one(self) -> None:
@@ -287,19 +304,26 @@ class World:
         workers = self._living(SimulatedWorker)
         if len(workers) < 2:
             return
-        link = self._links[self._random.choice(workers).id]
+        worker = self._random.choice(workers)
+        self._frozen.add(worker.id)
+        link = self._links[worker.id]
         thaw = self.now + self._chances.freeze_seconds
         link.wire_clear_at = dict.fromkeys(link.wire_clear_at, thaw)
 
     def _crash_client(self) -> None:
+        """A client ends in the middle of its work: half of them say goodbye, the others are found out."""
         clients = self._living(SimulatedClient)
         if len(clients) < 2:
             return
         client = self._random.choice(clients)
         client.alive = False
+        self._died_at[client.id] = self.now
         self._links[client.id].drop()
         self._client_losses += 1
-        self._arrive(events.Broke(client.id))
+        if self._random.random() < 0.5:
+            self._arrive(events.Left(client.id, "goodbye"))
+        else:
+            self._arrive(events.Broke(client.id))
 
     # -- the judge
 
@@ -309,6 +333,11 @@ class World:
         for client in self._clients:
             for outcome, count in client.outcomes.items():
                 outcomes[outcome] += count
+        assert not outcomes[Outcome.OBJECT_LOST], "nothing is lost in a world that keeps all objects"
+        if self._settle_seconds > CoreSettings().client_timeout_seconds:
+            lost = [client for client in self._clients if not client.alive and client.id in self.core.clients]
+            recent = sum(self._died_at[client.id] > self.now - self._settle_seconds for client in lost)
+            assert len(lost) <= recent, "a client that is gone is not kept beyond its lease"
         once = self._once()
         for task, count in self._starts.items():
             assert count == 1 or task not in once, f"task {task.hex()} may start once, and started {count} times"

@@ -1,0 +1,180 @@
+"""The black box: the last inputs of the core, written to a file when the core finds a mistake of ours, and its replay.
+
+A file is a line of JSON about the core (settings, policy, whether the record goes back to the start), then per input a
+line of JSON (time, kind, peer, size of the body) and the body: the encoded message.
+
+`python -m scaler.scheduler.recorder FILE` steps a new core through a file and checks every invariant after every step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from scaler.policy.load import load_policy
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import Done, Finished, Hello, Run, Submit
+from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.invariants import check
+
+MAX_RECORDED_STEPS = 20_000
+MAX_RECORDED_ROWS = 200_000
+"""Tasks in the recorded messages: bounds the memory that the black box keeps alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What makes the scaling policy anew."""
+
+    engine_type: str
+    content: str
+
+
+class Recorder:
+    """Keeps the last inputs, without copying or encoding anything until they are written."""
+
+    __slots__ = ("_complete", "_policy", "_rows", "_settings", "_steps")
+
+    def __init__(self, settings: CoreSettings, policy: Policy) -> None:
+        self._settings = settings
+        self._policy = policy
+        self._steps: deque[tuple[float, Sequence[events.Input], int]] = deque()
+        self._rows = 0
+        self._complete = True
+
+    def add(self, inputs: Sequence[events.Input], now: float) -> None:
+        """Keep one step. Steps without inputs are kept too: time that passes is an input."""
+        rows = sum(map(_rows_of, inputs))
+        self._steps.append((now, inputs, rows))
+        self._rows += rows
+        while len(self._steps) > MAX_RECORDED_STEPS or self._rows > MAX_RECORDED_ROWS:
+            self._rows -= self._steps.popleft()[2]
+            self._complete = False
+
+    def write(self, path: Path) -> None:
+        """Write the record to a file that only this user can read: it holds users' data."""
+        path.touch(mode=0o600)
+        with path.open("wb") as file:
+            head = {"settings": asdict(self._settings), "policy": asdict(self._policy), "complete": self._complete}
+            file.write(json.dumps(head).encode() + b"\n")
+            for now, inputs, _ in self._steps:
+                _write_line(file, {"now": now, "inputs": len(inputs)}, b"")
+                for item in inputs:
+                    _write_input(file, item)
+
+
+def _rows_of(item: events.Input) -> int:
+    if isinstance(item, events.Said):
+        message = item.message
+        if isinstance(message, Submit):
+            return sum(len(group.ids) for group in message.groups)
+        if isinstance(message, Done | Finished):
+            return len(message.ids)
+        if isinstance(message, Run):
+            return sum(len(group.ids) for group in message.groups)
+    return 1
+
+
+def _write_line(file: IO[bytes], line: dict[str, object], body: bytes) -> None:
+    file.write(json.dumps({**line, "size": len(body)}).encode() + b"\n" + body)
+
+
+def _write_input(file: IO[bytes], item: events.Input) -> None:
+    line: dict[str, object] = {"kind": type(item).__name__, "peer": item.peer.hex()}
+    match item:
+        case events.Joined(hello=hello):
+            _write_line(file, line, encode(hello))
+        case events.Said(message=message):
+            _write_line(file, line, encode(message))
+        case events.NestedJoined(via=via):
+            _write_line(file, {**line, "via": via.hex()}, b"")
+        case events.Left(text=text):
+            _write_line(file, {**line, "text": text}, b"")
+        case events.Broke() | events.Returned():
+            _write_line(file, line, b"")
+
+
+def _read_input(line: dict[str, str], body: bytes) -> events.Input:
+    peer = bytes.fromhex(line["peer"])
+    match line["kind"]:
+        case "Joined":
+            hello = decode(body)
+            assert isinstance(hello, Hello), "a joining peer said Hello"
+            return events.Joined(peer, hello)
+        case "Said":
+            return events.Said(peer, decode(body))
+        case "NestedJoined":
+            return events.NestedJoined(peer, bytes.fromhex(line["via"]))
+        case "Left":
+            return events.Left(peer, line["text"])
+        case "Broke":
+            return events.Broke(peer)
+        case "Returned":
+            return events.Returned(peer)
+        case other:
+            raise ValueError(f"unknown kind of input {other!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A black box as read: steps yields (now, inputs) in order."""
+
+    settings: CoreSettings
+    policy: Policy
+    complete: bool
+    steps: Iterator[tuple[float, list[events.Input]]]
+
+
+def read(file: IO[bytes]) -> Record:
+    """Read a black box. Raises ValueError when the file is not one."""
+    head = json.loads(file.readline())
+    return Record(CoreSettings(**head["settings"]), Policy(**head["policy"]), head["complete"], _read_steps(file))
+
+
+def _read_steps(file: IO[bytes]) -> Iterator[tuple[float, list[events.Input]]]:
+    while header := file.readline():
+        step = json.loads(header)
+        inputs: list[events.Input] = []
+        for _ in range(step["inputs"]):
+            line = json.loads(file.readline())
+            inputs.append(_read_input(line, file.read(line["size"])))
+        yield step["now"], inputs
+
+
+def replay(path: Path) -> int:
+    """Step a new core through a black box, checking every invariant; returns the number of steps.
+
+    Raises AssertionError where the core, or an invariant, does not hold.
+    """
+    with path.open("rb") as file:
+        record = read(file)
+        policy = load_policy(record.policy.engine_type, record.policy.content)
+        core: SchedulerCore | None = None
+        count = 0
+        for now, inputs in record.steps:
+            if core is None:
+                core = SchedulerCore(record.settings, policy, now)
+            core.step(inputs, now)
+            check(core)
+            count += 1
+        return count
+
+
+def main() -> int:
+    """Replay the file named on the command line."""
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: python -m scaler.scheduler.recorder FILE\n")
+        return 2
+    steps = replay(Path(sys.argv[1]))
+    sys.stdout.write(f"replayed {steps} steps; every invariant held\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

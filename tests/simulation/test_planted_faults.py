@@ -1,0 +1,164 @@
+"""Tests of the tests: faults planted in the core, one at a time, and what catches each.
+
+Every entry names the rule that was broken and the words of the assertion that noticed it. A fault that no simulation
+notices means that an invariant or a promise is not really checked.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scaler.scheduler.core.balance import Balance
+from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.tasks import Tasks
+from scaler.testing.simulation import Chances, World
+
+ROUGH = Chances(
+    processor_deaths=0.03,
+    once=0.3,
+    worker_crashes_per_second=2.0,
+    worker_freezes_per_second=0.5,
+    client_crashes_per_second=0.3,
+    cancels=0.1,
+    dependencies=0.5,
+    stored_results=0.2,
+    freeze_seconds=900.0,
+)
+SEEDS = range(6)
+
+Fault = tuple[type, str, str, str, str]
+
+FAULTS: dict[str, Fault] = {
+    # name: (class, method, true line, faulty line, words of the assertion that catches it)
+    "a task of a lost worker that was only queued there is forgotten": (
+        Tasks,
+        "worker_lost",
+        "elif not may_have_run:\n                self._requeue(task, 0.0, now)",
+        "elif not may_have_run:\n                pass",
+        "recalled from a lost worker|is on a lost worker|not among its worker's tasks",
+    ),
+    "a task is tried once more often than its retries allow": (
+        Tasks,
+        "_retry",
+        "if troubles.failures > limit:",
+        "if troubles.failures > limit + 1:",
+        "may start once",
+    ),
+    "a worker's load is not reduced when a task leaves it": (
+        Tasks,
+        "_leave",
+        "worker.load -= task.estimate",
+        "worker.load -= 0.0",
+        "has load",
+    ),
+    "a dependent becomes ready one dependency too early": (
+        Tasks,
+        "_feed_dependents",
+        "if not state.missing:",
+        "if state.missing <= 1:",
+        "counted as waiting|beyond waiting|is not once in its queue|counts 0 uses",
+    ),
+    "a value is kept after its last use": (
+        Tasks,
+        "_drop_references",
+        "kept.uses -= 1",
+        "kept.uses -= 0",
+        "counts .* uses",
+    ),
+    "a value is dropped while a dependent still needs it": (
+        Tasks,
+        "_drop_kept",
+        "if kept.uses or kept.unseen:",
+        "if kept.unseen:",
+        "nothing is lost|has .* uses|NoneType|misses|KeyError",
+    ),
+    "a cancelled task that comes back from its worker runs again": (
+        Tasks,
+        "returned",
+        "if type(task.state) is Recalled and task.state.cancel:",
+        "if False:",
+        "and runs again",
+    ),
+    "an outcome is told twice": (
+        Tasks,
+        "_end_one",
+        "self._tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)",
+        "self._tell(task, outcome, payload); self._tell(task, outcome, payload)",
+        "ended twice",
+    ),
+    "a group's definitions are never released": (
+        ObjectTable,
+        "drop_definition",
+        "definition.uses -= 1",
+        "definition.uses -= 0",
+        "counted wrong",
+    ),
+    "needs are ignored when workers are chosen": (
+        Placement,
+        "fitting",
+        "if needs.fits(pool.offers)",
+        "if pool.offers",
+        "cannot run",
+    ),
+    "a lost worker stays in its pool": (
+        Placement,
+        "remove",
+        "pool.idle.pop(worker, None)",
+        "pass",
+        "a lost worker is in a pool|is on a lost worker",
+    ),
+    "a worker that fell silent is never given up": (
+        SchedulerCore,
+        "_expire",
+        "elif now - worker.heard_at > settings.worker_timeout_seconds:",
+        "elif now < worker.heard_at:",
+        "tasks still wait",
+    ),
+    "a recalled task is not marked, and is recalled again and again": (
+        Balance,
+        "_recall_last",
+        "worker.recalled += 1",
+        "worker.recalled += 0",
+        "counts .* recalled tasks",
+    ),
+    "a task whose client is gone is not cancelled on its worker": (
+        Tasks,
+        "client_gone",
+        "self.cancel(client, list(client.tasks))",
+        "pass",
+        "what a client that is gone had running is recalled",
+    ),
+}
+
+
+def _faulty(kind: type, method: str, true: str, faulty: str) -> Callable[..., Any]:
+    source = textwrap.dedent(inspect.getsource(getattr(kind, method)))
+    true, faulty = (textwrap.dedent(text).replace("\n            ", "\n        ") for text in (true, faulty))
+    assert source.count(true) == 1, f"{kind.__name__}.{method} reads otherwise now: mend this fault"
+    namespace: dict[str, Any] = dict(vars(sys.modules[kind.__module__]))
+    exec(compile(source.replace(true, faulty), f"<faulty {method}>", "exec"), namespace)
+    made: Callable[..., Any] = namespace[method]
+    return made
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, method, true, faulty, words = FAULTS[name]
+    monkeypatch.setattr(kind, method, _faulty(kind, method, true, faulty))
+    with pytest.raises((AssertionError, KeyError), match=words):
+        _run_all()
+
+
+def _run_all() -> None:
+    for seed in SEEDS:
+        World(
+            seed=seed, workers=10, clients=3, tasks=800, chances=ROUGH, burst=30, limit_seconds=400.0, settle_seconds=0
+        ).run()

@@ -1,0 +1,68 @@
+"""Whole clusters in simulated time. `make soak` runs the long forms; here are short ones, from fixed seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.protocol.messages import Outcome
+from scaler.testing.simulation import Chances, World
+from scaler.testing.simulation.chances import CALM
+
+ROUGH = Chances(
+    processor_deaths=0.03,
+    once=0.3,
+    worker_crashes_per_second=2.0,
+    worker_freezes_per_second=0.5,
+    client_crashes_per_second=0.2,
+    cancels=0.1,
+    dependencies=0.5,
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_task_has_one_right_outcome_in_a_rough_world(seed: int) -> None:
+    report = World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=30, slots=1 + seed % 3).run()
+    assert report.worker_losses > 10
+    assert report.breaks > 5
+
+
+def test_nothing_is_lost_or_repeated_when_nothing_goes_wrong() -> None:
+    report = World(seed=7, workers=20, clients=2, tasks=4000, chances=CALM, check_every=10, settle_seconds=0).run()
+    assert report.outcomes[Outcome.SUCCESS] == 4000
+    assert report.forgotten_objects > 0
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = (World(seed=3, workers=8, clients=2, tasks=500, chances=ROUGH).run() for _ in range(2))
+    assert first.outcomes == second.outcomes
+    assert first.simulated_seconds == second.simulated_seconds
+    assert first.steps == second.steps
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_larger_cluster_holds_its_invariants(seed: int) -> None:
+    report = World(seed=seed, workers=300, clients=5, tasks=15_000, chances=Chances(), burst=500, check_every=200).run()
+    assert report.outcomes[Outcome.SUCCESS] > 10_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_ten_thousand_workers_run_a_million_tasks() -> None:
+    report = World(
+        seed=11,
+        workers=10_000,
+        clients=20,
+        tasks=1_000_000,
+        chances=Chances(),
+        burst=2000,
+        check_every=5000,
+        settle_seconds=0,
+    ).run()
+    assert sum(report.outcomes.values()) > 900_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(100, 400))
+def test_many_rough_worlds(seed: int) -> None:
+    World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=30, slots=1 + seed % 3).run()
