@@ -1,20 +1,24 @@
 """`scaler FILE`: every component of one file, started in order, watched, and stopped in reverse.
 
 It ends with 0 when it was told to stop (SIGINT, SIGTERM, SIGHUP) or the components ended in order, and with 1 when one
-of them failed. A second signal kills what is left.
+of them failed. A second signal kills what is left. A program that starts it may ask for what it asks of its components:
+to be told when all are ready (SCALER_READY_FD), and to be survived by none of them (SCALER_PARENT_PID).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
 from scaler.cluster.components import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, component
 from scaler.cluster.supervision import Component
 from scaler.cluster.supervisor import Supervisor
+from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 from scaler.config.models import LauncherConfig
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -22,13 +26,26 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def run(config: LauncherConfig) -> int:
     """Run everything that the file describes until it ends, and return the exit code."""
+    ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
+    parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
     supervisor = Supervisor(
         components_of(config),
         announce=lambda text: _tell(1, text),
         complain=lambda text: _tell(2, text),
+        parent_pid=None if parent_pid is None else int(parent_pid),
     )
+    if ready_fd is not None:
+        os.set_inheritable(int(ready_fd), False)
+        threading.Thread(target=_report_ready, args=(supervisor, int(ready_fd)), daemon=True).start()
     with _stopped_by_signals(supervisor):
         return supervisor.run()
+
+
+def _report_ready(supervisor: Supervisor, ready_fd: int) -> None:
+    supervisor.wait_settled()
+    with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as pipe:
+        if supervisor.ready:
+            pipe.write(json.dumps({"component": "scaler", "pid": os.getpid(), "addresses": {}}) + "\n")
 
 
 def components_of(config: LauncherConfig) -> list[Component]:

@@ -54,10 +54,12 @@ class Supervisor:
         start_seconds: float = START_SECONDS,
         announce: _Tell = _tell_nobody,
         complain: _Tell = _tell_nobody,
+        parent_pid: int | None = None,
     ) -> None:
         """together: start all at once instead of tier by tier. announce and complain are given lines for people.
 
-        Raises ValueError when two components have the same name.
+        parent_pid: a process with whose end everything is stopped. Raises ValueError when two components have the same
+        name.
         """
         self._supervision = Supervision(components, together=together, start_seconds=start_seconds)
         self._announce = announce
@@ -69,6 +71,7 @@ class Supervisor:
         self._hurry = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._wake_lock = threading.RLock()
+        self._parent_pid = parent_pid
         self._selector = selectors.DefaultSelector()
         self._settled = threading.Event()
 
@@ -111,12 +114,31 @@ class Supervisor:
     def run(self) -> int:
         """Start the components and return when none is left: 0, or 1 when one of them failed."""
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
+        parent_fd = self._watch_parent()
         try:
             while not self._supervision.finished:
                 self._turn()
         finally:
             self._close()
+            if parent_fd is not None:
+                os.close(parent_fd)
         return 0 if self._supervision.failure is None else 1
+
+    def _watch_parent(self) -> int | None:
+        if self._parent_pid is None:
+            return None
+        try:
+            parent_fd = os.pidfd_open(self._parent_pid)
+        except ProcessLookupError:
+            self.stop()
+            return None
+
+        def parent_gone() -> None:
+            self._selector.unregister(parent_fd)
+            self.stop()
+
+        self._selector.register(parent_fd, selectors.EVENT_READ, parent_gone)
+        return parent_fd
 
     def _turn(self) -> None:
         commands = self._supervision.step(self._take_inputs(), time.monotonic())

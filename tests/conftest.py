@@ -1,0 +1,103 @@
+"""Shared by all tests: a cluster to run on, and guards that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from scaler.cluster.combo import SchedulerClusterCombo
+
+MARK = "TEST_RUN_OF_SCALER"
+END_SECONDS = 10.0
+"""How long processes of a test module may take to end after its last test."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the tests marked long in full length")
+
+
+@pytest.fixture(scope="session")
+def soak(request: pytest.FixtureRequest) -> bool:
+    """True when long tests run in full, False for their short form."""
+    return bool(request.config.getoption("--soak"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What tells this run of the tests from everything else on the machine."""
+
+    mark: str
+    """Value of MARK in the environment of every process that the tests start."""
+    temporary: Path
+    """Where those processes, and this one, make their temporary files."""
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    tmp_path_factory.getbasetemp()  # pytest's own directory stays where it is
+    with tempfile.TemporaryDirectory(prefix="st-") as directory, pytest.MonkeyPatch.context() as patch:
+        found = Run(uuid.uuid4().hex, Path(directory))
+        patch.setenv(MARK, found.mark)
+        patch.setenv("TMPDIR", directory)
+        patch.setattr(tempfile, "tempdir", directory)
+        yield found
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """Return the living processes of this run but the test process itself, wherever they have ended up."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def wait_for_end(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until the processes have ended; return those that have not in time."""
+    deadline = time.monotonic() + seconds
+    left = []
+    for process in processes:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            continue
+        ended, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        os.close(descriptor)
+        if not ended:
+            left.append(process)
+    return left
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left(run: Run) -> Iterator[None]:
+    """Fail a module whose tests leave a process or a temporary file behind, and end what was left."""
+    yield
+    left = wait_for_end(marked_processes(run.mark), END_SECONDS)
+    stories = [f"{process.pid}: {process.cmdline()}" for process in left if process.is_running()]
+    for process in left:
+        process.kill()
+    assert not stories, f"processes are left behind: {stories}"
+    assert not list(run.temporary.iterdir()), "temporary files are left behind"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SchedulerClusterCombo]:
+    """A scheduler and two workers that the tests of a module share."""
+    from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (unit tests do without its imports)
+
+    with SchedulerClusterCombo(n_workers=2) as combo:
+        yield combo
