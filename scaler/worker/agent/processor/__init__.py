@@ -1,0 +1,1 @@
+"""A door for third-party libraries; see `processor.py` beside this file."""

@@ -1,0 +1,22 @@
+"""A door for libraries that ask, under this name, whether they run inside a task."""
+
+from __future__ import annotations
+
+from scaler.worker.context import ProcessorContext, current
+
+
+class Processor:
+    """The processor that this code runs in."""
+
+    def __init__(self, context: ProcessorContext) -> None:
+        self._context = context
+
+    @staticmethod
+    def get_current_processor() -> Processor | None:
+        """Return the current processor inside a task, and None everywhere else."""
+        context = current()
+        return None if context is None else Processor(context)
+
+    def current_task_id(self) -> bytes:
+        """Return the id of the running task; empty between tasks."""
+        return self._context.task_id

@@ -1,0 +1,353 @@
+"""The agent's loop: hears the scheduler and the processors, steps the core once per turn, and does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+from scaler.config.worker import WorkerConfig
+from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError, UnreachableError
+from scaler.logs import escaped
+from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.processes import describe_exit
+from scaler.protocol.batches import split_attempts, split_done
+from scaler.protocol.messages import (
+    Done,
+    Drain,
+    HeartbeatEcho,
+    Message,
+    Output,
+    ProcessorStatus,
+    Recall,
+    Relay,
+    RelayClosed,
+    Returned,
+    Run,
+    Shutdown,
+    Undefine,
+    WorkerHeartbeat,
+)
+from scaler.worker.agent.load import Load, LoadMeter
+from scaler.worker.agent.outputs import Outputs
+from scaler.worker.agent.processors import Control, Nonsense, Processors, Said
+from scaler.worker.agent.relays import Relays
+from scaler.worker.core import AgentCore, Settings
+from scaler.worker.frames import Results, ToAgent, unpack_channel, unpack_output
+from scaler.worker.nursery import Nursery, Spawned
+from scaler.worker.pool import Standing
+
+STOP_GRACE_SECONDS = 5.0
+"""Running tasks have so long to end when the worker is told to stop."""
+FAREWELL_SECONDS = 2.0
+"""An ending agent waits so long until the scheduler has acknowledged its last words."""
+_FAREWELL_POLL_SECONDS = 0.005
+MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
+"""While more is on its way to the scheduler, what tasks print is dropped: results come first."""
+
+_log = logging.getLogger(__name__)
+
+OnTurn = Callable[[list[ConnectorEvent]], None]
+
+
+class Agent:
+    """One worker. Belongs to the running loop; `ended` completes with the exit code, or with the error that ends it."""
+
+    def __init__(self, config: WorkerConfig, nursery: Nursery, connect: Callable[[OnTurn], Connector]) -> None:
+        """connect: makes the connector to the scheduler, given what it calls with the events of a turn."""
+        self._config = config
+        self._nursery = nursery
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.welcomed = asyncio.Event()
+        """Set when the scheduler has accepted this worker for the first time."""
+        self._processors = Processors(nursery, self._loop, self._on_processor)
+        self._relays = Relays(self._loop, self._on_relay, self._on_relay_closed)
+        self._outputs = Outputs(self._loop, self._on_output)
+        self._meter = LoadMeter()
+        self._latency_seconds = 0.0
+        self._is_settling = False
+        self._is_closed = False
+        now = time.monotonic()
+        self._core = AgentCore(
+            Settings(
+                slots=config.slots,
+                queue_size=config.per_worker_task_queue_size,
+                task_timeout_seconds=config.task_timeout_seconds,
+                death_timeout_seconds=config.death_timeout_seconds,
+                hard_suspend=config.hard_processor_suspend,
+            ),
+            self._processors,
+            now,
+        )
+        self._loop.set_exception_handler(self._on_bug)
+        self._loop.add_reader(nursery, self._on_nursery)
+        self._connector = connect(self._on_turn)
+        self._wake = self._loop.call_later(0, self._tick)
+        self._wake_at = now
+        self._beat = self._loop.call_later(config.heartbeat_interval_seconds, self._heartbeat)
+        self._settle()
+
+    def stop(self) -> None:
+        """Take no more work, give running tasks a short grace, and end."""
+        self._core.stop("the worker was told to end", STOP_GRACE_SECONDS, time.monotonic())
+        self._settle()
+
+    async def close(self) -> None:
+        """End all processors, let the scheduler have the last results, and say goodbye."""
+        self._is_closed = True
+        self._wake.cancel()
+        self._beat.cancel()
+        self._loop.remove_reader(self._nursery)
+        self._processors.close()
+        self._nursery.close()
+        self._relays.close_all()
+        self._outputs.close()
+        for _ in range(round(FAREWELL_SECONDS / _FAREWELL_POLL_SECONDS)):
+            # Acknowledgements are counted below this level and not announced, so they are asked for.
+            if not (self._connector.connected and self._connector.outbox_bytes()):
+                break
+            await asyncio.sleep(_FAREWELL_POLL_SECONDS)
+        self._connector.close("the worker ends")
+
+    # -- the scheduler
+
+    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        core = self._core
+        for event in events:
+            match event:
+                case Received(_, message):
+                    core.heard(now)
+                    self._hear(message, now)
+                case Welcomed(welcome):
+                    self._relays.close_all()
+                    address = self._config.object_storage_address or welcome.object_storage_address
+                    core.welcomed(welcome, address, now)
+                    self.welcomed.set()
+                case Resumed():
+                    core.heard(now)
+                case Broken():
+                    _log.info("the connection to the scheduler broke; connecting again")
+                case Turned(refused):
+                    self._end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
+                case _:
+                    assert_never(event)
+        self._settle()
+
+    def _hear(self, message: Message, now: float) -> None:
+        core = self._core
+        match message:
+            case Run():
+                core.run(message, now)
+            case HeartbeatEcho(sent_at):
+                self._latency_seconds = max(0.0, now - sent_at)
+            case Relay(client, body):
+                self._relay(client, body, now)
+            case Recall():
+                core.recall(message, now)
+            case Undefine():
+                core.undefine(message)
+            case Drain(text):
+                core.drain(text)
+            case Shutdown(text):
+                core.shutdown(text)
+            case _:
+                _log.warning("the scheduler sent a %s, which is nothing for a worker", type(message).__name__)
+
+    def _send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+        try:
+            self._connector.send(message, attachments)
+        except LimitError as error:
+            self._end(error)
+
+    # -- processors
+
+    def _on_nursery(self) -> None:
+        reports = self._nursery.reports()
+        now = time.monotonic()
+        if reports is None:
+            self._end(ScalerError("the process that makes processors is gone"))
+            return
+        for report in reports:
+            if isinstance(report, Spawned):
+                self._processors.spawned(report.number, report.pid, report.pidfd)
+                continue
+            for said in self._processors.read(report.number):
+                self._take_in(report.number, said, now)
+            how = describe_exit(report.returncode)
+            words = self._processors.last_words(report.number)
+            self._core.exited(report.number, f"{how}\n{words}" if words else how, now)
+        self._settle()
+
+    def _on_processor(self, number: int) -> None:
+        now = time.monotonic()
+        for said in self._processors.read(number):
+            self._take_in(number, said, now)
+        self._settle_soon()
+
+    def _take_in(self, number: int, said: Said, now: float) -> None:
+        match said:
+            case Results():
+                if self._outputs.is_open:
+                    for row in said.rows:
+                        self._outputs.drain(row[0])
+                self._core.results(number, said, True, now)
+            case Control(kind, datagram, descriptors):
+                try:
+                    self._obey(number, kind, datagram, descriptors, now)
+                except ProtocolError as error:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                    self._core.nonsense(number, str(error))
+            case Nonsense(text):
+                self._core.nonsense(number, text)
+            case _:
+                assert_never(said)
+
+    def _obey(self, number: int, kind: ToAgent, datagram: bytes, descriptors: tuple[int, ...], now: float) -> None:
+        expected = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}.get(kind, 0)
+        if len(descriptors) != expected:
+            raise ProtocolError(f"a {kind.name} datagram came with {len(descriptors)} descriptors")
+        match kind:
+            case ToAgent.READY:
+                self._core.started(number)
+            case ToAgent.FAILED:
+                self._core.start_failed(number, datagram[1:].decode("utf-8", "replace"))
+            case ToAgent.BLOCKED:
+                self._core.blocked(number, now)
+            case ToAgent.UNBLOCKED:
+                self._core.unblocked(number, now)
+            case ToAgent.CHANNEL:
+                self._relays.open(unpack_channel(datagram), number, descriptors[0])
+            case ToAgent.OUTPUT:
+                self._outputs.open(unpack_output(datagram), descriptors)
+            case ToAgent.RESULTS | ToAgent.LARGE:
+                raise ProtocolError("a memory file holds what should not be in one")
+            case _:
+                assert_never(kind)
+
+    def _relay(self, client: bytes, body: bytes, now: float) -> None:
+        number = self._relays.deliver(client, body)
+        if number is None:
+            self._send(RelayClosed(client))
+        else:
+            self._core.nested_traffic(number, now)
+
+    def _on_relay(self, number: int, client: bytes, body: bytes) -> None:
+        self._core.nested_traffic(number, time.monotonic())
+        self._send(Relay(client, body))
+
+    def _on_relay_closed(self, client: bytes) -> None:
+        if not self._is_closed:
+            self._send(RelayClosed(client))
+
+    def _on_output(self, task: bytes, is_stderr: bool, text: bytes) -> None:
+        if not self._is_closed and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
+            self._send(Output(task, is_stderr, text))
+
+    # -- the turn
+
+    def _settle_soon(self) -> None:
+        """Settle once for all processors that have something in this turn of the loop."""
+        if not self._is_settling:
+            self._is_settling = True
+            self._loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        core = self._core
+        if self._is_closed or self.ended.done():
+            return
+        core.settle(time.monotonic())
+        for message in core.outbox.take_messages():
+            if isinstance(message, Done):
+                for part in split_done(message):
+                    self._send(part)
+            elif isinstance(message, Returned):
+                for piece in split_attempts(message):
+                    self._send(piece)
+            else:
+                self._send(message)
+        for note in core.outbox.take_notes():
+            _log.log(note.level, "%s", escaped(note.text) if "\n" not in note.text else note.text)
+        if core.ending is not None:
+            ending = core.ending
+            if not ending.exit_code:
+                _log.info("ending: %s", ending.text)
+                self._end(None)
+            elif self.welcomed.is_set():
+                self._end(ScalerError(ending.text))
+            else:
+                self._end(UnreachableError(f"{self._config.scheduler_address}: {ending.text}"))
+        elif core.wake_at < self._wake_at - 0.001:
+            self._wake.cancel()
+            self._arm()
+
+    def _arm(self) -> None:
+        self._wake_at = self._core.wake_at
+        self._wake = self._loop.call_later(max(0.0, self._wake_at - time.monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._core.tick(time.monotonic())
+        self._arm()
+        self._settle()
+
+    def _heartbeat(self) -> None:
+        self._beat = self._loop.call_later(self._config.heartbeat_interval_seconds, self._heartbeat)
+        if not self._connector.connected:
+            return
+        now = time.monotonic()
+        pids = self._processors.pids()
+        loads = self._meter.measure(set(pids.values()))
+        nothing = Load(0.0, 0)
+        own = loads.get(os.getpid(), nothing)
+        statuses = []
+        for number, pid in pids.items():
+            processor = self._core.pool.processors.get(number)
+            if processor is None:
+                continue
+            running = self._core.running(number)
+            load = loads.get(pid, nothing)
+            statuses.append(
+                ProcessorStatus(
+                    pid=pid,
+                    cpu_percent=load.cpu_percent,
+                    rss_bytes=load.rss_bytes,
+                    initialized=processor.ready,
+                    suspended=processor.standing in (Standing.SUSPENDED, Standing.WAITING),
+                    running=running[0] if running else b"",
+                    running_seconds=now - running[1] if running else 0.0,
+                )
+            )
+        self._send(
+            WorkerHeartbeat(
+                sent_at=now,
+                agent_cpu_percent=own.cpu_percent,
+                agent_rss_bytes=own.rss_bytes,
+                queued=self._core.queued,
+                latency_seconds=self._latency_seconds,
+                processors=statuses,
+            )
+        )
+
+    def _end(self, error: ScalerError | None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(0)
+        else:
+            self.ended.set_exception(error)
+
+    def _on_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error that nobody expected is ours: the agent ends with it."""
+        error = context.get("exception")
+        if isinstance(error, BaseException) and not self.ended.done():
+            self.ended.set_exception(error)
+        else:
+            _log.error("%s", context.get("message"))

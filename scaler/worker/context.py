@@ -1,0 +1,191 @@
+"""What code inside a task may ask of its processor: who am I, a channel for a client, and "I am waiting".
+
+`current()` is the door; outside of processors, and in processes that a task forked, it returns None.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import threading
+from typing import Protocol
+
+from scaler.errors import ClientClosedError, ProtocolError
+from scaler.ids import new_peer_id
+from scaler.protocol.messages import MAX_BATCH_BYTES
+from scaler.worker.frames import BodyReader, ToAgent, pack_body_head, pack_channel
+
+_READ_BYTES = 256 * 1024
+
+_current: ProcessorContext | None = None
+
+
+def current() -> ProcessorContext | None:
+    """Return the context of the processor that this code runs in, or None."""
+    context = _current
+    return context if context is not None and context.pid == os.getpid() else None
+
+
+def enter(context: ProcessorContext) -> None:
+    """Make this process a processor."""
+    global _current  # noqa: PLW0603 (a process is a processor or is not: this is where it is known)
+    _current = context
+
+
+class Flushes(Protocol):
+    """The processor's results: they are on their way before its task waits."""
+
+    def flush(self) -> None: ...
+
+
+class NestedChannel:
+    """A nested client's way to the scheduler: encoded messages in both directions, in order, through the agent.
+
+    Sending and receiving may happen in different threads, each in one. It ends when the agent ends it or the process
+    does.
+    """
+
+    def __init__(self, end: socket.socket, peer: bytes) -> None:
+        self.peer = peer
+        """The peer id under which the scheduler knows this client."""
+        self._socket = end
+        self._reader = BodyReader(MAX_BATCH_BYTES)
+        self._received: list[bytes] = []
+        self._is_open = True
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when there is something to receive."""
+        return self._socket.fileno()
+
+    def send(self, body: bytes) -> None:
+        """Send an encoded message. Raises ClientClosedError when the channel has ended."""
+        try:
+            self._socket.sendall(pack_body_head(len(body)) + body)
+        except OSError as error:
+            raise ClientClosedError("the channel of a client inside a task has ended") from error
+
+    def receive(self) -> bytes | None:
+        """Wait for a message; None when the channel has ended."""
+        while not self._received:
+            if not self._read(0):
+                return None
+        return self._received.pop(0)
+
+    def receive_ready(self) -> list[bytes] | None:
+        """Return the messages that are here now, without waiting; None when the channel has ended."""
+        while True:
+            try:
+                if not self._read(socket.MSG_DONTWAIT):
+                    break
+            except BlockingIOError:
+                ready, self._received = self._received, []
+                return ready
+        ready, self._received = self._received, []
+        return ready or None
+
+    def close(self) -> None:
+        """End the channel: the scheduler forgets this client. Harmless when repeated."""
+        self._is_open = False
+        self._socket.close()
+
+    def _read(self, flags: int) -> bool:
+        """Read once. Returns False at the end."""
+        try:
+            piece = self._socket.recv(_READ_BYTES, flags)
+        except BlockingIOError:
+            raise
+        except OSError:
+            return False
+        try:
+            self._received.extend(self._reader.feed(piece))
+        except ProtocolError:
+            return False
+        return bool(piece)
+
+
+class _Wait:
+    """While in this context, the task waits for other tasks: see `ProcessorContext.blocked`."""
+
+    __slots__ = ("_context", "_task_count")
+
+    def __init__(self, context: ProcessorContext) -> None:
+        self._context = context
+        self._task_count = -1
+
+    def __enter__(self) -> None:
+        self._task_count = self._context.begin_wait()
+
+    def __exit__(self, *_exception: object) -> None:
+        self._context.end_wait(self._task_count)
+
+
+class ProcessorContext:
+    """One per processor. Safe to use from any thread of a task."""
+
+    def __init__(self, control: socket.socket, results: Flushes) -> None:
+        self.pid = os.getpid()
+        self.task_id = b""
+        """The running task; empty between tasks."""
+        self.object_storage_address = ""
+        self._control = control
+        self._results = results
+        self._lock = threading.Lock()
+        self._waits = 0
+        self._is_suspended = False
+        self._task_count = 0
+
+    def open_channel(self, peer: bytes | None = None) -> NestedChannel:
+        """Open a channel for a client inside this process. peer: its peer id; chosen here when left out."""
+        chosen = new_peer_id() if peer is None else peer
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
+        self._control.sendmsg([pack_channel(chosen)], attached)
+        theirs.close()
+        return NestedChannel(ours, chosen)
+
+    def blocked(self) -> _Wait:
+        """Return a context manager for waiting on other tasks: meanwhile others may use this processor's slot.
+
+        At its end it waits until there is a slot again. When several threads of a task wait, the task counts as
+        waiting until the last of them goes on.
+        """
+        return _Wait(self)
+
+    def begin_wait(self) -> int:
+        """Enter a wait; returns what `end_wait` takes."""
+        with self._lock:
+            self._waits += 1
+            if not self._is_suspended:
+                if threading.current_thread() is threading.main_thread():
+                    self._results.flush()
+                self._is_suspended = True
+                self._control.send(bytes((ToAgent.BLOCKED,)))
+            return self._task_count
+
+    def end_wait(self, task_count: int) -> None:
+        """Leave a wait that began during this task, and get a slot when it was the last one."""
+        with self._lock:
+            if task_count != self._task_count:
+                return
+            self._waits -= 1
+            if not self._waits:
+                self._resume()
+
+    def begin_task(self, task_id: bytes) -> None:
+        self.task_id = task_id
+
+    def end_task(self) -> None:
+        """The running task has ended. Threads that it left waiting do not count any more."""
+        self.task_id = b""
+        if self._waits or self._is_suspended:
+            with self._lock:
+                self._task_count += 1
+                self._waits = 0
+                if self._is_suspended:
+                    self._resume()
+
+    def _resume(self) -> None:
+        self._control.send(bytes((ToAgent.UNBLOCKED,)))
+        self._control.recv(16)  # the grant
+        self._is_suspended = False

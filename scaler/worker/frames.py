@@ -1,0 +1,278 @@
+"""How agent and processor write to each other: datagrams on two socket pairs, packed with `struct`. Pure.
+
+A datagram begins with its kind. One larger than `LARGE_DATAGRAM_BYTES` travels as a memory file whose descriptor is
+attached to a LARGE datagram. Results are rows of `RESULT` followed by all their payloads, so that a processor can
+write them straight into the page that it shares with its agent (see `page.py`) and send that page's bytes as they are.
+
+A processor runs user code, so nothing it says is trusted: every length is checked, and nonsense is a ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from scaler.errors import ProtocolError
+from scaler.ids import ID_BYTES, PEER_ID_BYTES
+
+Buffer = bytes | bytearray | memoryview
+
+LARGE_DATAGRAM_BYTES = 60 * 1024
+"""Larger ones go as a memory file, so a reader's buffer of this size holds any datagram."""
+MAX_FRAME_BYTES = 1024 * 1024 * 1024
+"""Largest memory file that a reader maps."""
+MAX_ATTACHED_FDS = 2
+
+
+class ToProcessor(IntEnum):
+    """Kinds on the task socket."""
+
+    TASK = 1
+    SPEC = 2
+    DEFINITION = 3
+    FORGET = 4
+    STORAGE = 5
+    END = 6
+    LARGE = 7
+
+
+class ToAgent(IntEnum):
+    """Kinds on the result socket."""
+
+    RESULTS = 1
+    READY = 2
+    FAILED = 3
+    BLOCKED = 4
+    UNBLOCKED = 5
+    CHANNEL = 6
+    OUTPUT = 7
+    LARGE = 8
+
+
+class SpecFlag(IntEnum):
+    PROFILING = 1
+    STREAM_OUTPUT = 2
+    ONCE = 4
+    """The task may not run twice: results must be on their way before it starts, and its own at once."""
+
+
+GRANT = b"G"
+"""Agent to processor, on the result socket: the slot that it asked for is its own again."""
+
+TASK = struct.Struct("<BxHI16sII")
+"""kind, attempt, spec number, task id, payload length, number of inputs; then payload, input lengths, inputs."""
+_SPEC = struct.Struct("<BBHI16sI")
+"""kind, flags, length of the serializer's id (0 or 16), number, function id, length of retry_on; then these, name."""
+_FORGET = struct.Struct("<BxHI")
+"""kind, number of definition ids, number of spec numbers."""
+_LARGE = struct.Struct("<BQ")
+
+RESULT = struct.Struct("<16sHBBIQQI")
+"""task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, payload length."""
+RESULTS = struct.Struct("<BxHII")
+"""kind, rows, batch number, length of all payloads."""
+
+ResultRow = tuple[bytes, int, int, int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFrame:
+    """What a processor must know of a spec; tasks name it by its number."""
+
+    number: int
+    flags: int
+    function: bytes
+    serializer: bytes
+    retry_on: bytes
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A batch of finished tasks, oldest first, and where their payloads lie, one behind the other."""
+
+    batch: int
+    rows: list[ResultRow]
+    payloads: memoryview
+
+
+# -- agent to processor --------------------------------------------------------------------------------------------
+
+
+def pack_task(spec: int, task: bytes, attempt: int, payload: bytes, inputs: Sequence[bytes]) -> bytes:
+    head = TASK.pack(ToProcessor.TASK, attempt, spec, task, len(payload), len(inputs))
+    if not inputs:
+        return head + payload
+    lengths = struct.pack(f"<{len(inputs)}I", *map(len, inputs))
+    return b"".join((head, payload, lengths, *inputs))
+
+
+def unpack_inputs(datagram: Buffer, offset: int, count: int) -> list[memoryview]:
+    """Return the inputs of a TASK datagram as views; offset is where their lengths begin."""
+    view = memoryview(datagram)
+    lengths = struct.unpack_from(f"<{count}I", view, offset)
+    offset += 4 * count
+    inputs = []
+    for length in lengths:
+        inputs.append(view[offset : offset + length])
+        offset += length
+    return inputs
+
+
+def pack_spec(spec: SpecFrame) -> bytes:
+    head = _SPEC.pack(
+        ToProcessor.SPEC, spec.flags, len(spec.serializer), spec.number, spec.function, len(spec.retry_on)
+    )
+    return b"".join((head, spec.serializer, spec.retry_on, spec.name.encode("utf-8", "replace")))
+
+
+def unpack_spec(datagram: bytes) -> SpecFrame:
+    _, flags, serializer_length, number, function, retry_length = _SPEC.unpack_from(datagram)
+    retry_at = _SPEC.size + serializer_length
+    name_at = retry_at + retry_length
+    return SpecFrame(
+        number=number,
+        flags=flags,
+        function=function,
+        serializer=datagram[_SPEC.size : retry_at],
+        retry_on=datagram[retry_at:name_at],
+        name=datagram[name_at:].decode("utf-8", "replace"),
+    )
+
+
+def pack_definition(identifier: bytes, payload: bytes) -> bytes:
+    return bytes((ToProcessor.DEFINITION,)) + identifier + payload
+
+
+def unpack_definition(datagram: bytes) -> tuple[bytes, bytes]:
+    return datagram[1 : 1 + ID_BYTES], datagram[1 + ID_BYTES :]
+
+
+def pack_forget(definitions: Sequence[bytes], specs: Sequence[int]) -> bytes:
+    head = _FORGET.pack(ToProcessor.FORGET, len(definitions), len(specs))
+    return b"".join((head, *definitions, struct.pack(f"<{len(specs)}I", *specs)))
+
+
+def unpack_forget(datagram: bytes) -> tuple[list[bytes], list[int]]:
+    _, definition_count, spec_count = _FORGET.unpack_from(datagram)
+    at = _FORGET.size
+    specs_at = at + definition_count * ID_BYTES
+    definitions = [datagram[place : place + ID_BYTES] for place in range(at, specs_at, ID_BYTES)]
+    return definitions, list(struct.unpack_from(f"<{spec_count}I", datagram, specs_at))
+
+
+def pack_storage(address: str) -> bytes:
+    return bytes((ToProcessor.STORAGE,)) + address.encode()
+
+
+def pack_large(kind: int, size_bytes: int) -> bytes:
+    """Return the datagram that announces an attached memory file; kind is the LARGE of either direction."""
+    return _LARGE.pack(kind, size_bytes)
+
+
+def unpack_large(datagram: Buffer) -> int:
+    """Return the size of the attached memory file. Raises ProtocolError when it makes no sense."""
+    if len(datagram) != _LARGE.size:
+        raise ProtocolError("a LARGE datagram has the wrong length")
+    size = int(_LARGE.unpack_from(datagram)[1])
+    if not 0 < size <= MAX_FRAME_BYTES:
+        raise ProtocolError(f"a memory file of {size} bytes is not within 1..{MAX_FRAME_BYTES}")
+    return size
+
+
+# -- processor to agent --------------------------------------------------------------------------------------------
+
+
+def unpack_results(datagram: Buffer) -> Results:
+    """Read a RESULTS datagram; the payloads are a view into it. Raises ProtocolError."""
+    view = memoryview(datagram)
+    if len(view) < RESULTS.size:
+        raise ProtocolError("a RESULTS datagram is too short for its head")
+    _, count, batch, payload_bytes = RESULTS.unpack_from(view)
+    rows_end = RESULTS.size + count * RESULT.size
+    if len(view) != rows_end + payload_bytes:
+        raise ProtocolError("the lengths of a RESULTS datagram do not add up")
+    return results_of(batch, view[RESULTS.size : rows_end], view[rows_end:])
+
+
+def results_of(batch: int, rows: memoryview, payloads: memoryview) -> Results:
+    """Read packed rows and check them against their payloads' length. Raises ProtocolError."""
+    unpacked: list[ResultRow] = list(RESULT.iter_unpack(rows))
+    if sum(row[7] for row in unpacked) != len(payloads):
+        raise ProtocolError("the payload lengths of results do not add up")
+    return Results(batch, unpacked, payloads)
+
+
+def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[Buffer]) -> bytes:
+    """Return a RESULTS datagram as one piece of bytes."""
+    size = sum(map(len, payloads))
+    head = RESULTS.pack(ToAgent.RESULTS, len(rows), batch, size)
+    return b"".join((head, *(RESULT.pack(*row) for row in rows), *payloads))
+
+
+def skip_rows(results: Results, count: int) -> Results:
+    """Return the batch without its first rows and their payloads."""
+    offset = sum(row[7] for row in results.rows[:count])
+    return Results(results.batch, results.rows[count:], results.payloads[offset:])
+
+
+def pack_channel(peer: bytes) -> bytes:
+    return bytes((ToAgent.CHANNEL,)) + peer
+
+
+def unpack_channel(datagram: Buffer) -> bytes:
+    """Return the nested client's peer id. Raises ProtocolError."""
+    if len(datagram) != 1 + PEER_ID_BYTES:
+        raise ProtocolError("a CHANNEL datagram has the wrong length")
+    return bytes(datagram[1:])
+
+
+def pack_output(task: bytes) -> bytes:
+    return bytes((ToAgent.OUTPUT,)) + task
+
+
+def unpack_output(datagram: Buffer) -> bytes:
+    """Return the id of the task whose output comes through the attached pipes. Raises ProtocolError."""
+    if len(datagram) != 1 + ID_BYTES:
+        raise ProtocolError("an OUTPUT datagram has the wrong length")
+    return bytes(datagram[1:])
+
+
+# -- nested channels: a stream of bodies ---------------------------------------------------------------------------
+
+_BODY = struct.Struct("<I")
+BODY_HEAD_BYTES = _BODY.size
+
+
+def pack_body_head(size_bytes: int) -> bytes:
+    """Return what precedes a body of this size on a nested channel."""
+    return _BODY.pack(size_bytes)
+
+
+class BodyReader:
+    """Cuts a stream into bodies, each behind its length (u32, little endian)."""
+
+    __slots__ = ("_buffer", "_limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._buffer = bytearray()
+        self._limit_bytes = limit_bytes
+
+    def feed(self, piece: Buffer) -> Iterator[bytes]:
+        """Yield the bodies that are whole now. Raises ProtocolError when one would be above the limit."""
+        buffer = self._buffer
+        buffer += piece
+        at = 0
+        while len(buffer) - at >= _BODY.size:
+            (size,) = _BODY.unpack_from(buffer, at)
+            if size > self._limit_bytes:
+                raise ProtocolError(f"a message of {size} bytes is above the limit of {self._limit_bytes}")
+            end = at + _BODY.size + size
+            if len(buffer) < end:
+                break
+            yield bytes(memoryview(buffer)[at + _BODY.size : end])
+            at = end
+        if at:
+            del buffer[:at]

@@ -1,0 +1,42 @@
+"""What the agent's core can do to processors. The shell does it with sockets and signals, tests with a fake."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from scaler.worker.frames import Results
+from scaler.worker.page import Glance
+
+
+class Hands(Protocol):
+    """Every processor is named by its number. None of this waits, and none of it fails because a processor is gone."""
+
+    def spawn(self, number: int) -> None:
+        """Begin to make a processor."""
+
+    def say(self, number: int, datagram: bytes) -> bool:
+        """Put a datagram at the end of what the processor will read. False: there is no room for it now."""
+
+    def take_back(self, number: int) -> int:
+        """Take all tasks that the processor has not read; from now on it finds none. Returns how many."""
+
+    def collect(self, number: int) -> list[tuple[Results, bool]]:
+        """Return the results that have come, and those that lie in the page; True with those that were sent."""
+
+    def glance(self, number: int) -> Glance:
+        """Tell what the processor does at this moment."""
+
+    def kill(self, number: int) -> None:
+        """End the processor at once; its exit will be reported."""
+
+    def end(self, number: int) -> None:
+        """Have an idle processor end; its exit will be reported."""
+
+    def grant(self, number: int) -> None:
+        """Tell a processor that waits for a slot that it has one."""
+
+    def pause(self, number: int, paused: bool) -> None:
+        """Stop or continue the whole process."""
+
+    def release(self, number: int) -> None:
+        """Free what belongs to a processor that has exited."""

@@ -1,0 +1,194 @@
+"""The nursery: a small process that makes processors by forking itself, in milliseconds.
+
+The agent forks it before it has any thread. The nursery imports what every processor needs, never starts a thread, and
+waits for orders on a socket. Each processor leads a process group of its own, so what user code started ends with it.
+When the agent is gone, the kernel kills the nursery; when the nursery is gone, the kernel kills its processors.
+
+Orders (agent to nursery): the processor's number, with four descriptors: task socket, result socket, page, last words.
+Reports (nursery to agent): `SPAWNED` with a pid and a pidfd, `EXITED` with a return code as in `subprocess`.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaler.processes import end_with_parent
+
+_ORDER = struct.Struct("<I")
+_REPORT = struct.Struct("<BIi")
+_SPAWNED = 1
+_EXITED = 2
+_FDS_PER_ORDER = 4
+_FD_BYTES = array.array("i").itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorSettings:
+    """What a processor takes from the worker's configuration."""
+
+    garbage_collect_interval_seconds: float
+    trim_memory_threshold_bytes: int
+    preload: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """pidfd: a descriptor that names the process for sure; it belongs to the reader."""
+
+    number: int
+    pid: int
+    pidfd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """returncode: as in `subprocess`, minus the signal for a killed process."""
+
+    number: int
+    returncode: int
+
+
+class Nursery:
+    """The agent's end."""
+
+    def __init__(self, pid: int, end: socket.socket) -> None:
+        self.pid = pid
+        self._socket = end
+        end.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def spawn(self, number: int, descriptors: tuple[int, int, int, int]) -> None:
+        """Order a processor. Raises OSError when the nursery is gone or does not keep up."""
+        socket.send_fds(self._socket, [_ORDER.pack(number)], list(descriptors))
+
+    def reports(self) -> list[Spawned | Exited] | None:
+        """Return what has happened; None when the nursery is gone."""
+        found: list[Spawned | Exited] = []
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._socket, _REPORT.size, 1)
+            except BlockingIOError:
+                return found
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            kind, number, value = _REPORT.unpack(data)
+            if kind == _SPAWNED:
+                found.append(Spawned(number, value, descriptors[0]))
+            else:
+                found.append(Exited(number, value))
+
+    def close(self) -> None:
+        """End the nursery and all its processors, and wait until it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        self._socket.close()
+
+
+def start_nursery(settings: ProcessorSettings) -> Nursery:
+    """Fork the nursery. Call it from the main thread, before there is any other thread."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agent_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return Nursery(pid, ours)
+    code = 1
+    try:
+        ours.close()
+        end_with_parent(signal.SIGKILL, agent_pid)
+        code = _tend(theirs, settings)
+    except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # Neither the agent's exit hooks nor its stack are ours.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
+    """Run the nursery until the agent closes its socket. In a new processor: run that, and return its exit code."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    _close_all_but(orders.fileno())
+    from scaler.worker.processor import run_processor  # noqa: PLC0415 (imported here, so that the agent need not)
+
+    gc.collect()
+    gc.freeze()  # what was imported is shared by all processors, as long as nobody writes to it
+    poll = select.poll()
+    poll.register(orders, select.POLLIN)
+    children: dict[int, tuple[int, int]] = {}
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor in children:
+                poll.unregister(descriptor)
+                number, pid = children.pop(descriptor)
+                os.close(descriptor)
+                orders.send(_REPORT.pack(_EXITED, number, _reap(pid)))
+                continue
+            data, descriptors, _, _ = socket.recv_fds(orders, _ORDER.size, _FDS_PER_ORDER)
+            if not data:
+                return 0
+            (number,) = _ORDER.unpack(data)
+            pid = os.fork()
+            if not pid:
+                orders.close()
+                for pidfd in children:
+                    os.close(pidfd)
+                return _be_born(run_processor, descriptors, settings)
+            for each in descriptors:
+                os.close(each)
+            pidfd = os.pidfd_open(pid)
+            children[pidfd] = (number, pid)
+            poll.register(pidfd, select.POLLIN)
+            socket.send_fds(orders, [_REPORT.pack(_SPAWNED, number, pid)], [pidfd])
+
+
+def _be_born(
+    run_processor: Callable[[int, int, int, int, ProcessorSettings], int],
+    descriptors: list[int],
+    settings: ProcessorSettings,
+) -> int:
+    end_with_parent(signal.SIGKILL, os.getppid())
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    task, result, page, words = descriptors
+    return run_processor(task, result, page, words, settings)
+
+
+def _reap(pid: int) -> int:
+    """Collect an ended processor. Its group goes first: as long as it is not collected its number is not used again."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _close_all_but(kept: int) -> None:
+    """Close what the agent had open: nobody may wait for an end of file that this process holds back."""
+    for name in [entry.name for entry in Path("/proc/self/fd").iterdir()]:
+        descriptor = int(name)
+        if descriptor > 2 and descriptor != kept:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)

@@ -1,0 +1,150 @@
+"""The page that a processor shares with its agent: what it runs since when, and results that are not sent yet.
+
+Words (u64, little endian): tasks begun since birth, when the last of them began (monotonic nanoseconds), tasks
+finished, number of the current batch of results, rows in it. Behind them lie the rows and the payloads of the current
+batch. Only the processor writes; each word is written whole, and last among what it announces.
+
+So the agent knows at any time what runs, and can take results that wait behind a task that turned out long, or that
+a dead processor left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import NamedTuple
+
+from scaler.worker.frames import RESULT, RESULTS, ResultRow, Results, ToAgent, results_of
+
+MAX_ROWS = 256
+MAX_PAYLOAD_BYTES = 48 * 1024
+_WORDS_BYTES = 64
+_PAYLOADS_AT = _WORDS_BYTES + MAX_ROWS * RESULT.size
+PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
+
+_BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS = range(5)
+
+
+class Glance(NamedTuple):
+    """begun, finished: tasks since the processor's birth; begun_at: seconds on the monotonic clock."""
+
+    begun: int
+    begun_at: float
+    finished: int
+
+
+def make_page() -> int:
+    """Return the descriptor of a new page, for both sides to map."""
+    descriptor = os.memfd_create("scaler-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, PAGE_BYTES)
+    # User code shares this page: were it cut short, the agent would crash at its next look.
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return descriptor
+
+
+class PageReader:
+    """The agent's side."""
+
+    __slots__ = ("_map", "_view", "_words")
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, PAGE_BYTES, prot=mmap.PROT_READ)
+        self._view = memoryview(self._map)
+        self._words = self._view[:_WORDS_BYTES].cast("Q")
+
+    def glance(self) -> Glance:
+        words = self._words
+        return Glance(words[_BEGUN], words[_BEGUN_AT] / 1e9, words[_FINISHED])
+
+    def unsent(self) -> Results | None:
+        """Return a copy of the results that are not sent yet; None when there are none, or while they are being sent.
+
+        Raises ProtocolError when the page makes no sense.
+        """
+        words = self._words
+        batch = words[_BATCH]
+        rows = min(words[_ROWS], MAX_ROWS)
+        if not rows:
+            return None
+        packed = bytes(self._view[_WORDS_BYTES : _WORDS_BYTES + rows * RESULT.size])
+        payload_bytes = sum(row[7] for row in RESULT.iter_unpack(packed))
+        payloads = bytes(self._view[_PAYLOADS_AT : _PAYLOADS_AT + min(payload_bytes, MAX_PAYLOAD_BYTES)])
+        if words[_BATCH] != batch or words[_ROWS] < rows:
+            return None
+        return results_of(batch, memoryview(packed), memoryview(payloads))
+
+    def close(self) -> None:
+        self._words.release()
+        self._view.release()
+        self._map.close()
+
+
+class PageWriter:
+    """The processor's side. Writes are ordered so that what a word announces is there before the word is."""
+
+    __slots__ = ("_at", "_begun", "_finished", "_map", "_rows", "_view", "_words", "batch")
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, PAGE_BYTES)
+        self._view = memoryview(self._map)
+        self._words = self._view[:_WORDS_BYTES].cast("Q")
+        self._begun = 0
+        self._finished = 0
+        self._rows = 0
+        self._at = 0
+        self.batch = 0
+
+    @property
+    def rows(self) -> int:
+        """Results that wait to be sent."""
+        return self._rows
+
+    def begin(self, now_ns: int) -> None:
+        self._words[_BEGUN_AT] = now_ns
+        self._begun += 1
+        self._words[_BEGUN] = self._begun
+
+    def finish(self) -> None:
+        """Count the running task as finished, its result having left by another way than this page."""
+        self._finished += 1
+        self._words[_FINISHED] = self._finished
+
+    def fits(self, payload_bytes: int) -> bool:
+        return self._rows < MAX_ROWS and self._at + payload_bytes <= MAX_PAYLOAD_BYTES
+
+    def append(self, row: ResultRow, payload: bytes) -> None:
+        """Add the running task's result to the current batch; it must fit."""
+        rows = self._rows
+        at = self._at
+        end = at + len(payload)
+        RESULT.pack_into(self._view, _WORDS_BYTES + rows * RESULT.size, *row)
+        self._view[_PAYLOADS_AT + at : _PAYLOADS_AT + end] = payload
+        self._at = end
+        self._rows = rows = rows + 1
+        self._finished += 1
+        words = self._words
+        words[_ROWS] = rows
+        words[_FINISHED] = self._finished
+
+    def datagram(self) -> list[bytes | memoryview]:
+        """Return the pieces of the RESULTS datagram of the current batch."""
+        return [
+            RESULTS.pack(ToAgent.RESULTS, self._rows, self.batch, self._at),
+            self._view[_WORDS_BYTES : _WORDS_BYTES + self._rows * RESULT.size],
+            self._view[_PAYLOADS_AT : _PAYLOADS_AT + self._at],
+        ]
+
+    def sent(self) -> None:
+        """Begin the next batch."""
+        words = self._words
+        words[_ROWS] = 0
+        self._rows = 0
+        self._at = 0
+        self.next_batch()
+
+    def next_batch(self) -> int:
+        """Take a number for a batch of its own."""
+        self.batch = (self.batch + 1) & 0xFFFFFFFF
+        self._words[_BATCH] = self.batch
+        return self.batch

@@ -1,0 +1,295 @@
+"""The processor: one process that runs user code, one task after the other, on its main thread.
+
+It reads datagrams from its task socket and answers with results; see `frames.py`. Nothing that a task raises ends it.
+It ends when the agent says so or when user code ends it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import faulthandler
+import importlib
+import os
+import pickle
+import select
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from scaler.config.preload import parse_preload
+from scaler.errors import ObjectLostError, ProtocolError, RemoteError
+from scaler.ids import new_peer_id, result_id
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Role
+from scaler.serialization import dump_exception, dump_value, load_arguments, size_of, to_payload
+from scaler.worker import context
+from scaler.worker.capture import CapturedOutput, Meter
+from scaler.worker.frames import (
+    LARGE_DATAGRAM_BYTES,
+    MAX_ATTACHED_FDS,
+    TASK,
+    ToAgent,
+    ToProcessor,
+    unpack_definition,
+    unpack_forget,
+    unpack_inputs,
+    unpack_large,
+    unpack_spec,
+)
+from scaler.worker.nursery import ProcessorSettings
+from scaler.worker.page import PageWriter
+from scaler.worker.results import ResultWriter
+from scaler.worker.upkeep import Upkeep
+from scaler.worker.values import Objects, Prepared, Shelf, Storage
+
+FLUSH_NS = 1_000_000
+"""Results wait at most so long for others, unless a task runs; and not at all for a task that takes as long."""
+MAX_EXCEPTION_BYTES = 1024 * 1024
+"""A larger exception arrives as its type and text only."""
+_WEIGHT = 0.25
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_ATTACHED_FDS * array.array("i").itemsize)
+_NONE_PAYLOAD = pickle.dumps(None, 5)
+_PICKLE = 0x80
+
+
+def run_processor(task_fd: int, result_fd: int, page_fd: int, words_fd: int, settings: ProcessorSettings) -> int:
+    """Be a processor until the agent says END. Returns the exit code of the process."""
+    faulthandler.enable(words_fd, all_threads=False)
+    tasks = socket.socket(fileno=task_fd)
+    results = socket.socket(fileno=result_fd)
+    page = PageWriter(page_fd)
+    os.close(page_fd)
+    if settings.preload is not None:
+        try:
+            _preload(settings.preload)
+        except BaseException:  # noqa: BLE001 (whatever the operator's hook raises is what the agent must say)
+            text = f"preload {settings.preload} failed:\n{traceback.format_exc(limit=-20)}"
+            results.send(bytes((ToAgent.FAILED,)) + text.encode("utf-8", "replace")[: LARGE_DATAGRAM_BYTES - 1])
+            return 1
+    results.send(bytes((ToAgent.READY,)))
+    _Processor(tasks, results, page, settings).loop()
+    with contextlib.suppress(ValueError, OSError):
+        sys.stdout.flush()
+    return 0
+
+
+def _preload(text: str) -> None:
+    call = parse_preload(text)
+    function = getattr(importlib.import_module(call.module), call.function)
+    function(*call.args, **call.kwargs)
+
+
+def _connect(address: str) -> Storage:
+    from scaler.object_storage.client import BlockingStorage  # noqa: PLC0415 (most processors never need it)
+
+    storage: Storage = BlockingStorage(address, new_peer_id(), Role.WORKER)
+    return storage
+
+
+class _Processor:
+    def __init__(
+        self, tasks: socket.socket, results: socket.socket, page: PageWriter, settings: ProcessorSettings
+    ) -> None:
+        self._tasks = tasks
+        self._control = results
+        self._page = page
+        self._results = ResultWriter(page, results)
+        self._objects = Objects(_connect)
+        self._shelf = Shelf(self._objects)
+        self._context = context.ProcessorContext(results, self._results)
+        self._upkeep = Upkeep(
+            settings.garbage_collect_interval_seconds,
+            settings.trim_memory_threshold_bytes,
+            self._objects.clear,
+            time.monotonic_ns(),
+        )
+        self._poll = select.poll()
+        self._poll.register(tasks, select.POLLIN)
+        context.enter(self._context)
+
+    def loop(self) -> None:
+        """Work until the agent says END."""
+        read = self._tasks.recvmsg
+        task_kind = ToProcessor.TASK.value
+        run = self._run
+        while True:
+            try:
+                datagram, attached, _, _ = read(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._results.flush()
+                datagram, attached = self._wait()
+            if attached:
+                datagram = _read_large(datagram, attached)
+            if not datagram:
+                return
+            if datagram[0] == task_kind:
+                run(datagram)
+            elif not self._told(datagram):
+                return
+
+    def _wait(self) -> tuple[bytes, list[tuple[int, int, bytes]]]:
+        """Wait for a datagram, and look after memory meanwhile."""
+        pause = self._upkeep.pause_ms(time.monotonic_ns())
+        if pause is not None and not self._poll.poll(pause):
+            self._upkeep.idle(time.monotonic_ns())
+        datagram, attached, _, _ = self._tasks.recvmsg(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES)
+        return datagram, attached
+
+    def _told(self, datagram: bytes) -> bool:
+        """Take in anything but a task. Returns False at the end."""
+        match ToProcessor(datagram[0]):
+            case ToProcessor.SPEC:
+                self._shelf.add(unpack_spec(datagram))
+            case ToProcessor.DEFINITION:
+                self._shelf.define(*unpack_definition(datagram))
+            case ToProcessor.FORGET:
+                self._shelf.forget(*unpack_forget(datagram))
+            case ToProcessor.STORAGE:
+                address = datagram[1:].decode()
+                self._objects.move(address)
+                self._context.object_storage_address = address
+            case ToProcessor.END:
+                return False
+            case ToProcessor.TASK | ToProcessor.LARGE:
+                raise ProtocolError("a LARGE datagram came without its memory file")
+        return True
+
+    def _run(self, datagram: bytes) -> None:
+        """Run one task, and add its result."""
+        _, attempt, number, task, length, count = TASK.unpack_from(datagram)
+        prepared = self._shelf.specs[number]
+        results = self._results
+        began_ns = time.monotonic_ns()
+        if results.oldest_ns and (
+            began_ns - results.oldest_ns >= FLUSH_NS
+            or not 0 < prepared.mean_ns < FLUSH_NS
+            or prepared.once
+        ):  # fmt: skip
+            results.flush()
+        self._page.begin(began_ns)
+        self._context.begin_task(task)
+        cpu_us = peak_bytes = 0
+        try:
+            if prepared.profiling or prepared.stream_output:
+                with contextlib.ExitStack() as stack:
+                    if prepared.stream_output:
+                        stack.enter_context(CapturedOutput(self._control, task))
+                    meter = stack.enter_context(Meter()) if prepared.profiling else None
+                    try:
+                        value = self._call(prepared, datagram, length, count)
+                    finally:
+                        stack.close()
+                        if meter is not None:
+                            cpu_us, peak_bytes = meter.cpu_us, meter.peak_bytes
+            else:
+                value = self._call(prepared, datagram, length, count)
+            ended_ns = time.monotonic_ns()
+            outcome = 0
+            payload = _NONE_PAYLOAD if value is None and prepared.serializer is None else b""
+            if not payload:
+                parts = dump_value(value, prepared.serializer)
+                del value
+                if size_of(parts) <= INLINE_LIMIT_BYTES:
+                    payload = to_payload(parts)
+                else:
+                    payload = self._objects.put(result_id(task, attempt), parts)
+                    del parts
+        except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
+            ended_ns = time.monotonic_ns()
+            outcome, payload = self._failure(prepared, error)
+        duration_ns = ended_ns - began_ns
+        self._context.end_task()
+        mean_ns = prepared.mean_ns
+        prepared.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
+        results.add(
+            (
+                task,
+                attempt,
+                outcome,
+                prepared.profiling,
+                min(duration_ns // 1000, 0xFFFFFFFF),
+                cpu_us,
+                peak_bytes,
+                len(payload),
+            ),
+            payload,
+            ended_ns,
+        )
+        if prepared.once or prepared.stream_output:
+            results.flush()
+        self._upkeep.after_task(ended_ns)
+
+    def _call(self, prepared: Prepared, datagram: bytes, length: int, count: int) -> Any:
+        function = prepared.function
+        if function is None:
+            function = self._shelf.prepare(prepared)
+        payload = memoryview(datagram)[TASK.size : TASK.size + length]
+        if not count and prepared.serializer is None and length and payload[0] == _PICKLE:
+            # The common case without detours: no references, and the arguments are one pickle.
+            try:
+                arguments = pickle.loads(payload)  # noqa: S301 (running users' code is what a processor is for)
+            except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
+                arguments = None
+            if type(arguments) is tuple:
+                return function(*arguments)
+        inputs = self._shelf.inputs(unpack_inputs(datagram, TASK.size + length, count), prepared.serializer)
+        args, kwargs = load_arguments(self._objects.parts(payload), inputs, prepared.serializer)
+        return function(*args, **kwargs)
+
+    def _failure(self, prepared: Prepared, error: BaseException) -> tuple[int, bytes]:
+        """Turn what a task raised into an outcome and a payload."""
+        if isinstance(error, ObjectLostError) and not _raised_by_user(error):
+            return Outcome.OBJECT_LOST, str(error).encode("utf-8", "replace")
+        outcome = Outcome.EXCEPTION
+        try:
+            if self._shelf.is_to_retry(prepared, error):
+                outcome = Outcome.EXCEPTION_TO_RETRY
+            text = _traceback_text(error)
+            payload = dump_exception(error, text)
+            if len(payload) > MAX_EXCEPTION_BYTES:
+                payload = dump_exception(_shortened(error), text)
+        except BaseException as second:  # noqa: BLE001 (user code runs in here too: __reduce__, __str__, ...)
+            shown = RemoteError(type(error).__name__, f"it cannot be reported ({type(second).__name__})")
+            payload = dump_exception(shown, "")
+        finally:
+            error.__traceback__ = None  # its frames hold the task's values
+        return outcome, payload
+
+
+def _traceback_text(error: BaseException) -> str:
+    """Return the traceback as text, from where user code begins."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _raised_by_user(error: BaseException) -> bool:
+    """Tell whether an error came out of a task's function, and not from what was needed to call it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace is not None and not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("scaler.")
+
+
+def _shortened(error: BaseException) -> RemoteError:
+    text = f"{str(error)[:10_000]} (the exception itself is larger than {MAX_EXCEPTION_BYTES} bytes: "
+    return RemoteError(type(error).__name__, text + "MAX_EXCEPTION_BYTES)")
+
+
+def _read_large(datagram: bytes, attached: list[tuple[int, int, bytes]]) -> bytes:
+    """Read the memory file that came with a LARGE datagram."""
+    descriptors = array.array("i")
+    for _, _, data in attached:
+        descriptors.frombytes(data)
+    size = unpack_large(datagram)
+    try:
+        whole = os.pread(descriptors[0], size, 0)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    if len(whole) != size:
+        raise ProtocolError("a memory file is shorter than announced")
+    return whole

@@ -1,0 +1,185 @@
+"""What a processor's tasks need from elsewhere: stored objects, and the functions and serializers they are run with."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from scaler.errors import ObjectLostError
+from scaler.ids import show
+from scaler.protocol.messages import is_stored, stored_reference
+from scaler.serialization import (
+    Serializer,
+    load_function,
+    load_retry_on,
+    load_serializer,
+    load_value,
+    parts_of,
+    size_of,
+)
+from scaler.worker.frames import Buffer, SpecFlag, SpecFrame
+
+FETCH_SECONDS = 10.0
+"""How long a task waits for an object that the storage does not have; then it is lost."""
+CACHE_BYTES = 256 * 1024 * 1024
+MAX_LOADED = 1024
+"""Functions and serializers that a processor keeps loaded."""
+
+
+class Storage(Protocol):
+    """What a processor needs of the object storage: `object_storage.client.BlockingStorage` is one."""
+
+    def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
+
+    def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]: ...
+
+    def close(self) -> None: ...
+
+
+class Objects:
+    """Stored objects, the last used ones cached. The storage is connected to when it is first needed."""
+
+    def __init__(self, connect: Callable[[str], Storage], cache_bytes: int = CACHE_BYTES) -> None:
+        self._connect = connect
+        self._storage: Storage | None = None
+        self._cache: OrderedDict[bytes, list[memoryview]] = OrderedDict()
+        self._cached_bytes = 0
+        self._limit_bytes = cache_bytes
+        self.address = ""
+
+    def move(self, address: str) -> None:
+        """Use the storage at this address from now on."""
+        if self._storage is not None and address != self.address:
+            self._storage.close()
+            self._storage = None
+        self.address = address
+
+    def parts(self, payload: Buffer) -> Sequence[memoryview]:
+        """Return the parts behind a payload, stored or inline. Raises ObjectLostError."""
+        if not is_stored(payload):  # type: ignore[arg-type]
+            return parts_of(payload)
+        identifier = bytes(payload[1:17])
+        found = self._cache.get(identifier)
+        if found is not None:
+            self._cache.move_to_end(identifier)
+            return found
+        found = self._open().get(identifier, FETCH_SECONDS)
+        size = size_of(found)
+        if size <= self._limit_bytes:
+            self._cache[identifier] = found
+            self._cached_bytes += size
+            while self._cached_bytes > self._limit_bytes:
+                self._cached_bytes -= size_of(self._cache.popitem(last=False)[1])
+        return found
+
+    def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
+        """Store an object and return the payload that points to it. Raises what the storage's client raises."""
+        self._open().put(identifier, parts)
+        return stored_reference(identifier, size_of(parts))
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        self._cache.clear()
+        self._cached_bytes = 0
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cached_bytes
+
+    def _open(self) -> Storage:
+        if self._storage is None:
+            if not self.address:
+                raise ObjectLostError("this worker knows no object storage: neither was one set, nor does its "
+                                      "scheduler advertise one")  # fmt: skip
+            self._storage = self._connect(self.address)
+        return self._storage
+
+
+class Prepared:
+    """A spec with its function loaded, when it is first needed."""
+
+    __slots__ = ("function", "mean_ns", "once", "profiling", "retry_on", "serializer", "spec", "stream_output")
+
+    def __init__(self, spec: SpecFrame) -> None:
+        self.spec = spec
+        self.profiling = bool(spec.flags & SpecFlag.PROFILING)
+        self.stream_output = bool(spec.flags & SpecFlag.STREAM_OUTPUT)
+        self.once = bool(spec.flags & SpecFlag.ONCE)
+        self.mean_ns = 0.0
+        """How long its tasks take, a moving mean; 0: not known."""
+        self.function: Callable[..., Any] | None = None
+        self.serializer: Serializer | None = None
+        self.retry_on: tuple[type[BaseException], ...] | None = None
+
+
+class Shelf:
+    """The specs and definitions that the agent has said; functions stay loaded while they are in use."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._definitions: dict[bytes, bytes] = {}
+        self._functions: OrderedDict[tuple[bytes, bytes], Callable[..., Any]] = OrderedDict()
+        self._serializers: dict[bytes, Serializer] = {}
+        self.specs: dict[int, Prepared] = {}
+
+    def define(self, identifier: bytes, payload: bytes) -> None:
+        self._definitions[identifier] = payload
+
+    def add(self, spec: SpecFrame) -> None:
+        self.specs[spec.number] = Prepared(spec)
+
+    def forget(self, definitions: Sequence[bytes], specs: Sequence[int]) -> None:
+        for number in specs:
+            self.specs.pop(number, None)
+        for identifier in definitions:
+            self._definitions.pop(identifier, None)
+            self._serializers.pop(identifier, None)
+            for key in [key for key in self._functions if identifier in key]:
+                del self._functions[key]
+
+    def prepare(self, prepared: Prepared) -> Callable[..., Any]:
+        """Load a spec's function and serializer. Raises SerializationError or ObjectLostError."""
+        spec = prepared.spec
+        if spec.serializer:
+            prepared.serializer = self._serializer(spec.serializer)
+        key = (spec.function, spec.serializer)
+        function = self._functions.get(key)
+        if function is None:
+            function = load_function(self._parts(spec.function), prepared.serializer)
+            self._functions[key] = function
+            if len(self._functions) > MAX_LOADED:
+                self._functions.popitem(last=False)
+        else:
+            self._functions.move_to_end(key)
+        prepared.function = function
+        return function
+
+    def is_to_retry(self, prepared: Prepared, error: BaseException) -> bool:
+        """Tell whether the user asked to run the task again after such an error. Raises SerializationError."""
+        if not prepared.spec.retry_on:
+            return False
+        if prepared.retry_on is None:
+            prepared.retry_on = load_retry_on(prepared.spec.retry_on)
+        return isinstance(error, prepared.retry_on)
+
+    def inputs(self, payloads: Sequence[Buffer], serializer: Serializer | None) -> Callable[[int], Any]:
+        """Return what gives the value of each input of a task, by its place."""
+
+        def value(index: int) -> Any:
+            return load_value(self._objects.parts(payloads[index]), serializer, f"input {index}")
+
+        return value
+
+    def _serializer(self, identifier: bytes) -> Serializer:
+        serializer = self._serializers.get(identifier)
+        if serializer is None:
+            serializer = self._serializers[identifier] = load_serializer(self._parts(identifier))
+        return serializer
+
+    def _parts(self, identifier: bytes) -> Sequence[memoryview]:
+        try:
+            payload = self._definitions[identifier]
+        except KeyError:
+            raise ObjectLostError(f"definition {show(identifier)} is not known to the processor") from None
+        return self._objects.parts(payload)

@@ -1,0 +1,505 @@
+"""The agent's core, told as stories."""
+
+from __future__ import annotations
+
+from worker_fakes import FakeHands
+
+from scaler.protocol.messages import (
+    Done,
+    Message,
+    Outcome,
+    Recall,
+    Returned,
+    Run,
+    RunGroup,
+    Spec,
+    Suspended,
+    Undefine,
+    Welcome,
+)
+from scaler.worker.core import AgentCore, Settings
+from scaler.worker.frames import ToProcessor
+
+FUNCTION = b"f" * 16
+LEASE = 60.0
+
+
+def task_id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+class Story:
+    """A core, its fake processors, and what it has said; time moves when a test says so."""
+
+    def __init__(self, slots: int = 1, queue_size: int = 1000, timeout: float = 0.0, death: float = 300.0) -> None:
+        self.hands = FakeHands()
+        self.now = 100.0
+        settings = Settings(slots, queue_size, timeout, death, hard_suspend=False)
+        self.core = AgentCore(settings, self.hands, self.now)
+        self.said: list[Message] = []
+        self.core.settle(self.now)
+        for number in self.hands.processors:
+            self.core.started(number)
+        self.core.welcomed(Welcome(False, 1, LEASE, 2.0), "", self.now)
+        self.settle()
+
+    def run(self, *numbers: int, attempt: int = 1, **spec: object) -> None:
+        group = RunGroup(
+            Spec(FUNCTION, **spec),  # type: ignore[arg-type]
+            [task_id(number) for number in numbers],
+            [attempt] * len(numbers),
+            [b"x"] * len(numbers),
+        )
+        self.core.run(Run([(FUNCTION, b"code")], [group]), self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        self.core.settle(self.now)
+        for number in self.hands.processors:
+            if number in self.core.pool.processors:
+                self.core.started(number)
+        self.core.settle(self.now)
+        self.core.check()
+        self.said.extend(self.core.outbox.take_messages())
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.core.tick(self.now)
+        self.settle()
+
+    def work(self, number: int = 1, count: int = 1, duration_us: int = 1000) -> None:
+        """Let a processor do tasks and send their results."""
+        processor = self.hands[number]
+        for _ in range(count):
+            processor.begin(self.now)
+            processor.finish(duration_us=duration_us)
+        self.core.results(number, processor.flush(), True, self.now)
+        self.settle()
+
+    def die(self, number: int = 1, how: str = "killed by signal 9 (SIGKILL)") -> None:
+        self.core.exited(number, how, self.now)
+        self.settle()
+
+    def recall(self, *numbers: int, kill: bool, attempt: int = 1) -> None:
+        self.core.recall(Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill), self.now)
+        self.settle()
+
+    def done(self) -> dict[int, Outcome]:
+        return {
+            int.from_bytes(identifier, "big"): Outcome(outcome)
+            for message in self.said
+            if isinstance(message, Done)
+            for identifier, outcome in zip(message.ids, message.outcomes, strict=True)
+        }
+
+    def returned(self, started: bool = False) -> list[int]:
+        return [
+            int.from_bytes(identifier, "big")
+            for message in self.said
+            if isinstance(message, Returned)
+            for identifier, flag in zip(message.ids, message.started, strict=True)
+            if flag is started
+        ]
+
+    def fed(self, number: int = 1) -> list[int]:
+        return [int.from_bytes(identifier, "big") for identifier in self.hands[number].tasks()]
+
+
+def test_a_definition_and_a_spec_come_before_the_first_task_and_only_once() -> None:
+    story = Story()
+    story.run(1)
+    story.run(2)
+    kinds = [datagram[0] for datagram in story.hands[1].unread]
+    assert kinds == [ToProcessor.DEFINITION, ToProcessor.SPEC, ToProcessor.TASK, ToProcessor.TASK]
+
+
+def test_tasks_of_unknown_length_are_fed_one_ahead_and_the_rest_waits_here() -> None:
+    story = Story()
+    story.run(1, 2, 3, 4)
+    assert story.fed() == [1, 2]
+    assert story.core.queued == 3
+
+
+def test_short_tasks_are_fed_about_ten_milliseconds_ahead() -> None:
+    story = Story()
+    story.run(1)
+    story.work(duration_us=1000)
+    story.run(*range(2, 100))
+    assert 10 <= len(story.fed()) <= 12
+
+
+def test_results_of_one_turn_leave_in_one_message_and_in_order() -> None:
+    story = Story()
+    story.run(1)
+    story.work(duration_us=100)
+    story.run(*range(2, 50))
+    story.said.clear()
+    story.work(count=40)
+    (message,) = [message for message in story.said if isinstance(message, Done)]
+    assert message.ids == [task_id(number) for number in range(2, 42)]
+    assert message.payloads == [b"."] * 40
+    assert message.cpu_us == []
+
+
+def test_only_the_running_task_is_charged_for_a_death() -> None:
+    story = Story()
+    story.run(1, 2, 3)
+    story.hands[1].begin(story.now)
+    story.die()
+    assert story.done() == {1: Outcome.PROCESSOR_DIED}
+    assert story.fed(2) == [2, 3]
+    assert story.hands[1].released
+
+
+def test_a_death_names_signal_and_last_words() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.die(how="killed by signal 11 (SIGSEGV)\nin function f")
+    (message,) = [message for message in story.said if isinstance(message, Done)]
+    assert b"SIGSEGV" in message.payloads[0]
+    assert b"in function f" in message.payloads[0]
+
+
+def test_results_that_a_dead_processor_had_not_sent_still_count() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.hands[1].finish()
+    story.hands[1].begin(story.now)
+    story.die()
+    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.PROCESSOR_DIED}
+
+
+def test_a_task_that_was_read_but_not_begun_is_not_charged() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].unread.clear()
+    story.die()
+    assert story.done() == {}
+    assert story.fed(2) == [1]
+
+
+def test_results_behind_a_long_task_are_fetched_and_not_counted_twice() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.hands[1].finish()
+    story.hands[1].begin(story.now)
+    story.tick(0.02)
+    assert story.done() == {1: Outcome.SUCCESS}
+    story.hands[1].finish()
+    story.core.results(1, story.hands[1].flush(), True, story.now)
+    story.settle()
+    assert [message.ids for message in story.said if isinstance(message, Done)] == [[task_id(1)], [task_id(2)]]
+
+
+def test_a_recalled_task_that_waits_is_given_back() -> None:
+    story = Story()
+    story.run(1, 2, 3, 4)
+    story.hands[1].begin(story.now)
+    story.recall(2, 4, kill=True)
+    assert sorted(story.returned()) == [2, 4]
+    assert story.fed() == [3]
+    assert not story.hands[1].killed
+
+
+def test_a_running_task_is_killed_when_it_is_cancelled() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.recall(1, kill=True)
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {1: Outcome.CANCELLED}
+    assert story.fed(2) == [2]
+
+
+def test_a_result_that_came_before_the_kill_wins() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.hands[1].finish()
+    story.recall(1, kill=True)
+    assert not story.hands[1].killed
+    assert story.done() == {1: Outcome.SUCCESS}
+
+
+def test_a_running_task_that_is_recalled_gently_goes_on() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.recall(1, 2, kill=False)
+    assert story.returned(started=True) == [1]
+    assert story.returned(started=False) == [2]
+    assert not story.hands[1].killed
+
+
+def test_a_recall_of_an_earlier_attempt_touches_nothing() -> None:
+    story = Story()
+    story.run(1, attempt=2)
+    story.recall(1, kill=True, attempt=1)
+    assert story.fed() == [1]
+    assert story.returned() == []
+
+
+def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on() -> None:
+    story = Story()
+    story.run(1, 2, timeout_seconds=1.0)
+    story.hands[1].begin(story.now)
+    story.tick(0.9)
+    assert not story.hands[1].killed
+    assert story.core.wake_at <= story.now + 0.11
+    story.tick(0.11)
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {1: Outcome.TIMED_OUT}
+    assert story.fed(2) == [2]
+
+
+def test_the_smaller_of_two_time_limits_holds() -> None:
+    story = Story(timeout=0.5)
+    story.run(1, timeout_seconds=9.0)
+    story.hands[1].begin(story.now)
+    story.tick(0.51)
+    assert story.hands[1].killed
+
+
+def test_a_drained_worker_gives_back_what_waits_and_ends_when_the_rest_is_done() -> None:
+    story = Story()
+    story.run(1, 2, 3)
+    story.hands[1].begin(story.now)
+    story.core.drain("scale down")
+    story.settle()
+    assert story.returned() == [2, 3]
+    assert story.core.ending is None
+    story.run(4)
+    assert story.returned() == [2, 3, 4]
+    story.hands[1].finish()
+    story.core.results(1, story.hands[1].flush(), True, story.now)
+    story.settle()
+    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.core.ending is not None
+    assert story.core.ending.exit_code == 0
+
+
+def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace() -> None:
+    story = Story()
+    story.run(1)
+    story.run(2, retries=0)
+    story.hands[1].begin(story.now)
+    story.core.stop("SIGTERM", 5.0, story.now)
+    story.settle()
+    story.tick(5.1)
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {1: Outcome.NOT_STARTED}
+    assert story.core.ending is not None
+
+
+def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.core.blocked(1, story.now)
+    story.run(2, 3, 4)
+    assert story.fed(2) == [2, 3]
+    assert [message.suspended for message in story.said if isinstance(message, Suspended)] == [[True]]
+    story.hands[2].begin(story.now)
+    story.core.unblocked(1, story.now)
+    story.settle()
+    assert story.hands[1].granted == 0
+    assert story.fed(2) == []
+    story.hands[2].finish()
+    story.core.results(2, story.hands[2].flush(), True, story.now)
+    story.settle()
+    assert story.hands[1].granted == 1
+    assert [message.suspended for message in story.said if isinstance(message, Suspended)] == [[True], [False]]
+    story.hands[1].finish()
+    story.core.results(1, story.hands[1].flush(), True, story.now)
+    story.settle()
+    assert story.fed(1) == [3, 4]
+
+
+def test_what_waits_behind_a_task_that_blocks_is_not_stuck() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.core.blocked(1, story.now)
+    story.settle()
+    assert story.fed(1) == []
+    assert story.fed(2) == [2]
+
+
+def test_nested_tasks_deeper_than_the_slots_finish() -> None:
+    story = Story()
+    for depth in range(1, 21):
+        story.run(depth)
+        story.hands[depth].begin(story.now)
+        if depth < 20:
+            story.core.blocked(depth, story.now)
+    for depth in range(20, 0, -1):
+        if depth < 20:
+            story.core.unblocked(depth, story.now)
+            story.settle()
+            assert story.hands[depth].granted == 1
+        story.hands[depth].finish()
+        story.core.results(depth, story.hands[depth].flush(), True, story.now)
+        story.settle()
+    assert story.done() == dict.fromkeys(range(1, 21), Outcome.SUCCESS)
+
+
+def test_a_spare_processor_is_ended_after_a_while() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.core.blocked(1, story.now)
+    story.run(2)
+    story.work(2)
+    story.core.unblocked(1, story.now)
+    story.settle()
+    assert not story.hands[2].ended
+    story.tick(11.0)
+    assert story.hands[2].ended
+    assert not story.hands[1].ended
+
+
+def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
+    story = Story(slots=2)
+    story.run(1, 2, 3)
+    story.hands[1].begin(story.now)
+    story.hands[2].begin(story.now)
+    story.hands[2].finish()
+    behind = story.fed(1)
+    assert behind == [3]
+    story.core.results(2, story.hands[2].flush(), True, story.now)
+    story.settle()
+    story.tick(0.005)
+    assert story.fed(1) == [3]
+    story.tick(0.011)
+    assert story.fed(1) == []
+    assert story.fed(2) == [3]
+
+
+def test_a_full_socket_keeps_tasks_here_until_there_is_room() -> None:
+    story = Story()
+    story.hands[1].room = 3
+    story.run(1, 2)
+    assert story.fed() == [1]
+    story.hands[1].room = 100
+    story.work()
+    assert story.fed() == [2]
+
+
+def test_more_than_the_queue_holds_is_given_back() -> None:
+    story = Story(queue_size=2)
+    story.run(1, 2, 3, 4, 5)
+    assert story.returned() == [4, 5]
+
+
+def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_twice() -> None:
+    story = Story()
+    story.run(1, retries=0)
+    story.run(2)
+    story.hands[1].begin(story.now)
+    for _ in range(81):
+        story.tick(0.5)
+    assert story.fed() == []
+    assert not story.hands[1].killed
+    for _ in range(20):
+        story.tick(0.5)
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {1: Outcome.WORKER_LOST}
+    story.core.heard(story.now)
+    story.settle()
+    assert story.fed(2) == [2]
+
+
+def test_a_worker_that_hears_nothing_ends_at_its_death_timeout() -> None:
+    story = Story(death=30.0)
+    for _ in range(61):
+        story.tick(0.5)
+    assert story.core.ending is not None
+    assert story.core.ending.exit_code == 1
+    assert "death_timeout_seconds" in story.core.ending.text
+
+
+def test_an_agent_that_stalled_hears_before_it_judges() -> None:
+    story = Story(death=30.0)
+    story.run(1, retries=0)
+    story.hands[1].begin(story.now)
+    story.tick(1000.0)
+    assert story.core.ending is None
+    assert not story.hands[1].killed
+
+
+def test_a_forgotten_worker_starts_afresh() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.core.welcomed(Welcome(False, 2, LEASE, 2.0), "", story.now)
+    story.settle()
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {}
+    assert story.returned() == []
+    story.run(1)
+    assert story.fed(2) == [1]
+
+
+def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again() -> None:
+    story = Story()
+    story.run(1)
+    story.work()
+    story.core.undefine(Undefine([FUNCTION]))
+    assert [datagram[0] for datagram in story.hands[1].unread] == [ToProcessor.FORGET]
+    story.run(2)
+    kinds = [datagram[0] for datagram in story.hands[1].unread]
+    assert kinds == [ToProcessor.FORGET, ToProcessor.DEFINITION, ToProcessor.SPEC, ToProcessor.TASK]
+
+
+def test_a_task_of_an_unknown_function_ends_with_a_reason() -> None:
+    story = Story()
+    group = RunGroup(Spec(b"u" * 16), [task_id(1)], [1], [b"x"])
+    story.core.run(Run([], [group]), story.now)
+    story.settle()
+    assert story.done() == {1: Outcome.OBJECT_LOST}
+
+
+def test_a_processor_that_reports_a_task_it_does_not_have_is_ended() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.hands[1].running = (task_id(77), 1)
+    story.hands[1].finish()
+    story.core.results(1, story.hands[1].flush(), True, story.now)
+    story.settle()
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {1: Outcome.PROCESSOR_DIED}
+    assert story.fed(2) == [2]
+
+
+def test_processors_that_cannot_start_end_the_agent_after_three_in_a_row() -> None:
+    story = Story()
+    core = AgentCore(Settings(1, 10, 0.0, 300.0, hard_suspend=False), FakeHands(), 0.0)
+    core.settle(0.0)
+    for number in (1, 2, 3):
+        assert core.ending is None
+        core.start_failed(number, "preload setup:connect failed: no such module")
+        core.exited(number, "exit code 1", 0.0)
+        core.settle(0.0)
+    assert core.ending is not None
+    assert core.ending.exit_code == 1
+    assert "no such module" in core.ending.text
+    assert story.core.ending is None
+
+
+def test_a_shutdown_ends_at_once() -> None:
+    story = Story()
+    story.run(1)
+    story.core.shutdown("bye")
+    story.settle()
+    assert story.core.ending is not None
+    assert story.core.ending.exit_code == 0

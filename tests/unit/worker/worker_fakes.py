@@ -1,0 +1,112 @@
+"""Processors that do what a test says: the core's hands without processes, sockets and time."""
+
+from __future__ import annotations
+
+from scaler.protocol.messages import Outcome
+from scaler.worker.frames import TASK, ResultRow, Results, ToProcessor
+from scaler.worker.page import Glance
+
+
+class FakeProcessor:
+    def __init__(self) -> None:
+        self.unread: list[bytes] = []
+        self.room = 10_000
+        self.running: tuple[bytes, int] | None = None
+        self.begun = 0
+        self.begun_at = 0.0
+        self.finished = 0
+        self.batch = 0
+        self.page: list[ResultRow] = []
+        self.sent: list[Results] = []
+        self.granted = 0
+        self.paused = False
+        self.killed = False
+        self.ended = False
+        self.released = False
+        self.other: list[int] = []
+
+    def begin(self, now: float) -> bytes:
+        """Read on to the next task and begin it."""
+        while True:
+            datagram = self.unread.pop(0)
+            if datagram[0] == ToProcessor.TASK:
+                break
+            self.other.append(datagram[0])
+        _, attempt, _, task, _, _ = TASK.unpack_from(datagram)
+        self.running = (task, attempt)
+        self.begun += 1
+        self.begun_at = now
+        return task
+
+    def finish(self, outcome: Outcome = Outcome.SUCCESS, duration_us: int = 1000) -> None:
+        """End the running task; its result stays in the page."""
+        assert self.running is not None
+        task, attempt = self.running
+        self.running = None
+        self.finished += 1
+        self.page.append((task, attempt, outcome, 0, duration_us, 0, 0, 1))
+
+    def flush(self) -> Results:
+        """Send what is in the page."""
+        results = self.results()
+        self.page = []
+        self.batch += 1
+        return results
+
+    def results(self) -> Results:
+        return Results(self.batch, list(self.page), memoryview(b"." * len(self.page)))
+
+    def tasks(self) -> list[bytes]:
+        return [TASK.unpack_from(datagram)[3] for datagram in self.unread if datagram[0] == ToProcessor.TASK]
+
+
+class FakeHands:
+    def __init__(self) -> None:
+        self.processors: dict[int, FakeProcessor] = {}
+
+    def __getitem__(self, number: int) -> FakeProcessor:
+        return self.processors[number]
+
+    def spawn(self, number: int) -> None:
+        assert number not in self.processors
+        self.processors[number] = FakeProcessor()
+
+    def say(self, number: int, datagram: bytes) -> bool:
+        processor = self.processors[number]
+        if len(processor.unread) >= processor.room:
+            return False
+        processor.unread.append(datagram)
+        return True
+
+    def take_back(self, number: int) -> int:
+        processor = self.processors[number]
+        taken = processor.tasks()
+        processor.unread = [datagram for datagram in processor.unread if datagram[0] != ToProcessor.TASK]
+        return len(taken)
+
+    def collect(self, number: int) -> list[tuple[Results, bool]]:
+        processor = self.processors[number]
+        found = [(results, True) for results in processor.sent]
+        processor.sent = []
+        if processor.page:
+            found.append((processor.results(), False))
+        return found
+
+    def glance(self, number: int) -> Glance:
+        processor = self.processors[number]
+        return Glance(processor.begun, processor.begun_at, processor.finished)
+
+    def kill(self, number: int) -> None:
+        self.processors[number].killed = True
+
+    def end(self, number: int) -> None:
+        self.processors[number].ended = True
+
+    def grant(self, number: int) -> None:
+        self.processors[number].granted += 1
+
+    def pause(self, number: int, paused: bool) -> None:
+        self.processors[number].paused = paused
+
+    def release(self, number: int) -> None:
+        self.processors[number].released = True
