@@ -65,11 +65,15 @@ def peer_of(session_id: bytes) -> bytes:
 
 
 def check_attachments(attachments: Sequence[Buffer]) -> None:
-    """Raise LimitError when one message may not carry these."""
+    """Raise LimitError when one message may not carry these, and ValueError for a view that is not contiguous."""
     if len(attachments) > MAX_ATTACHMENTS:
         raise LimitError(f"{len(attachments)} attachments are more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}")
     for attachment in attachments:
-        size = attachment.nbytes if isinstance(attachment, memoryview) else len(attachment)
+        size = len(attachment)
+        if isinstance(attachment, memoryview):
+            size = attachment.nbytes
+            if not attachment.c_contiguous:
+                raise ValueError("an attachment must be contiguous in memory")
         if size > MAX_CHUNK_BYTES:
             raise LimitError(f"an attachment of {size} bytes is larger than MAX_CHUNK_BYTES = {MAX_CHUNK_BYTES}")
 

@@ -1,0 +1,120 @@
+"""What ZeroMQ tells about the connections of one socket: which are there, which are gone, and how to cut one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket as sockets
+import stat
+import struct
+from dataclasses import dataclass
+
+import zmq
+
+from scaler.net.frames import Socket
+
+_numbers = itertools.count()
+_EVENT = struct.Struct("=HI")
+_WATCHED = int(
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_CONNECTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketEvent:
+    """kind is one of zmq.EVENT_...; value is a file descriptor, or an error number."""
+
+    kind: int
+    value: int
+
+
+class Monitor:
+    """The events of one socket, in order."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        address = f"inproc://monitor-{next(_numbers)}"
+        socket.monitor(address, _WATCHED)
+        self._events: Socket = socket.context.socket(zmq.PAIR)
+        # With a limit, ZeroMQ's I/O thread would wait for us when many connect at once.
+        self._events.rcvhwm = 0
+        self._events.connect(address)
+
+    @property
+    def file_descriptor(self) -> int:
+        """Becomes readable when there are events; `take` all of them then."""
+        return int(self._events.getsockopt(zmq.FD))
+
+    def take(self) -> list[SocketEvent]:
+        """Return the events since the last call."""
+        found: list[SocketEvent] = []
+        while True:
+            try:
+                frames = self._events.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return found
+            found.append(SocketEvent(*_EVENT.unpack(frames[0])))
+
+    def wait(self, kind: int, count: int, timeout_seconds: float) -> None:
+        """Return when this many events of a kind have come, or when the time is over. Drops all others."""
+        while count and self._events.poll(round(timeout_seconds * 1000)):
+            count -= sum(event.kind == kind for event in self.take())
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._events.close(linger=0)
+
+
+class Connections:
+    """The accepted connections of one listening socket, by file descriptor.
+
+    A descriptor's number is used again as soon as its connection is closed. ZeroMQ tells of the end before it closes,
+    and of the next beginning before it delivers anything, so after taking all of the monitor's events a number that is
+    here belongs to the connection that was last accepted under it.
+    """
+
+    def __init__(self) -> None:
+        self._inodes: dict[int, int] = {}
+
+    def __contains__(self, file_descriptor: int) -> bool:
+        return file_descriptor in self._inodes
+
+    def __len__(self) -> int:
+        return len(self._inodes)
+
+    def accepted(self, file_descriptor: int) -> None:
+        try:
+            self._inodes[file_descriptor] = os.fstat(file_descriptor).st_ino
+        except OSError:
+            # It is closed again already; the event that says so comes next.
+            self._inodes[file_descriptor] = -1
+
+    def gone(self, file_descriptor: int) -> None:
+        self._inodes.pop(file_descriptor, None)
+
+    def cut(self, file_descriptor: int) -> None:
+        """Shut a connection down, so that ZeroMQ finds it broken: it has no call of its own for that.
+
+        A duplicate of the descriptor, checked to be the same socket, is what is shut down, as the number may already
+        name another file.
+        """
+        inode = self._inodes.get(file_descriptor)
+        if inode is None:
+            return
+        try:
+            duplicate = os.dup(file_descriptor)
+        except OSError:
+            return
+        found = os.fstat(duplicate)
+        if found.st_ino != inode or not stat.S_ISSOCK(found.st_mode):
+            os.close(duplicate)
+            return
+        with sockets.socket(fileno=duplicate) as connection, contextlib.suppress(OSError):
+            connection.shutdown(sockets.SHUT_RDWR)

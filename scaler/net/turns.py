@@ -1,0 +1,58 @@
+"""When a socket's owner gets its turn on the event loop: on traffic, when asked for, and when a time has come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+
+class Turns:
+    """Calls `turn` when a descriptor is readable, once after any number of `soon`, and at the time of `at`."""
+
+    __slots__ = ("_descriptors", "_loop", "_soon", "_timer", "_turn")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
+        self._loop = loop
+        self._turn = turn
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._descriptors: Sequence[int] = ()
+
+    def watch(self, *descriptors: int) -> None:
+        """Take turns when these are readable, and no longer for those of the last call."""
+        for descriptor in self._descriptors:
+            self._loop.remove_reader(descriptor)
+        for descriptor in descriptors:
+            self._loop.add_reader(descriptor, self._turn)
+        self._descriptors = descriptors
+
+    def soon(self) -> None:
+        """Take a turn in the next round of the loop."""
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._run_soon)
+
+    def at(self, when: float | None) -> None:
+        """Take a turn at this time of the loop's clock, or at an earlier one that was asked for before."""
+        if when is None:
+            return
+        if self._timer is not None:
+            # Moving a timer on at every turn would cost more than the idle turn when it fires.
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._run_timer)
+
+    def close(self) -> None:
+        self.watch()
+        if self._soon is not None:
+            self._soon.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run_soon(self) -> None:
+        self._soon = None
+        self._turn()
+
+    def _run_timer(self) -> None:
+        self._timer = None
+        self._turn()

@@ -1,0 +1,82 @@
+"""Who this process is to its servers, and which versions may work together."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from functools import cache
+from importlib.metadata import version
+
+from scaler._version import __version__
+from scaler.protocol.messages import PROTOCOL_VERSION, Details, Hello, RefusalReason, Refused, Role
+
+_SHARE_CODE = frozenset({Role.CLIENT, Role.WORKER})
+"""Roles that pickle and load each other's functions, so that Python and cloudpickle must fit."""
+
+
+def own_hello(role: Role, details: Details = None) -> Hello:
+    """Return a Hello with the versions, host and pid of this process; connectors set `resume` themselves."""
+    return Hello(
+        role=role,
+        resume=False,
+        protocol_version=PROTOCOL_VERSION,
+        scaler_version=__version__,
+        python_version=python_version(),
+        cloudpickle_version=cloudpickle_version(),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        details=details,
+    )
+
+
+def python_version() -> str:
+    """Return major and minor version of the running Python, such as `3.11`."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@cache
+def cloudpickle_version() -> str:
+    """Return the version of the installed cloudpickle, without importing it."""
+    return version("cloudpickle")
+
+
+def check_versions(hello: Hello) -> Refused | None:
+    """Compare a peer's versions with those of this process, as a server does before it admits the peer.
+
+    The protocol must be the same for all; for clients and workers so must major and minor version of Python and of
+    cloudpickle. Returns the refusal, whose text names both sides, or None when all fits.
+    """
+    peer = f"the {hello.role} on {_short(hello.hostname)} (pid {hello.pid}, scaler {_short(hello.scaler_version)})"
+    ours = f"this server on {socket.gethostname()} (scaler {__version__})"
+    if hello.protocol_version != PROTOCOL_VERSION:
+        return _refused(
+            f"{peer} speaks protocol {hello.protocol_version}, {ours} speaks protocol {PROTOCOL_VERSION}: "
+            f"install the same version of scaler on both sides"
+        )
+    if hello.role not in _SHARE_CODE:
+        return None
+    if _minor(hello.python_version) != python_version():
+        return _refused(
+            f"{peer} runs Python {_short(hello.python_version)}, {ours} runs Python {python_version()}: "
+            f"use the same minor version of Python everywhere"
+        )
+    if _minor(hello.cloudpickle_version) != _minor(cloudpickle_version()):
+        return _refused(
+            f"{peer} has cloudpickle {_short(hello.cloudpickle_version)}, "
+            f"{ours} has cloudpickle {cloudpickle_version()}: install the same version everywhere"
+        )
+    return None
+
+
+def _refused(text: str) -> Refused:
+    return Refused(RefusalReason.VERSION, text)
+
+
+def _short(text: str) -> str:
+    # A peer's text goes into ours, which must fit into a message whatever the peer wrote.
+    return text[:64]
+
+
+def _minor(text: str) -> str:
+    return ".".join(text.split(".")[:2])
