@@ -1,0 +1,291 @@
+"""The worker manager's process: looks at its units, makes them what the scheduler wants, and says what it sees.
+
+One round looks, decides (`reconcile`) and acts; rounds follow one another on every heartbeat, and at once when units
+or wishes change. Calls of the backend run in a thread of their own; however long they take, the scheduler hears a
+status on every heartbeat.
+
+Out of contact with the scheduler, units are kept, and nothing is started but what a fixed manager replaces by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from scaler.component import Component, run_component
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.errors import RefusedError
+from scaler.ids import new_peer_id
+from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.net.versions import own_hello
+from scaler.net.zeromq import ZmqConnector
+from scaler.protocol.messages import (
+    Desired,
+    ManagerDetails,
+    ManagerStatus,
+    Refused,
+    Role,
+    Shutdown,
+    UnitState,
+    UnitStatus,
+)
+from scaler.worker_manager.backend import Backend, BackendError, Unit, load_backend
+from scaler.worker_manager.reconcile import Actions, Goal, Reconciler
+
+STOP_SECONDS = 8.0
+"""Units that were asked to stop when the manager ends are killed after this time."""
+ROUND_GAP_SECONDS = 0.05
+"""Rounds are at least this far apart, so that units which change together cost one round."""
+LOST_WARNING_SECONDS = 30.0
+"""How often a manager without a scheduler says so."""
+MAX_REASON_CHARACTERS = 500
+ALIVE = (UnitState.PENDING, UnitState.RUNNING, UnitState.STOPPING)
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+class Connect(Protocol):
+    """Makes the connection to the scheduler, on the running loop."""
+
+    def __call__(self, details: ManagerDetails, on_turn: Callable[[list[ConnectorEvent]], None]) -> Connector: ...
+
+
+def run(config: WorkerManagerConfig) -> int:
+    """Run a worker manager until it is told to stop, and return the exit code.
+
+    0 after a signal or when the cluster was shut down, 1 when the scheduler refuses this manager, 2 when its type is
+    not installed.
+    """
+
+    async def main(component: Component) -> int:
+        backend = load_backend(config)
+        runner = Runner(config, backend, _connect(config))
+        return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
+
+    return run_component("worker_manager", config, main)
+
+
+class Runner:
+    """One worker manager. connect is called once, when it runs."""
+
+    def __init__(self, config: WorkerManagerConfig, backend: Backend, connect: Connect) -> None:
+        self._config = config
+        self._backend = backend
+        self._connect = connect
+        self._reconciler = Reconciler(backend.capacity.max_units)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="backend")
+        self._heartbeat_seconds = config.heartbeat_interval_seconds
+        self._wake = asyncio.Event()
+        self._desired: Desired | None = None
+        self._refused: Refused | None = None
+        self._shutdown = False
+        self._units: list[Unit] = []
+        self._trouble = ""
+        self._in_contact = False
+        self._lost_at = time.monotonic()
+        self._connector: Connector | None = None
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
+        """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
+
+        ready is called once, when the scheduler has been told of the first units. Whatever happens, no unit is left.
+        Raises RefusedError.
+        """
+        capacity = self._backend.capacity
+        details = ManagerDetails(
+            self._config.worker_manager_id,
+            self._config.type,
+            capacity.max_slots,
+            capacity.unit_slots,
+            dict(self._config.per_worker_capabilities),
+            capacity.fixed,
+        )
+        stopped = asyncio.create_task(stop.wait())
+        stopped.add_done_callback(lambda _: self._wake.set())
+        said_ready = False
+        try:
+            self._connector = self._connect(details, self._turn)
+            while not (stop.is_set() or self._shutdown or self._refused):
+                self._wake.clear()
+                again = await self._round()
+                if self._in_contact and not said_ready:
+                    ready()
+                    said_ready = True
+                await self._rest(again)
+                await asyncio.sleep(ROUND_GAP_SECONDS)
+        finally:
+            stopped.cancel()
+            await self._end()
+        if self._refused is not None:
+            raise RefusedError(self._refused.text)
+        return 0
+
+    def _turn(self, events: list[ConnectorEvent]) -> None:
+        for event in events:
+            match event:
+                case Welcomed(welcome):
+                    self._in_contact = True
+                    # A scheduler that does not know us has not said yet what it wants.
+                    self._desired = None
+                    self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
+                case Resumed():
+                    self._in_contact = True
+                case Broken():
+                    self._in_contact = False
+                    self._lost_at = time.monotonic()
+                case Turned(refused):
+                    self._in_contact = False
+                    self._refused = refused
+                case Received(message=Desired() as desired):
+                    if self._desired is None or self._desired.units != desired.units:
+                        _log.info("the scheduler wants %d units: %s", desired.units, desired.reason)
+                    self._desired = desired
+                case Received(message=Shutdown(text)):
+                    _log.info("the cluster is shut down: %s", text)
+                    self._shutdown = True
+                case Received():
+                    continue
+        self._wake.set()
+
+    def _goal(self) -> Goal:
+        if self._backend.capacity.fixed:
+            return Goal(self._backend.capacity.max_units)
+        if self._desired is None:
+            return Goal(None)
+        return Goal(self._desired.units if self._in_contact else None, frozenset(self._desired.drained))
+
+    async def _round(self) -> float:
+        """Look, decide, act. Returns after how many seconds to do it again if nothing changes before."""
+        try:
+            self._note(await self._call(self._backend.list))
+        except BackendError as error:
+            self._say_trouble(f"cannot list units: {error}")
+            self._report()
+            return self._heartbeat_seconds
+        actions = self._reconciler.step(self._goal(), self._units, time.monotonic(), random.random())  # noqa: S311
+        self._say_trouble(actions.trouble)
+        self._report()
+        await self._act(actions)
+        return min(actions.look_again_seconds, self._heartbeat_seconds)
+
+    async def _act(self, actions: Actions) -> None:
+        if actions.stop:
+            _log.info("stopping %d units: %s", len(actions.stop), ", ".join(actions.stop))
+            try:
+                await self._call(self._backend.stop, actions.stop)
+            except BackendError as error:
+                _log.warning("cannot stop units, will try again: %s", error)
+        if not actions.start:
+            return
+        try:
+            started = await self._call(self._backend.start, actions.start)
+        except BackendError as error:
+            self._reconciler.failed(str(error), error.started, time.monotonic(), random.random())  # noqa: S311
+            _log.warning("started %d of %d units: %s", len(error.started), actions.start, error)
+        else:
+            self._reconciler.started(started, time.monotonic())
+            _log.info("started %d units: %s", len(started), ", ".join(started))
+
+    async def _call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
+        """Call the backend in its thread, and go on reporting while it takes its time."""
+        answer = asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        while not (await asyncio.wait({answer}, timeout=self._heartbeat_seconds))[0]:
+            self._report()
+        return answer.result()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until something changes, at most this long."""
+        loop = asyncio.get_running_loop()
+        descriptor = self._backend.fileno()
+        if descriptor is not None:
+            loop.add_reader(descriptor, self._wake.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            if descriptor is not None:
+                loop.remove_reader(descriptor)
+        lost = time.monotonic() - self._lost_at
+        if not self._in_contact and self._refused is None and lost >= LOST_WARNING_SECONDS:
+            _log.warning("no scheduler at %s for %.0f s, still trying", self._config.scheduler_address, lost)
+            self._lost_at = time.monotonic()
+
+    def _note(self, units: list[Unit]) -> None:
+        known = {unit.unit_id for unit in self._units if unit.state not in ALIVE}
+        for unit in units:
+            if unit.state not in ALIVE and unit.unit_id not in known:
+                level = logging.WARNING if unit.state is UnitState.FAILED else logging.INFO
+                _log.log(level, "unit %s ended after %.1f s: %s", unit.unit_id, unit.age_seconds, unit.reason)
+        self._units = units
+
+    def _say_trouble(self, trouble: str) -> None:
+        if trouble and not self._trouble:
+            _log.warning("%s", trouble)
+        elif self._trouble and not trouble:
+            _log.info("starts units again")
+        self._trouble = trouble
+
+    def _report(self) -> None:
+        if self._connector is None or not self._connector.connected:
+            return
+        now = time.monotonic()
+        slots = self._backend.capacity.unit_slots
+        units = [
+            UnitStatus(unit.unit_id, unit.state, unit.slots, unit.age_seconds, unit.reason[:MAX_REASON_CHARACTERS])
+            for unit in self._units
+        ]
+        listed = {unit.unit_id for unit in self._units}
+        units += [
+            UnitStatus(unit_id, UnitState.PENDING, slots, age)
+            for unit_id, age in self._reconciler.unlisted(now).items()
+            if unit_id not in listed
+        ]
+        self._connector.send(ManagerStatus(now, units, self._trouble[:MAX_REASON_CHARACTERS]))
+
+    async def _end(self) -> None:
+        """Stop all units, and end what is left of them after STOP_SECONDS."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._stop_all()
+        except TimeoutError:
+            _log.warning("units did not end within %g s and are killed", STOP_SECONDS)
+        except BackendError as error:
+            _log.error("cannot stop units in order: %s", error)
+        await self._call(self._backend.close)
+        self._thread.shutdown()
+        if self._connector is not None:
+            self._connector.close("the worker manager ends")
+
+    async def _stop_all(self) -> None:
+        while True:
+            self._wake.clear()
+            self._note(await self._call(self._backend.list))
+            self._report()
+            alive = [unit for unit in self._units if unit.state in ALIVE]
+            if not alive:
+                return
+            leaving = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
+            if leaving:
+                await self._call(self._backend.stop, leaving)
+            await self._rest(self._heartbeat_seconds if not leaving else 0.0)
+
+
+def _connect(config: WorkerManagerConfig) -> Connect:
+    def connect(details: ManagerDetails, on_turn: Callable[[list[ConnectorEvent]], None]) -> Connector:
+        return ZmqConnector(
+            config.scheduler_address,
+            peer=new_peer_id(),
+            hello=own_hello(Role.MANAGER, details),
+            on_turn=on_turn,
+            io_threads=config.io_threads,
+        )
+
+    return connect

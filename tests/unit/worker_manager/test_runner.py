@@ -1,0 +1,322 @@
+"""The generic worker manager over a backend in memory and a scripted scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from scaler.config.models import WorkerManagerConfig
+from scaler.errors import RefusedError
+from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.protocol.messages import (
+    Desired,
+    ManagerDetails,
+    ManagerStatus,
+    Message,
+    RefusalReason,
+    Refused,
+    Shutdown,
+    UnitState,
+    Welcome,
+)
+from scaler.testing.backends import MemoryBackend
+from scaler.worker_manager.backend import BackendError, Capacity, Unit
+from scaler.worker_manager.runner import Runner
+
+SCHEDULER = b"schedulr"
+WELCOME = Welcome(resumed=False, incarnation=1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+
+class ScriptedScheduler:
+    """A Connector whose other side is the test."""
+
+    peer = b"manager!"
+
+    def __init__(self) -> None:
+        self.connected = False
+        self.details: ManagerDetails | None = None
+        self.statuses: list[ManagerStatus] = []
+        self.closed = False
+        self._turn: Callable[[list[ConnectorEvent]], None] | None = None
+        self._heard = asyncio.Event()
+
+    def connect(self, details: ManagerDetails, on_turn: Callable[[list[ConnectorEvent]], None]) -> Connector:
+        self.details = details
+        self._turn = on_turn
+        return self
+
+    def say(self, *events: ConnectorEvent | Message) -> None:
+        assert self._turn is not None
+        turn: list[ConnectorEvent] = []
+        for event in events:
+            match event:
+                case Welcomed() | Resumed():
+                    self.connected = True
+                case Broken() | Turned():
+                    self.connected = False
+            known = isinstance(event, Welcomed | Resumed | Received | Broken | Turned)
+            turn.append(event if known else Received(SCHEDULER, event))  # type: ignore[arg-type]
+        self._turn(turn)
+
+    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+        assert isinstance(message, ManagerStatus)
+        self.statuses.append(message)
+        self._heard.set()
+
+    def outbox_bytes(self) -> int:
+        return 0
+
+    def close(self, farewell: str = "") -> None:
+        self.closed = True
+
+    async def next_status(self) -> ManagerStatus:
+        self._heard.clear()
+        await self._heard.wait()
+        return self.statuses[-1]
+
+    async def until(self, fits: Callable[[ManagerStatus], bool]) -> ManagerStatus:
+        while not fits(status := await self.next_status()):
+            pass
+        return status
+
+
+@dataclass
+class Stage:
+    scheduler: ScriptedScheduler
+    backend: MemoryBackend
+    stop: asyncio.Event
+    task: asyncio.Task[int]
+    ready: list[bool]
+
+
+def play(story: Callable[[Stage], Awaitable[None]], backend: MemoryBackend | None = None) -> Stage:
+    """Run a manager for as long as the story takes, and stop it."""
+    config = WorkerManagerConfig(
+        type="memory",
+        scheduler_address="tcp://127.0.0.1:1",
+        worker_manager_id="m",
+        heartbeat_interval_seconds=0.05,
+        per_worker_capabilities={"gpu": 1.0},
+    )
+
+    async def main() -> Stage:
+        scheduler = ScriptedScheduler()
+        units = backend or MemoryBackend(Capacity(1, 8, 8))
+        stop = asyncio.Event()
+        ready: list[bool] = []
+        runner = Runner(config, units, scheduler.connect)
+        task = asyncio.create_task(runner.run(stop, lambda: ready.append(True)))
+        await asyncio.sleep(0)
+        stage = Stage(scheduler, units, stop, task, ready)
+        try:
+            await story(stage)
+        finally:
+            stop.set()
+            with suppress(RefusedError):
+                await task
+        assert units.alive() == []
+        assert units.closed
+        assert scheduler.closed
+        return stage
+
+    return asyncio.run(main())
+
+
+def running(count: int) -> Callable[[ManagerStatus], bool]:
+    return lambda status: sum(unit.state is UnitState.RUNNING for unit in status.units) == count
+
+
+def test_it_starts_what_the_scheduler_wants_and_leaves_nothing_behind() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(3, [], "work"))
+        await stage.scheduler.until(running(3))
+        assert stage.ready == [True]
+
+    stage = play(story)
+    assert stage.task.result() == 0
+    assert stage.scheduler.details == ManagerDetails("m", "memory", 8, 1, {"gpu": 1.0}, False)
+
+
+def test_it_starts_nothing_before_the_scheduler_said_what_it_wants() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME))
+        for _ in range(3):
+            assert (await stage.scheduler.next_status()).units == []
+
+    play(story)
+
+
+def test_a_lost_unit_is_reported_with_its_reason_and_replaced() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.until(running(2))
+        stage.backend.lose("unit-1", "killed by signal 9 (SIGKILL)")
+        status = await stage.scheduler.until(lambda status: len(status.units) == 3 and running(2)(status))
+        assert {unit.reason for unit in status.units if unit.unit_id == "unit-1"} == {"killed by signal 9 (SIGKILL)"}
+
+    play(story)
+
+
+def test_drained_units_are_stopped_and_the_others_stay() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.until(running(2))
+        stage.scheduler.say(Desired(1, ["unit-1"], "idle"))
+        status = await stage.scheduler.until(running(1))
+        assert [unit.unit_id for unit in status.units if unit.state is UnitState.RUNNING] == ["unit-2"]
+
+    play(story)
+
+
+def test_the_shutdown_of_the_cluster_ends_it_in_order() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.until(running(2))
+        stage.scheduler.say(Shutdown("a client asked for it"))
+        assert await stage.task == 0
+
+    play(story)
+
+
+def test_a_manager_that_is_refused_says_why_and_leaves_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Turned(Refused(RefusalReason.DUPLICATE, "worker manager 'm' is connected already")))
+        with pytest.raises(RefusedError, match="worker manager 'm' is connected already"):
+            await stage.task
+
+    play(story, MemoryBackend(Capacity(2, 4, 2, fixed=True)))
+
+
+class CountedBackend(MemoryBackend):
+    """Lets the test wait for its listings."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        super().__init__(capacity)
+        self._listed = threading.Semaphore(0)
+
+    def list(self) -> list[Unit]:
+        self._listed.release()
+        return super().list()
+
+    async def rounds(self, count: int) -> None:
+        """Wait until the manager has looked this often again, and acted on all but the last look."""
+        while self._listed.acquire(blocking=False):
+            pass
+        for _ in range(count):
+            await asyncio.to_thread(self._listed.acquire)
+
+
+def test_out_of_contact_units_stay_and_nothing_new_is_started() -> None:
+    backend = CountedBackend(Capacity(1, 8, 8))
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.until(running(2))
+        stage.scheduler.say(Broken(SCHEDULER))
+        stage.backend.lose("unit-1", "exit code 1")
+        await backend.rounds(3)
+        assert stage.backend.alive() == ["unit-2"]
+        stage.scheduler.say(Resumed(SCHEDULER))
+        await stage.scheduler.until(running(2))
+
+    play(story, backend)
+
+
+def test_a_scheduler_that_forgot_everything_gets_the_units_that_exist_and_no_second_fleet() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(4, [], "work"))
+        await stage.scheduler.until(running(4))
+        stage.scheduler.say(Broken(SCHEDULER))
+        stage.scheduler.say(Welcomed(WELCOME))
+        await stage.scheduler.until(running(4))
+        stage.scheduler.say(Desired(5, [], "work"))
+        await stage.scheduler.until(running(5))
+        assert stage.backend.starts == 5
+
+    play(story)
+
+
+def test_a_fixed_manager_starts_everything_without_a_scheduler_and_replaces_what_is_lost() -> None:
+    backend = CountedBackend(Capacity(8, 24, 3, fixed=True))
+
+    async def story(stage: Stage) -> None:
+        await backend.rounds(2)
+        assert len(stage.backend.alive()) == 3
+        stage.backend.lose("unit-1", "exit code 1")
+        stage.scheduler.say(Welcomed(WELCOME), Desired(0, [], "no work"))
+        await stage.scheduler.until(lambda status: len(status.units) == 4 and running(3)(status))
+
+    play(story, backend)
+
+
+def test_what_keeps_units_from_starting_is_said_in_the_status() -> None:
+    backend = MemoryBackend(Capacity(1, 8, 8))
+    backend.start_errors = ["no quota"] * 2
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        status = await stage.scheduler.until(lambda status: bool(status.trouble))
+        assert status.trouble.startswith("no quota; failed 2 times in a row, next try in ")
+        status = await stage.scheduler.until(running(2))
+        assert status.trouble == ""
+
+    play(story, backend)
+
+
+class SlowBackend(MemoryBackend):
+    """Its `start` waits for the test."""
+
+    def __init__(self) -> None:
+        super().__init__(Capacity(1, 8, 8))
+        self.go_on = threading.Event()
+
+    def start(self, count: int) -> list[str]:
+        self.go_on.wait()
+        return super().start(count)
+
+
+def test_a_slow_backend_does_not_silence_the_manager() -> None:
+    backend = SlowBackend()
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        try:
+            for _ in range(5):
+                assert (await stage.scheduler.next_status()).units == []
+        finally:
+            backend.go_on.set()
+        await stage.scheduler.until(running(2))
+
+    play(story, backend)
+
+
+class BlindBackend(MemoryBackend):
+    """Its first listings fail."""
+
+    def __init__(self) -> None:
+        super().__init__(Capacity(1, 8, 8))
+        self.failures = 2
+
+    def list(self) -> list[Unit]:
+        if self.failures:
+            self.failures -= 1
+            raise BackendError("the service does not answer")
+        return super().list()
+
+
+def test_a_manager_that_cannot_list_its_units_starts_none_and_says_so() -> None:
+    backend = BlindBackend()
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        status = await stage.scheduler.next_status()
+        assert status.trouble == "cannot list units: the service does not answer"
+        assert stage.backend.starts == 0
+        await stage.scheduler.until(lambda status: running(2)(status) and not status.trouble)
+
+    play(story, backend)
