@@ -1,0 +1,110 @@
+"""The fenced blocks of a page, and how each kind is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+import sysconfig
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+READY_SECONDS = 30.0
+STOP_SECONDS = 15.0
+
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"  # (.+)$")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    number: int
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}-{self.number}"
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Return the blocks of a page (its path in the project), in order."""
+    found = _FENCE.findall((ROOT / page).read_text())
+    return [Block(page, number, language, text) for number, (language, text) in enumerate(found, 1)]
+
+
+def commands_of(block: Block) -> list[list[str]]:
+    return [shlex.split(line) for line in block.text.splitlines() if line.strip()]
+
+
+def is_service(command: list[str]) -> bool:
+    """Tell a command that runs until it is stopped."""
+    return command[0].startswith("scaler")
+
+
+def promised_output(block: Block) -> list[str]:
+    """Return what the comments behind the print calls of a Python block say."""
+    lines = (line for line in block.text.splitlines() if "print(" in line)
+    return [found[1].strip() for line in lines if (found := _COMMENT.search(line))]
+
+
+class Services:
+    """The services that a page starts, in a directory where the page's own files are."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = ExitStack()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        (directory / "config").symlink_to(ROOT / "config")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        codes = [process.wait(STOP_SECONDS) for process in self._processes]
+        self._stack.close()
+        assert not any(codes), f"services ended with {codes}"
+
+    def save(self, block: Block) -> None:
+        """Write a file of the page: its name is the comment in its first line."""
+        name = block.text.splitlines()[0].removeprefix("# ")
+        (self._directory / name).write_text(block.text)
+
+    def start(self, command: list[str]) -> None:
+        """Start a service and wait until it is ready."""
+        ready, said_by_service = os.pipe()
+        process = subprocess.Popen(
+            [SCRIPTS / command[0], *command[1:]],
+            cwd=self._directory,
+            env={**os.environ, "SCALER_READY_FD": str(said_by_service), "SCALER_PARENT_PID": str(os.getpid())},
+            pass_fds=[said_by_service],
+        )
+        self._processes.append(process)
+        self._stack.callback(os.close, ready)
+        os.close(said_by_service)
+        readable, _, _ = select.select([ready], [], [], READY_SECONDS)
+        assert readable, f"{shlex.join(command)} was not ready in time"
+        line = os.read(ready, 65536)
+        assert line, f"{shlex.join(command)} ended with {process.wait(STOP_SECONDS)}"
+        json.loads(line)
+
+
+def run_python(block: Block, directory: Path) -> list[str]:
+    """Run a Python block as a program and return the lines that it prints."""
+    program = directory / "program.py"
+    program.write_text(block.text)
+    command = [sys.executable, "-W", "error", str(program)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=directory, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()

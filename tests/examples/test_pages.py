@@ -1,0 +1,75 @@
+"""Every block of the README and of the guide runs, and prints what the comments beside its print calls say."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, promised_output, run_python
+
+PAGES = ("README.md", "docs/guide.md")
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+ONCE = {"make demo", "make test", "pip install ."}
+"""Commands that are no services; each has a test below, but for the tests themselves."""
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
+    """Everything that the pages start, at the same time; returns the names of the blocks that were used."""
+    used = set()
+    with Services(tmp_path_factory.mktemp("pages")) as running:
+        started: list[list[str]] = []
+        for block in BLOCKS:
+            if block.language == "toml":
+                running.save(block)
+                used.add(block.name)
+            elif block.language == "bash":
+                for command in commands_of(block):
+                    if is_service(command) and command not in started:
+                        running.start(command)
+                        started.append(command)
+                used.add(block.name)
+        yield used
+
+
+def test_every_block_of_the_pages_is_run_by_some_test(services: set[str]) -> None:
+    ran = services | {block.name for block in BLOCKS if block.language == "python"}
+    assert ran == {block.name for block in BLOCKS}
+    commands = [command for block in BLOCKS if block.language == "bash" for command in commands_of(block)]
+    assert {" ".join(command) for command in commands if not is_service(command)} <= ONCE
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=lambda b: b.name)
+def test_a_python_block_prints_what_its_comments_say(block: Block, services: set[str], tmp_path: Path) -> None:
+    assert run_python(block, tmp_path) == promised_output(block)
+
+
+def test_the_demo_runs_and_leaves_nothing_behind() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "run_demo.py")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert result.returncode == 0, result.stderr
+    lines = {line.partition(":")[0]: line for line in result.stdout.splitlines()}
+    assert lines["submit"].endswith("= 144")
+    assert lines["map"].endswith("= 33860")
+    assert lines["graph"].endswith("= 90")
+    assert lines["speed"].endswith("tasks/s")
+    assert "100%" in result.stderr, "the progress of the map is shown"
+
+
+def test_an_installed_package_has_all_of_the_source(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copytree(ROOT / "scaler", source / "scaler", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)]
+    subprocess.run(command, check=True, timeout=50)
+    (wheel,) = tmp_path.glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("scaler/")}
+    written = {str(path.relative_to(ROOT)) for path in (ROOT / "scaler").rglob("*") if path.is_file()}
+    assert packed == {name for name in written if "__pycache__" not in name}

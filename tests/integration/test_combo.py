@@ -1,0 +1,156 @@
+"""`SchedulerClusterCombo` as a program uses it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler.cluster.combo import ComboSettings, SchedulerClusterCombo
+from scaler.cluster.ports import ReservedPorts
+from scaler.config.models import ClusterConfig, SchedulerConfig
+from scaler.errors import ComponentError, ConfigError, UsageError
+
+GIVEN_BY_THE_COMBO = {"bind_address", "scheduler_address", "worker_scheduler_address", "num_of_workers"}
+ARGUMENTS = {"object_storage_address", "advertised_object_storage_address", "monitor_address"}
+
+
+def components() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if "scaler.cluster" in process.cmdline()]
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return not alive
+
+
+def run_program(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    program = directory / "program.py"
+    program.write_text(textwrap.dedent(text))
+    command = [sys.executable, "-W", "error", str(program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd="/", check=False)
+
+
+def test_a_combo_has_addresses_and_ends_with_its_block() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        addresses = {combo.get_address(), combo.get_monitor_address(), combo.get_object_storage_address()}
+        assert len(addresses) == 3
+        assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
+        processes = components()
+        assert len(processes) == 2
+    assert gone(processes)
+    assert combo.failure is None
+
+
+def test_shutting_down_twice_is_fine() -> None:
+    combo = SchedulerClusterCombo(n_workers=1)
+    combo.shutdown()
+    combo.shutdown()
+    assert "stopped" in repr(combo)
+
+
+def test_addresses_are_those_that_were_asked_for() -> None:
+    ports = ReservedPorts(3)
+    address, storage, monitor = (ports.address(index) for index in range(3))
+    try:
+        with SchedulerClusterCombo(address, 1, object_storage_address=storage, monitor_address=monitor) as combo:
+            assert combo.get_address() == address
+            assert combo.get_object_storage_address() == storage
+            assert combo.get_monitor_address() == monitor
+            assert len(components()) == 3
+    finally:
+        ports.release()
+
+
+def test_a_combo_that_nobody_holds_any_more_ends() -> None:
+    combo = SchedulerClusterCombo(n_workers=1)
+    processes = components()
+    del combo
+    gc.collect()
+    assert gone(processes)
+
+
+def test_a_combo_ends_with_its_program_and_needs_no_main_guard(tmp_path: Path) -> None:
+    result = run_program(
+        """
+        import psutil
+        from scaler import SchedulerClusterCombo
+        combo = SchedulerClusterCombo(n_workers=1)
+        print(*(process.pid for process in psutil.Process().children(recursive=True)))
+        """,
+        tmp_path,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    pids = [int(pid) for pid in result.stdout.split()]
+    assert pids
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_combo_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    result = run_program(
+        """
+        import os, psutil
+        from scaler import SchedulerClusterCombo
+        combo = SchedulerClusterCombo(n_workers=1)
+        print(*(process.pid for process in psutil.Process().children(recursive=True)), flush=True)
+        os.kill(os.getpid(), 9)
+        """,
+        tmp_path,
+    )
+    assert result.returncode == -9
+    pids = [int(pid) for pid in result.stdout.split()]
+    assert pids
+    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
+
+
+def test_a_forked_child_ends_nothing() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        processes = components()
+        child = os.fork()
+        if child == 0:
+            combo.shutdown()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert all(process.is_running() for process in processes)
+
+
+def test_a_component_that_cannot_start_is_an_error_with_its_own_words() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, pytest.raises(ComponentError) as caught:
+        SchedulerClusterCombo(combo.get_address(), n_workers=1)
+    assert "scheduler" in str(caught.value)
+    assert combo.get_address() in str(caught.value)
+
+
+def test_a_component_that_is_killed_ends_the_others_and_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        processes = components()
+        (scheduler,) = [process for process in processes if process.cmdline()[-1] == "scheduler"]
+        scheduler.kill()
+        assert gone(processes)
+    story = f"scheduler (pid {scheduler.pid}) ended unexpectedly: killed by signal 9 (SIGKILL)"
+    assert combo.failure == story
+    assert [record.getMessage() for record in caplog.records if record.name == "scaler.cluster.combo"][:1] == [story]
+
+
+def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match="n_workers"):
+        SchedulerClusterCombo(n_workers=0)
+    with pytest.raises(ConfigError, match="heartbeat_interval_seconds"):
+        SchedulerClusterCombo(n_workers=1, heartbeat_interval_seconds=-1)
+    with pytest.raises(UsageError, match="free port"):
+        SchedulerClusterCombo("tcp://127.0.0.1:0", 1)
+    with pytest.raises(TypeError, match=r"preloads.*did you mean preload\?"):
+        SchedulerClusterCombo(n_workers=1, preloads="a:b")  # type: ignore[call-arg]
+    assert not components()
+
+
+def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
+    keys = {*SchedulerConfig.model_fields, *ClusterConfig.model_fields} - GIVEN_BY_THE_COMBO - ARGUMENTS
+    assert set(ComboSettings.__annotations__) == keys

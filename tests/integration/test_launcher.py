@@ -1,0 +1,186 @@
+"""`scaler FILE` as a user meets it: start, stop, and failure, in every phase."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler.cluster.ports import ReservedPorts
+
+STOP_SECONDS = 12.0
+
+
+@pytest.fixture
+def ports() -> Iterator[ReservedPorts]:
+    reserved = ReservedPorts(3)
+    yield reserved
+    reserved.release()
+
+
+@pytest.fixture
+def stack_file(tmp_path: Path, ports: ReservedPorts) -> Path:
+    path = tmp_path / "stack.toml"
+    path.write_text(
+        f"""
+        [object_storage_server]
+        bind_address = "{ports.address(1)}"
+
+        [scheduler]
+        bind_address = "{ports.address()}"
+
+        [[worker_manager]]
+        type = "baremetal_native"
+        worker_manager_id = "here"
+        mode = "fixed"
+        max_task_concurrency = 1
+        """
+    )
+    return path
+
+
+class Launcher:
+    """A running `scaler FILE`."""
+
+    def __init__(self, file: Path) -> None:
+        ready, said_by_launcher = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "scaler.cli", "scaler", str(file)],
+            env={**os.environ, "SCALER_READY_FD": str(said_by_launcher)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[said_by_launcher],
+            start_new_session=True,
+        )
+        os.close(said_by_launcher)
+        self._ready = os.fdopen(ready)
+
+    def wait_ready(self) -> bool:
+        readable, _, _ = select.select([self._ready], [], [], 30)
+        assert readable
+        return bool(self._ready.readline())
+
+    def components(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stop(self, number: int = signal.SIGINT) -> tuple[int, list[str], list[str]]:
+        """Send a signal; return exit code and the lines of stdout and stderr."""
+        self.process.send_signal(number)
+        return self.end()
+
+    def end(self) -> tuple[int, list[str], list[str]]:
+        output, errors = self.process.communicate(timeout=STOP_SECONDS)
+        return self.process.returncode, output.splitlines(), errors.splitlines()
+
+    def close(self) -> None:
+        self._ready.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=STOP_SECONDS)
+
+
+@contextmanager
+def launched(file: Path) -> Iterator[Launcher]:
+    launcher = Launcher(file)
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+
+
+def own_lines(lines: list[str]) -> list[str]:
+    return [line.removeprefix("scaler: ") for line in lines if line.startswith("scaler: ")]
+
+
+def wait_until_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+    assert not alive
+
+
+def test_a_file_is_started_in_order_and_stopped_in_reverse(stack_file: Path, ports: ReservedPorts) -> None:
+    with launched(stack_file) as launcher:
+        assert launcher.wait_ready()
+        processes = launcher.components()
+        code, output, errors = launcher.stop()
+    assert code == 0, errors
+    lines = own_lines(output)
+    assert [line.partition(" is ready")[0] for line in lines[:3]] == [
+        "object storage server",
+        "scheduler",
+        "worker manager here",
+    ]
+    assert ports.address() in lines[1]
+    assert lines[3:] == [
+        "all components are ready; Ctrl-C stops them",
+        "stopping",
+        "worker manager here has ended",
+        "scheduler has ended",
+        "object storage server has ended",
+    ]
+    wait_until_gone(processes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_stop_it_as_well(stack_file: Path, number: int) -> None:
+    with launched(stack_file) as launcher:
+        assert launcher.wait_ready()
+        processes = launcher.components()
+        code, _, errors = launcher.stop(number)
+    assert code == 0, errors
+    wait_until_gone(processes)
+
+
+def test_a_component_that_is_killed_is_named_and_ends_everything_with_a_failure(stack_file: Path) -> None:
+    with launched(stack_file) as launcher:
+        assert launcher.wait_ready()
+        processes = launcher.components()
+        (scheduler,) = [process for process in processes if process.cmdline()[-1:] == ["scheduler"]]
+        scheduler.kill()
+        code, _, errors = launcher.end()
+    assert code == 1
+    assert own_lines(errors)[0] == f"scheduler (pid {scheduler.pid}) ended unexpectedly: killed by signal 9 (SIGKILL)"
+    wait_until_gone(processes)
+
+
+def test_a_launcher_that_is_killed_leaves_nothing_running(stack_file: Path) -> None:
+    with launched(stack_file) as launcher:
+        assert launcher.wait_ready()
+        processes = launcher.components()
+        launcher.process.kill()
+        wait_until_gone(processes)
+
+
+def test_a_port_in_use_is_named_and_nothing_is_left(stack_file: Path, ports: ReservedPorts) -> None:
+    with launched(stack_file) as first, launched(stack_file) as second:
+        assert first.wait_ready()
+        assert not second.wait_ready()
+        code, _, errors = second.end()
+        assert first.stop()[0] == 0
+    assert code == 1
+    assert any(ports.address(1) in line for line in errors)
+    assert not any("Traceback" in line for line in errors)
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_an_interrupt_in_any_phase_of_the_start_leaves_nothing_and_is_no_failure(stack_file: Path, lines: int) -> None:
+    """lines: components that are ready by then."""
+    with launched(stack_file) as launcher:
+        assert launcher.process.stdout is not None
+        seen = 0
+        for line in launcher.process.stdout:
+            seen += line.startswith("scaler: ")
+            if seen == lines:
+                break
+        processes = launcher.components()
+        code, _, errors = launcher.stop()
+    assert code == 0, errors
+    wait_until_gone(processes)
