@@ -55,9 +55,9 @@ FAULTS: dict[str, Fault] = {
     "a worker's load is not reduced when a task leaves it": (
         Tasks,
         "_leave",
-        "worker.load -= task.estimate",
-        "worker.load -= 0.0",
-        "has load",
+        "worker.release(group.timing)",
+        "pass",
+        "tasks by function",
     ),
     "a dependent becomes ready one dependency too early": (
         Tasks,

@@ -88,8 +88,8 @@ def _check_workers(core: SchedulerCore) -> None:
         assert worker.busy <= worker.limit + worker.slots, f"{name} has {worker.busy} tasks beyond {worker.limit}"
         recalled = sum(type(task.state) is Recalled for task in worker.tasks.values())
         assert worker.recalled == recalled, f"{name} counts {worker.recalled} recalled tasks, and has {recalled}"
-        load = sum(task.estimate for task in worker.tasks.values())
-        assert abs(worker.load - load) < 1e-6 * (1 + len(worker.tasks)), f"{name} has load {worker.load}, not {load}"
+        held = Counter(task.group.timing for key, task in worker.tasks.items() if key not in worker.blocked)
+        assert worker.held == held, f"{name} counts {sum(worker.held.values())} tasks by function, has {held.total()}"
         assert not worker.outgoing, f"{name} has an unsent Run after the step"
         assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
         pool = pools[worker.offers]

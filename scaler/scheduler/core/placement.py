@@ -162,6 +162,7 @@ class Placement:
         tasks = worker.tasks
         slots = worker.slots
         limit = worker.limit
+        load = worker.load
         full_load = slots * PREFETCH_SECONDS
         count = worker.busy
         given = 0
@@ -169,7 +170,7 @@ class Placement:
             worker.progressed_at = now
             worker.checks_without_progress = 0
         while given < share and count < limit:
-            if count >= slots and (worker.stalled or (worker.load >= full_load and count >= 2 * slots)):
+            if count >= slots and (worker.stalled or (load >= full_load and count >= 2 * slots)):
                 break
             task = queue.take()
             if task is None:
@@ -190,8 +191,8 @@ class Placement:
             group.assigned += 1
             task.attempt += 1
             task.state = worker.assigned
-            task.estimate = estimate = group.timing.seconds
-            worker.load += estimate
+            worker.hold(group.timing)
+            load += group.timing.seconds
             tasks[task.id] = task
             self._outbox.run(worker, task, inputs)
             count += 1

@@ -127,9 +127,9 @@ class Troubles:
 
 
 class Task:
-    """One task. attempt counts the times it was sent to a worker; estimate is what its worker's load was charged."""
+    """One task. attempt counts the times it was sent to a worker."""
 
-    __slots__ = ("attempt", "dependents", "estimate", "group", "id", "payload", "references", "state", "troubles")
+    __slots__ = ("attempt", "dependents", "group", "id", "payload", "references", "state", "troubles")
 
     def __init__(self, identifier: bytes, group: Group, payload: bytes, references: tuple[bytes, ...]) -> None:
         self.id = identifier
@@ -138,7 +138,6 @@ class Task:
         self.references = references
         self.state: TaskState = READY
         self.attempt = 0
-        self.estimate = 0.0
         self.dependents: list[Task] | None = None
         self.troubles: Troubles | None = None
 
@@ -195,8 +194,8 @@ class Client:
 class Worker:
     """A worker agent.
 
-    load: estimated seconds of all it has. progressed_at: when it last finished or began a task. blocked: ids of started
-    tasks that wait for tasks of their own and have lent their slots.
+    held: how many tasks it has per function, without the blocked ones. progressed_at: when it last finished or began
+    a task. blocked: ids of started tasks that wait for tasks of their own and have lent their slots.
     """
 
     __slots__ = (
@@ -209,12 +208,12 @@ class Worker:
         "failures_in_row",
         "heard_at",
         "heartbeat",
+        "held",
         "hostname",
         "id",
         "idle_since",
         "known",
         "limit",
-        "load",
         "nested",
         "offers",
         "outgoing",
@@ -239,7 +238,7 @@ class Worker:
         self.tasks: dict[bytes, Task] = {}
         self.blocked: set[bytes] = set()
         self.assigned = Assigned(self)
-        self.load = 0.0
+        self.held: dict[Timing, int] = {}
         self.recalled = 0
         self.stalled = False
         self.draining = False
@@ -260,6 +259,23 @@ class Worker:
     def busy(self) -> int:
         """How many tasks take a slot or wait for one: those that wait for tasks of their own do not."""
         return len(self.tasks) - len(self.blocked)
+
+    @property
+    def load(self) -> float:
+        """Estimated seconds of all that it has to do, by what is known of each function now."""
+        return sum(timing.seconds * count for timing, count in self.held.items())
+
+    def hold(self, timing: Timing) -> None:
+        """Count a task of this function."""
+        self.held[timing] = self.held.get(timing, 0) + 1
+
+    def release(self, timing: Timing) -> None:
+        """Count one task of this function less."""
+        count = self.held[timing] - 1
+        if count:
+            self.held[timing] = count
+        else:
+            del self.held[timing]
 
     @property
     def name(self) -> str:

@@ -279,12 +279,12 @@ class Tasks:
     def _leave(self, worker: Worker, task: Task) -> None:
         """Take a task off a worker; its state still says how it was there."""
         del worker.tasks[task.id]
-        worker.blocked.discard(task.id)
-        task.group.assigned -= 1
-        if worker.tasks:
-            worker.load -= task.estimate
+        group = task.group
+        group.assigned -= 1
+        if task.id in worker.blocked:
+            worker.blocked.discard(task.id)
         else:
-            worker.load = 0.0
+            worker.release(group.timing)
         if type(task.state) is Recalled:
             worker.recalled -= 1
 
@@ -374,12 +374,13 @@ class Tasks:
             task = worker.tasks.get(identifier)
             if task is None or task.attempt != message.attempts[index]:
                 continue
-            if message.suspended[index]:
+            blocked = identifier in worker.blocked
+            if message.suspended[index] and not blocked:
                 worker.blocked.add(identifier)
-                worker.load -= task.estimate
-                task.estimate = 0.0
-            else:
+                worker.release(task.group.timing)
+            elif blocked and not message.suspended[index]:
                 worker.blocked.discard(identifier)
+                worker.hold(task.group.timing)
 
     def worker_lost(self, worker: Worker, why: str, charged: bool, now: float) -> None:
         """Give the tasks of a lost worker to others. Those that may have been running are charged, if anybody is."""

@@ -1,0 +1,345 @@
+"""The scheduler's loop: drains what has arrived, steps the core once, does what it says, and flushes once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import assert_never
+
+import psutil
+
+from scaler.component import Component, run_component
+from scaler.config.models import SchedulerConfig
+from scaler.errors import ProtocolError
+from scaler.ids import new_peer_id
+from scaler.logs import escaped
+from scaler.net.address import advertised, beside
+from scaler.net.connection import Broken, Closed, Connector, Listener, ListenerEvent, Opened, Received, Resumed
+from scaler.net.versions import check_versions, own_hello
+from scaler.net.zeromq import ZmqConnector, ZmqListener
+from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.policy.load import load_policy
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import (
+    ForgetObjects,
+    ForgetOwner,
+    Hello,
+    ManagerDetails,
+    Message,
+    MonitorStatus,
+    RefusalReason,
+    Refused,
+    Relay,
+    Role,
+    Welcome,
+)
+from scaler.protocol.roles import Server, may_send
+from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, ForgetStored, Send, Stop
+from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.facts import (
+    Fact,
+    PeerJoined,
+    PeerLost,
+    PeerNonsense,
+    ScalingDecided,
+    TaskRetried,
+    WorkerQuarantined,
+)
+from scaler.scheduler.recorder import Policy, Recorder
+from scaler.scheduler.status import status
+
+HEARTBEAT_SECONDS = 2.0
+MAX_NESTED_CLIENTS = 100_000
+
+_log = logging.getLogger(__name__)
+
+
+def core_settings(config: SchedulerConfig) -> CoreSettings:
+    """Return what of the configuration the core needs."""
+    return CoreSettings(
+        protected=config.protected,
+        max_tasks_waiting=config.max_number_of_tasks_waiting,
+        client_timeout_seconds=config.client_timeout_seconds,
+        worker_timeout_seconds=config.worker_timeout_seconds,
+        object_retention_seconds=config.object_retention_seconds,
+        load_balance_seconds=config.load_balance_seconds,
+        load_balance_trigger_times=config.load_balance_trigger_times,
+    )
+
+
+class SchedulerServer:
+    """One scheduler: its core, its listeners and its connection to the object storage, on the running loop."""
+
+    def __init__(self, config: SchedulerConfig, stop: asyncio.Event) -> None:
+        self._config = config
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+        self._incarnation = time.time_ns()
+        policy = load_policy(config.policy_engine_type, config.policy_content)
+        settings = core_settings(config)
+        self._core = SchedulerCore(settings, policy, self._loop.time())
+        self._recorder = Recorder(settings, Policy(config.policy_engine_type, config.policy_content))
+        self._storage = (
+            EmbeddedStorage(beside(config.bind_address, 1, ".storage"))
+            if config.object_storage_address is None
+            else None
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent: Counter[str] = Counter()
+        self._received: Counter[str] = Counter()
+        self._monitors: set[bytes] = set()
+        self._process = psutil.Process()
+        self.storage_address = config.object_storage_address or self._embedded_address()
+        advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
+        self._advertised_storage = advertised_storage
+        self._listener: Listener = ZmqListener(
+            [config.bind_address],
+            server_kind=Server.SCHEDULER,
+            admit=self._admit,
+            on_turn=self._on_turn,
+            io_threads=config.io_threads,
+        )
+        self._monitor_listener: Listener = ZmqListener(
+            [config.monitor_address],
+            server_kind=Server.SCHEDULER,
+            admit=self._admit_monitor,
+            on_turn=self._on_monitor_turn,
+            io_threads=config.io_threads,
+        )
+        self._to_storage: Connector = ZmqConnector(
+            advertised(self.storage_address),
+            peer=new_peer_id(),
+            hello=own_hello(Role.SCHEDULER),
+            on_turn=self._on_storage_turn,
+        )
+        self._report = self._loop.call_later(config.status_report_interval_seconds, self._tell_monitors)
+        self._schedule()
+
+    def _embedded_address(self) -> str:
+        assert self._storage is not None, "without an address, the storage is embedded"
+        return self._storage.address
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """What is where, by purpose."""
+        return {
+            "scheduler": self._listener.addresses[0],
+            "object_storage": self.storage_address,
+            "monitor": self._monitor_listener.addresses[0],
+        }
+
+    def close(self) -> None:
+        """Say goodbye and free every address."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._report.cancel()
+        self._listener.close()
+        self._monitor_listener.close()
+        self._to_storage.close("the scheduler ends")
+        if self._storage is not None:
+            self._storage.close()
+
+    # -- who may come in
+
+    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+        refused = check_versions(hello)
+        if refused is not None:
+            return refused
+        lease = self._config.worker_timeout_seconds
+        match hello.role:
+            case Role.CLIENT:
+                lease = self._config.client_timeout_seconds
+            case Role.WORKER:
+                pass
+            case Role.MANAGER:
+                if isinstance(hello.details, ManagerDetails) and self._is_taken(peer, hello.details.manager_id):
+                    return Refused(
+                        RefusalReason.DUPLICATE,
+                        f"worker manager id {hello.details.manager_id!r} is in use by another worker manager of this "
+                        f"scheduler: give this one another worker_manager_id",
+                    )
+            case _:
+                return Refused(RefusalReason.ROLE, f"a {hello.role} does not belong on the scheduler's address")
+        return Welcome(
+            resumed=False,
+            incarnation=self._incarnation,
+            lease_seconds=lease,
+            heartbeat_seconds=min(HEARTBEAT_SECONDS, lease / 4),
+            object_storage_address=self._advertised_storage,
+            max_pending_tasks=self._config.max_number_of_tasks_waiting,
+        )
+
+    def _is_taken(self, peer: bytes, manager_id: str) -> bool:
+        record = self._core.elastic.by_name(manager_id)
+        return record is not None and record.id != peer and record.broken_at is None
+
+    def _admit_monitor(self, _peer: bytes, hello: Hello) -> Welcome | Refused:
+        refused = check_versions(hello)
+        if refused is not None:
+            return refused
+        if hello.role is not Role.MONITOR:
+            return Refused(RefusalReason.ROLE, f"this is the monitors' address; a {hello.role} does not belong here")
+        lease = self._config.client_timeout_seconds
+        return Welcome(False, self._incarnation, lease, min(HEARTBEAT_SECONDS, lease / 4), "")
+
+    # -- turns
+
+    def _on_turn(self, arrived: Sequence[ListenerEvent]) -> None:
+        inputs: list[events.Input] = []
+        for event in arrived:
+            match event:
+                case Received(peer, message):
+                    self._received[type(message).__name__] += 1
+                    if isinstance(message, Relay):
+                        self._unwrap(peer, message, inputs)
+                    else:
+                        inputs.append(events.Said(peer, message))
+                case Opened(peer, hello):
+                    inputs.append(events.Joined(peer, hello))
+                case Resumed(peer):
+                    inputs.append(events.Returned(peer))
+                case Broken(peer):
+                    inputs.append(events.Broke(peer))
+                case Closed(peer, text):
+                    inputs.append(events.Left(peer, text))
+                case _:
+                    assert_never(event)
+        self._step(inputs)
+
+    def _unwrap(self, worker: bytes, relay: Relay, inputs: list[events.Input]) -> None:
+        """Turn what a worker relays into an input from the client that lives in its task."""
+        try:
+            message = decode(relay.body)
+        except ProtocolError as error:
+            _log.warning("worker %s relayed nonsense: %s", worker.hex(), escaped(str(error)))
+            return
+        if not may_send(Server.SCHEDULER, Role.CLIENT, type(message)):
+            _log.warning("worker %s relayed a %s, which no client may send", worker.hex(), type(message).__name__)
+            return
+        client = self._core.clients.get(relay.client)
+        if client is None:
+            if len(self._core.clients) >= MAX_NESTED_CLIENTS:
+                _log.warning("MAX_NESTED_CLIENTS is %d: a nested client was dropped", MAX_NESTED_CLIENTS)
+                return
+            inputs.append(events.NestedJoined(relay.client, worker))
+        elif client.via is None or client.via.id != worker:
+            _log.warning("worker %s spoke for a client that is not in its tasks", worker.hex())
+            return
+        inputs.append(events.Said(relay.client, message))
+
+    def _step(self, inputs: list[events.Input]) -> None:
+        now = self._loop.time()
+        self._recorder.add(inputs, now)
+        try:
+            commands = self._core.step(inputs, now)
+        except Exception:
+            path = Path.cwd() / f"scaler-black-box-{os.getpid()}.bin"
+            self._recorder.write(path)
+            _log.critical("the scheduler's state is impossible; what led to it is in %s", path)
+            self._stop.set()
+            raise
+        for command in commands:
+            self._perform(command)
+        facts = self._core.facts.drain()
+        for fact in facts:
+            _log_fact(fact)
+        self._schedule()
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case Send(peer, message, via):
+                self._send(peer, message, via)
+            case Expel(peer, farewell):
+                self._listener.forget(peer, farewell)
+            case ForgetStored(ids):
+                self._to_storage.send(ForgetObjects(ids))
+            case ForgetOwned(owner):
+                self._to_storage.send(ForgetOwner(owner))
+            case Stop(text):
+                _log.info("%s", escaped(text))
+                self._stop.set()
+            case _:
+                assert_never(command)
+
+    def _send(self, peer: bytes, message: Message, via: bytes | None) -> None:
+        self._sent[type(message).__name__] += 1
+        if via is None:
+            self._listener.send(peer, message)
+        else:
+            self._listener.send(via, Relay(peer, encode(message)))
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._core.next_step_at(self._loop.time()), self._step, [])
+
+    def _on_storage_turn(self, arrived: Sequence[object]) -> None:
+        """Nothing that the object storage says to the scheduler needs an answer."""
+
+    # -- monitors
+
+    def _on_monitor_turn(self, arrived: Sequence[ListenerEvent]) -> None:
+        for event in arrived:
+            match event:
+                case Opened(peer, _) | Resumed(peer):
+                    self._monitors.add(peer)
+                    self._core.facts.watched = True
+                case Closed(peer, _) | Broken(peer):
+                    self._monitors.discard(peer)
+                    self._core.facts.watched = bool(self._monitors)
+                case Received():
+                    pass
+
+    def _tell_monitors(self) -> None:
+        interval = self._config.status_report_interval_seconds
+        self._report = self._loop.call_later(interval, self._tell_monitors)
+        if not self._monitors:
+            return
+        document = status(
+            self._core,
+            cpu_percent=self._process.cpu_percent(),
+            rss_bytes=self._process.memory_info().rss,
+            sent=self._sent,
+            received=self._received,
+        )
+        for peer in self._monitors:
+            self._monitor_listener.send(peer, MonitorStatus(document))
+
+
+def _log_fact(fact: Fact) -> None:
+    match fact:
+        case PeerJoined(kind, _, name):
+            _log.info("%s %s joined", kind, escaped(name))
+        case PeerLost(kind, _, name, reason):
+            _log.info("%s %s left: %s", kind, escaped(name), escaped(reason))
+        case WorkerQuarantined(_, name, reason):
+            _log.warning("worker %s gets no more tasks: %s", escaped(name), escaped(reason))
+        case ScalingDecided(manager_id, units, draining, reason):
+            _log.info("%s: %d units wanted, %d draining: %s", manager_id, units, draining, escaped(reason))
+        case TaskRetried(task, _, reason):
+            _log.info("task %s runs again: %s", task.hex(), escaped(reason))
+        case PeerNonsense(peer, text):
+            _log.warning("peer %s: dropped: %s", peer.hex(), escaped(text))
+        case _:
+            pass
+
+
+async def _main(config: SchedulerConfig, component: Component) -> int:
+    server = SchedulerServer(config, component.stop)
+    try:
+        component.ready(server.addresses)
+        await component.stop.wait()
+    finally:
+        server.close()
+    return 0
+
+
+def run(config: SchedulerConfig) -> int:
+    """Run a scheduler until it is stopped; returns the exit code."""
+    return run_component("scheduler", config, lambda component: _main(config, component))

@@ -1,0 +1,195 @@
+"""A cluster of one core and hand-moved peers: tests say what happens and see what the core answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scaler.ids import IdFactory, content_id
+from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
+from scaler.protocol.messages import (
+    PROTOCOL_VERSION,
+    Cancel,
+    ClientDetails,
+    Done,
+    Finished,
+    Hello,
+    ManagerDetails,
+    Message,
+    Outcome,
+    Recall,
+    Returned,
+    Role,
+    Run,
+    Spec,
+    Submit,
+    TaskGroup,
+    WorkerDetails,
+)
+from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.commands import Command, Send
+from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.invariants import check
+
+FUNCTION = content_id(b"function")
+VALUE = b"\x80 value"
+
+
+class NoScaling:
+    def __init__(self, allocation: Allocation | None = None) -> None:
+        self.allocation = allocation or Allocation()
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        return {}
+
+
+class Cluster:
+    """Feeds the core and checks every invariant after every step. Peers are named by short strings."""
+
+    def __init__(self, policy: ScalingPolicy | None = None, **settings: object) -> None:
+        self.now = 100.0
+        self.core = SchedulerCore(CoreSettings(**settings), policy or NoScaling(), self.now)  # type: ignore[arg-type]
+        self.said: list[tuple[str, Message]] = []
+        self.commands: list[Command] = []
+        self._factories: dict[str, IdFactory] = {}
+
+    @staticmethod
+    def peer(name: str) -> bytes:
+        return name.encode().ljust(8, b".")
+
+    def step(self, *inputs: events.Input) -> list[Command]:
+        commands = self.core.step(list(inputs), self.now)
+        check(self.core)
+        self.commands.extend(commands)
+        for command in commands:
+            if isinstance(command, Send):
+                self.said.append((command.peer.rstrip(b".").decode(), command.message))
+        return commands
+
+    def wait(self, seconds: float, alive: Iterable[str] = ()) -> None:
+        """Let time pass in ticks; the peers named stay in touch."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 0.25)
+            self.step(*(events.Returned(self.peer(name)) for name in alive))
+
+    # -- peers
+
+    def client(self, name: str = "client") -> str:
+        self._factories[name] = IdFactory(self.peer(name))
+        self.step(events.Joined(self.peer(name), self._hello(Role.CLIENT, ClientDetails(name))))
+        return name
+
+    def worker(
+        self,
+        name: str,
+        capabilities: dict[str, float | None] | None = None,
+        slots: int = 1,
+        queue_size: int = 1000,
+        manager_id: str = "manager",
+    ) -> str:
+        details = WorkerDetails(manager_id, f"unit-{name}", slots, queue_size, capabilities or {})
+        self.step(events.Joined(self.peer(name), self._hello(Role.WORKER, details)))
+        return name
+
+    def manager(self, name: str, max_concurrency: int = 8) -> str:
+        details = ManagerDetails(name, "test", max_concurrency, 1, {})
+        self.step(events.Joined(self.peer(name), self._hello(Role.MANAGER, details)))
+        return name
+
+    @staticmethod
+    def _hello(role: Role, details: ClientDetails | WorkerDetails | ManagerDetails) -> Hello:
+        return Hello(role, False, PROTOCOL_VERSION, "", "", "", "host", 1, details)
+
+    def say(self, name: str, message: Message) -> list[Command]:
+        return self.step(events.Said(self.peer(name), message))
+
+    def break_connection(self, name: str) -> None:
+        self.step(events.Broke(self.peer(name)))
+
+    def leave(self, name: str, text: str = "") -> None:
+        self.step(events.Left(self.peer(name), text))
+
+    # -- tasks
+
+    def task_id(self, client: str) -> bytes:
+        return self._factories[client].task()
+
+    def object_id(self, client: str) -> bytes:
+        return self._factories[client].object()
+
+    def submit(
+        self,
+        client: str,
+        count: int = 1,
+        *,
+        references: Sequence[tuple[bytes, ...]] = (),
+        seen: int = 0,
+        ids: list[bytes] | None = None,
+        **options: object,
+    ) -> list[bytes]:
+        """Submit tasks of one group; options are fields of Spec. Returns their ids."""
+        spec = Spec(**{"function": FUNCTION, "name": "function", **options})  # type: ignore[arg-type]
+        ids = ids or [self.task_id(client) for _ in range(count)]
+        group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), list(references))
+        self.say(client, Submit([(FUNCTION, b"\x80 function")], [group], seen))
+        return ids
+
+    def cancel(self, client: str, *ids: bytes) -> None:
+        self.say(client, Cancel(list(ids)))
+
+    def finish(
+        self,
+        worker: str,
+        *ids: bytes,
+        outcome: Outcome = Outcome.SUCCESS,
+        payload: bytes = VALUE,
+        seconds: float = 0.01,
+        attempt: int | None = None,
+    ) -> None:
+        """The worker says that these ended, in their present attempt unless another is given."""
+        tasks = self.core.workers[self.peer(worker)].tasks
+        attempts = [attempt if attempt is not None else tasks[task].attempt for task in ids]
+        count = len(ids)
+        self.say(worker, Done(list(ids), attempts, [outcome] * count, [payload] * count, [int(seconds * 1e6)] * count))
+
+    def give_back(self, worker: str, *ids: bytes, started: bool = False) -> None:
+        tasks = self.core.workers[self.peer(worker)].tasks
+        self.say(worker, Returned(list(ids), [tasks[task].attempt for task in ids], [started] * len(ids)))
+
+    # -- what was said
+
+    def on(self, worker: str) -> list[bytes]:
+        """Tasks that the core thinks this worker has, in the order in which they were sent."""
+        return list(self.core.workers[self.peer(worker)].tasks)
+
+    def outcomes(self, client: str) -> dict[bytes, tuple[Outcome, bytes]]:
+        """All outcomes told to a client; fails when one was told twice."""
+        found: dict[bytes, tuple[Outcome, bytes]] = {}
+        for name, message in self.said:
+            if name == client and isinstance(message, Finished):
+                for task, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
+                    assert task not in found, "an outcome was told twice"
+                    found[task] = (Outcome(outcome), payload)
+        return found
+
+    def outcome(self, client: str, task: bytes) -> Outcome | None:
+        told = self.outcomes(client).get(task)
+        return told[0] if told else None
+
+    def runs(self, worker: str) -> list[tuple[bytes, int, tuple[bytes, ...]]]:
+        """Every attempt sent to a worker: task, attempt, inputs."""
+        return [
+            (task, group.attempts[index], group.inputs[index] if group.inputs else ())
+            for name, message in self.said
+            if name == worker and isinstance(message, Run)
+            for group in message.groups
+            for index, task in enumerate(group.ids)
+        ]
+
+    def recalls(self, worker: str, *, kill: bool) -> list[bytes]:
+        return [
+            task
+            for name, message in self.said
+            if name == worker and isinstance(message, Recall) and message.kill is kill
+            for task in message.ids
+        ]

@@ -1,0 +1,196 @@
+"""Who gets which task: credit, prefetch, capabilities, fairness, balancing, and what a nested task lends."""
+
+from __future__ import annotations
+
+from scaler.policy.view import Allocation
+from scaler.protocol.messages import Drain, Outcome, Suspended, Undefine
+from scaler.scheduler.core import inputs as events
+from tests.unit.scheduler.driver import Cluster, NoScaling
+
+
+def test_an_idle_worker_comes_before_one_that_would_prefetch() -> None:
+    cluster = Cluster()
+    client, busy = cluster.client(), cluster.worker("busy")
+    cluster.submit(client)
+    idle = cluster.worker("idle")
+    (task,) = cluster.submit(client)
+    assert cluster.on(idle) == [task]
+    assert len(cluster.on(busy)) == 1
+
+
+def test_few_tasks_are_spread_over_all_idle_workers() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    workers = [cluster.worker(name, slots=2) for name in "abcd"]
+    cluster.submit(client, 4)
+    assert [len(cluster.on(worker)) for worker in workers] == [1, 1, 1, 1]
+
+
+def test_a_worker_prefetches_one_task_of_unknown_length_and_many_short_ones() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    ids = cluster.submit(client, 3000)
+    assert len(cluster.on(worker)) == 2
+    cluster.finish(worker, ids[0], seconds=0.001)
+    assert 40 <= len(cluster.on(worker)) <= 60
+    cluster.finish(worker, *cluster.on(worker), seconds=0.00001)
+    assert len(cluster.on(worker)) > 200
+
+
+def test_the_queue_size_is_a_ceiling_of_the_prefetch() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=2, queue_size=5)
+    ids = cluster.submit(client, 100)
+    cluster.finish(worker, ids[0], seconds=0.00001)
+    assert len(cluster.on(worker)) == 12
+
+
+def test_a_task_that_no_worker_can_run_blocks_nobody() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("cpu")
+    (gpu_task,) = cluster.submit(client, needs=(("gpu", 2.0),))
+    (plain,) = cluster.submit(client)
+    assert cluster.on(worker) == [plain]
+    gpu = cluster.worker("gpu", {"gpu": 2.0})
+    assert cluster.on(gpu) == [gpu_task]
+
+
+def test_a_quantity_must_be_offered_in_full_and_a_label_offers_any() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    one, label = cluster.worker("one", {"gpu": 1.0}), cluster.worker("label", {"gpu": None})
+    (task,) = cluster.submit(client, needs=(("gpu", 2.0),))
+    assert (cluster.on(one), cluster.on(label)) == ([], [task])
+
+
+def test_by_capability_plain_tasks_leave_the_capable_worker_alone() -> None:
+    cluster = Cluster(NoScaling(Allocation(prefer_least_capable=True)))
+    client = cluster.client()
+    gpu, plain = cluster.worker("gpu", {"gpu": 1.0}), cluster.worker("plain")
+    (task,) = cluster.submit(client)
+    assert (cluster.on(gpu), cluster.on(plain)) == ([], [task])
+
+
+def test_priority_comes_before_arrival_and_clients_take_turns() -> None:
+    cluster = Cluster()
+    first, second = cluster.client("first"), cluster.client("second")
+    mine = cluster.submit(first, 3)
+    theirs = cluster.submit(second, 3)
+    (urgent,) = cluster.submit(first, priority=1)
+    worker = cluster.worker("w", slots=7)
+    assert cluster.on(worker) == [urgent, mine[0], theirs[0], mine[1], theirs[1], mine[2], theirs[2]]
+
+
+def test_what_waits_behind_a_long_task_is_recalled_for_an_idle_worker() -> None:
+    cluster = Cluster()
+    client, busy = cluster.client(), cluster.worker("busy")
+    running, behind = cluster.submit(client, 2)
+    idle = cluster.worker("idle")
+    cluster.wait(0.1, alive=[busy, idle])
+    assert cluster.recalls(busy, kill=False) == [behind]
+    cluster.give_back(busy, behind)
+    assert cluster.on(idle) == [behind]
+    assert cluster.on(busy) == [running]
+
+
+def test_a_recalled_task_that_has_started_stays_where_it_is() -> None:
+    cluster = Cluster()
+    client, busy = cluster.client(), cluster.worker("busy")
+    _, behind = cluster.submit(client, 2)
+    cluster.worker("idle")
+    cluster.wait(0.1, alive=["busy", "idle"])
+    cluster.give_back(busy, behind, started=True)
+    cluster.finish(busy, behind)
+    assert cluster.outcome(client, behind) is Outcome.SUCCESS
+
+
+def test_a_worker_that_makes_no_progress_is_relieved_after_the_configured_looks() -> None:
+    cluster = Cluster(load_balance_seconds=1.0, load_balance_trigger_times=3)
+    client = cluster.client()
+    stuck, other = cluster.worker("stuck"), cluster.worker("other")
+    cluster.submit(client, 80)
+    for _ in range(40):
+        cluster.wait(0.25, alive=[stuck, other])
+        if cluster.recalls(stuck, kill=False):
+            break
+        if cluster.on(other):
+            cluster.finish(other, cluster.on(other)[0], seconds=1.0)
+    assert cluster.now - 100.0 >= 3.0
+    assert cluster.recalls(stuck, kill=False)
+
+
+def test_a_task_that_waits_for_its_own_tasks_lends_its_slot() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", queue_size=1)
+    (outer,) = cluster.submit(client)
+    cluster.step(events.NestedJoined(cluster.peer("nested"), cluster.peer(worker)))
+    cluster.say(worker, Suspended([outer], [1], [True]))
+    cluster.submit(client, 4)
+    assert len(cluster.on(worker)) == 3
+    cluster.say(worker, Suspended([outer], [1], [False]))
+    cluster.finish(worker, outer)
+    assert cluster.outcome(client, outer) is Outcome.SUCCESS
+
+
+def test_a_client_in_a_lost_worker_is_gone_with_it() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    cluster.submit(client)
+    cluster.step(events.NestedJoined(cluster.peer("nested"), cluster.peer(worker)))
+    assert len(cluster.core.clients) == 2
+    cluster.leave(worker, "was killed")
+    assert len(cluster.core.clients) == 1
+
+
+def test_a_broken_worker_gets_nothing_and_is_lost_after_a_short_grace() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.break_connection(worker)
+    cluster.submit(client)
+    assert cluster.on(worker) == [task]
+    cluster.wait(2.5)
+    assert cluster.core.workers
+    cluster.wait(1.5)
+    assert not cluster.core.workers
+
+
+def test_a_worker_that_comes_back_in_time_keeps_its_tasks() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.break_connection(worker)
+    cluster.wait(2.0)
+    cluster.step(events.Returned(cluster.peer(worker)))
+    cluster.wait(2.0, alive=[worker])
+    cluster.finish(worker, task)
+    assert cluster.outcome(client, task) is Outcome.SUCCESS
+
+
+def test_a_stall_of_the_scheduler_evicts_nobody() -> None:
+    cluster = Cluster(worker_timeout_seconds=10.0)
+    cluster.worker("w")
+    cluster.now += 300.0
+    cluster.step()
+    cluster.wait(5.0)
+    assert cluster.core.workers
+
+
+def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    for _ in range(3):
+        (task,) = cluster.submit(client)
+        cluster.finish(worker, task)
+    assert sum(len(getattr(message, "definitions", ())) for name, message in cluster.said if name == worker) == 1
+    cluster.leave(client)
+    assert any(isinstance(message, Undefine) for name, message in cluster.said if name == worker)
+
+
+def test_a_draining_worker_is_told_once_and_gets_nothing_more() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    for _ in range(5):
+        (task,) = cluster.submit(client, retries=0)
+        cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    assert sum(isinstance(message, Drain) for _, message in cluster.said) == 1

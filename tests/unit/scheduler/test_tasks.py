@@ -1,0 +1,353 @@
+"""The life of a task in the scheduler core, told through its one door."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.ids import result_id
+from scaler.protocol.messages import (
+    Clear,
+    Done,
+    Hold,
+    Outcome,
+    Release,
+    Seen,
+    Spec,
+    Submit,
+    TaskGroup,
+    stored_reference,
+)
+from scaler.scheduler.core.commands import ForgetOwned, ForgetStored
+from tests.unit.scheduler.driver import VALUE, Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def forgotten(cluster: Cluster) -> list[bytes]:
+    return [task for command in cluster.commands if isinstance(command, ForgetStored) for task in command.ids]
+
+
+def test_a_task_goes_to_a_worker_and_its_value_to_the_client(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    assert cluster.on(worker) == [task]
+    cluster.finish(worker, task)
+    assert cluster.outcomes(client) == {task: (Outcome.SUCCESS, VALUE)}
+
+
+def test_a_task_submitted_before_any_worker_waits_for_one(cluster: Cluster) -> None:
+    client = cluster.client()
+    (task,) = cluster.submit(client)
+    worker = cluster.worker("w")
+    assert cluster.on(worker) == [task]
+
+
+def test_submitting_again_changes_nothing_before_or_after_the_end(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.submit(client, ids=[task])
+    assert len(cluster.runs(worker)) == 1
+    cluster.finish(worker, task)
+    cluster.submit(client, ids=[task])
+    assert len(cluster.runs(worker)) == 1
+    assert cluster.outcome(client, task) is Outcome.SUCCESS
+
+
+def test_a_task_id_of_another_client_is_refused(cluster: Cluster) -> None:
+    mine, other = cluster.client("mine"), cluster.client("other")
+    worker = cluster.worker("w")
+    cluster.submit(mine, ids=[cluster.task_id(other)])
+    assert cluster.on(worker) == []
+
+
+def test_a_late_result_of_an_earlier_attempt_is_dropped_and_its_object_forgotten(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w", slots=2)
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task, outcome=Outcome.NOT_STARTED, payload=b"")
+    assert [attempt for _, attempt, _ in cluster.runs(worker)] == [1, 2]
+    late = result_id(task, 1)
+    cluster.finish(worker, task, payload=stored_reference(late, 10**6), attempt=1)
+    assert cluster.outcome(client, task) is None
+    assert forgotten(cluster) == [late]
+    cluster.finish(worker, task)
+    assert cluster.outcome(client, task) is Outcome.SUCCESS
+
+
+def test_a_result_of_a_task_that_was_never_sent_is_ignored(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    cluster.say(worker, Done([cluster.task_id(client)], [1], [Outcome.SUCCESS], [VALUE], [1]))
+    assert cluster.outcomes(client) == {}
+
+
+def test_a_dependent_waits_and_gets_the_value_of_its_dependency(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w", slots=4)
+    (first,) = cluster.submit(client)
+    (second,) = cluster.submit(client, references=[(first,)])
+    assert cluster.on(worker) == [first]
+    cluster.finish(worker, first, payload=b"\x80 first")
+    assert cluster.runs(worker)[-1] == (second, 1, (b"\x80 first",))
+
+
+def test_a_task_may_name_the_same_dependency_twice(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w", slots=4)
+    (first,) = cluster.submit(client)
+    (second,) = cluster.submit(client, references=[(first, first)])
+    cluster.finish(worker, first, payload=b"\x80 first")
+    assert cluster.runs(worker)[-1] == (second, 1, (b"\x80 first", b"\x80 first"))
+    cluster.finish(worker, second)
+    assert cluster.outcome(client, second) is Outcome.SUCCESS
+
+
+def test_a_dependency_may_stand_behind_its_dependent_in_one_message(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w", slots=4)
+    second, first = cluster.task_id(client), cluster.task_id(client)
+    cluster.submit(client, ids=[second, first], references=[(first,), ()])
+    assert cluster.on(worker) == [first]
+    cluster.finish(worker, first)
+    assert cluster.on(worker) == [second]
+
+
+def test_a_failed_dependency_ends_all_that_depend_on_it_with_its_exception(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (first,) = cluster.submit(client)
+    (second,) = cluster.submit(client, references=[(first,)])
+    (third,) = cluster.submit(client, references=[(second,)])
+    cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=b"\x80 oops")
+    assert set(cluster.outcomes(client).values()) == {(Outcome.EXCEPTION, b"\x80 oops")}
+    assert set(cluster.outcomes(client)) == {first, second, third}
+
+
+def test_a_result_can_be_depended_on_until_the_client_has_seen_it(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (first,) = cluster.submit(client)
+    cluster.finish(worker, first, payload=b"\x80 first")
+    (second,) = cluster.submit(client, references=[(first,)], seen=0)
+    assert cluster.runs(worker)[-1] == (second, 1, (b"\x80 first",))
+    cluster.finish(worker, second)
+    cluster.say(client, Seen(2))
+    (third,) = cluster.submit(client, references=[(first,)])
+    assert cluster.outcome(client, third) is Outcome.OBJECT_LOST
+
+
+def test_the_dependent_of_a_failure_that_was_not_seen_fails_alike(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (first,) = cluster.submit(client)
+    cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=b"\x80 oops")
+    (second,) = cluster.submit(client, references=[(first,)])
+    assert cluster.outcomes(client)[second] == (Outcome.EXCEPTION, b"\x80 oops")
+
+
+def test_the_value_of_an_inner_node_is_not_sent_to_the_client(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (inner,) = cluster.submit(client, deliver=False)
+    (outer,) = cluster.submit(client, references=[(inner,)])
+    cluster.finish(worker, inner, payload=b"\x80 inner")
+    assert cluster.outcomes(client)[inner] == (Outcome.SUCCESS, b"")
+    assert cluster.runs(worker)[-1] == (outer, 1, (b"\x80 inner",))
+
+
+def test_a_queued_task_is_cancelled_at_once_and_never_starts(cluster: Cluster) -> None:
+    client = cluster.client()
+    (task,) = cluster.submit(client)
+    cluster.cancel(client, task)
+    assert cluster.outcome(client, task) is Outcome.CANCELLED
+    assert cluster.on(cluster.worker("w")) == []
+
+
+def test_a_running_task_is_cancelled_when_its_worker_has_killed_it(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.cancel(client, task)
+    assert cluster.recalls(worker, kill=True) == [task]
+    assert cluster.outcome(client, task) is None
+    cluster.finish(worker, task, outcome=Outcome.CANCELLED, payload=b"")
+    assert cluster.outcome(client, task) is Outcome.CANCELLED
+
+
+def test_a_result_that_came_before_the_cancel_wins(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.cancel(client, task)
+    cluster.finish(worker, task)
+    assert cluster.outcome(client, task) is Outcome.SUCCESS
+
+
+def test_clear_cancels_everything_and_forgets_what_the_client_holds(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    held = cluster.object_id(client)
+    cluster.say(client, Hold([held]))
+    running, *queued = cluster.submit(client, 5)
+    cluster.say(client, Clear())
+    cluster.give_back(worker, *[task for task in cluster.on(worker) if task != running])
+    cluster.finish(worker, running, outcome=Outcome.CANCELLED, payload=b"")
+    assert {cluster.outcome(client, task) for task in (running, *queued)} == {Outcome.CANCELLED}
+    assert forgotten(cluster) == [held]
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_a_task_whose_process_dies_runs_again_up_to_its_retries(cluster: Cluster, deaths: int) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client, retries=2)
+    for _ in range(deaths):
+        cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9 (SIGKILL)")
+        cluster.wait(1.0, alive=[worker])
+    if deaths <= 2:
+        assert len(cluster.runs(worker)) == deaths + 1
+        assert cluster.outcome(client, task) is None
+    else:
+        outcome, text = cluster.outcomes(client)[task]
+        assert outcome is Outcome.PROCESSOR_DIED
+        assert text.count(b"SIGKILL") == 3
+
+
+def test_a_task_that_failed_on_one_worker_is_tried_on_another(cluster: Cluster) -> None:
+    client = cluster.client()
+    first = cluster.worker("first")
+    (task,) = cluster.submit(client)
+    second = cluster.worker("second")
+    cluster.finish(first, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    cluster.wait(1.0, alive=[first, second])
+    assert cluster.on(second) == [task]
+
+
+def test_its_own_exception_is_not_repeated_unless_asked_for(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    plain, opted = cluster.submit(client)[0], cluster.submit(client, retry_on=b"\x80 ValueError", retries=1)[0]
+    cluster.finish(worker, plain, outcome=Outcome.EXCEPTION)
+    assert cluster.outcome(client, plain) is Outcome.EXCEPTION
+    cluster.finish(worker, opted, outcome=Outcome.EXCEPTION_TO_RETRY)
+    cluster.wait(1.0, alive=[worker])
+    assert len(cluster.runs(worker)) == 3
+    cluster.finish(worker, opted, outcome=Outcome.EXCEPTION_TO_RETRY, payload=b"\x80 again")
+    assert cluster.outcomes(client)[opted] == (Outcome.EXCEPTION, b"\x80 again")
+
+
+def test_a_task_that_took_three_workers_down_is_poison(cluster: Cluster) -> None:
+    client = cluster.client()
+    (task,) = cluster.submit(client, retries=10)
+    for name in ("a", "b", "c"):
+        worker = cluster.worker(name)
+        cluster.wait(1.0, alive=[worker])
+        assert cluster.on(worker) == [task]
+        cluster.leave(worker, "was killed")
+    outcome, text = cluster.outcomes(client)[task]
+    assert outcome is Outcome.POISON
+    assert b"3 workers" in text
+
+
+def test_only_the_running_task_is_charged_for_the_loss_of_its_worker(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("a")
+    running, queued = cluster.submit(client, 2, retries=1)
+    assert cluster.on(worker) == [running, queued]
+    for name in ("b", "c"):
+        cluster.leave(worker, "was killed")
+        worker = cluster.worker(name)
+        cluster.wait(1.0, alive=[worker])
+        if cluster.outcome(client, running) is None:
+            cluster.finish(worker, queued, outcome=Outcome.NOT_STARTED, payload=b"")
+    assert cluster.outcome(client, queued) is None
+
+
+def test_a_task_that_may_run_once_ends_in_doubt_when_its_worker_is_lost(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client, retries=0)
+    cluster.leave(worker, "was killed")
+    outcome, text = cluster.outcomes(client)[task]
+    assert outcome is Outcome.WORKER_LOST
+    assert b"may have run" in text
+
+
+def test_a_task_that_may_run_once_is_never_prefetched(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    first, _ = cluster.submit(client, 2, retries=0)
+    assert cluster.on(worker) == [first]
+
+
+def test_a_worker_with_five_failures_in_a_row_gets_nothing_more(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    for _ in range(5):
+        (task,) = cluster.submit(client, retries=0)
+        cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    cluster.submit(client)
+    assert cluster.on(worker) == []
+
+
+def test_when_a_client_is_gone_its_tasks_are_dropped_and_its_objects_forgotten(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    running, *_ = cluster.submit(client, 10)
+    cluster.leave(client)
+    assert running in cluster.recalls(worker, kill=True)
+    assert ForgetOwned(cluster.peer(client)) in cluster.commands
+    late = result_id(running, 1)
+    cluster.finish(worker, running, payload=stored_reference(late, 10**6))
+    assert late in forgotten(cluster)
+
+
+def test_a_client_that_falls_silent_is_given_up_after_its_lease(cluster: Cluster) -> None:
+    client = cluster.client()
+    cluster.submit(client)
+    cluster.wait(59.0)
+    assert cluster.core.clients
+    cluster.wait(2.0)
+    assert not cluster.core.clients
+    assert ForgetOwned(cluster.peer(client)) not in cluster.commands
+    cluster.wait(61.0)
+    assert ForgetOwned(cluster.peer(client)) in cluster.commands
+
+
+def test_objects_of_a_client_that_was_given_up_are_kept_if_it_comes_back() -> None:
+    cluster = Cluster(object_retention_seconds=30.0)
+    client = cluster.client()
+    cluster.wait(61.0)
+    cluster.client(client)
+    cluster.wait(40.0, alive=[client])
+    assert ForgetOwned(cluster.peer(client)) not in cluster.commands
+
+
+def test_more_tasks_than_may_wait_are_rejected_with_the_limits_name() -> None:
+    cluster = Cluster(max_tasks_waiting=3)
+    client = cluster.client()
+    ids = cluster.submit(client, 5)
+    rejected = {task for task in ids if cluster.outcome(client, task) is Outcome.REJECTED}
+    assert rejected == set(ids[3:])
+    assert b"max_number_of_tasks_waiting is 3" in cluster.outcomes(client)[ids[4]][1]
+
+
+def test_a_task_without_a_definition_is_rejected(cluster: Cluster) -> None:
+    client = cluster.client()
+    task = cluster.task_id(client)
+    cluster.say(client, Submit([], [TaskGroup(Spec(bytes(16)), [task], [b"\x80"])]))
+    assert cluster.outcome(client, task) is Outcome.REJECTED
+
+
+def test_an_object_is_forgotten_after_its_last_use_and_its_release(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    stored = cluster.object_id(client)
+    (task,) = cluster.submit(client, references=[(stored,)])
+    assert cluster.runs(worker)[-1][2] == (stored_reference(stored, 0),)
+    cluster.say(client, Release([stored]))
+    assert forgotten(cluster) == []
+    cluster.finish(worker, task)
+    assert forgotten(cluster) == [stored]
+
+
+def test_a_stored_result_lives_until_the_client_has_seen_and_released_it(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    stored = result_id(task, 1)
+    cluster.finish(worker, task, payload=stored_reference(stored, 10**6))
+    cluster.say(client, Release([stored]))
+    assert forgotten(cluster) == []
+    cluster.say(client, Seen(1))
+    assert forgotten(cluster) == [stored]
+
+
+def test_one_client_cannot_release_what_another_holds(cluster: Cluster) -> None:
+    mine, other = cluster.client("mine"), cluster.client("other")
+    held = cluster.object_id(mine)
+    cluster.say(mine, Hold([held]))
+    cluster.say(other, Release([held]))
+    assert forgotten(cluster) == []
