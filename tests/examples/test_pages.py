@@ -15,7 +15,7 @@ from blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, pr
 PAGES = ("README.md", "docs/guide.md")
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 ONCE = {"make demo", "make test", "pip install ."}
-"""Commands that are no services; each has a test below, but for the tests themselves."""
+"""Commands that are no services: the demo has tests of its own, and packing one below."""
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +47,6 @@ def test_every_block_of_the_pages_is_run_by_some_test(services: set[str]) -> Non
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=lambda b: b.name)
 def test_a_python_block_prints_what_its_comments_say(block: Block, services: set[str], tmp_path: Path) -> None:
     assert run_python(block, tmp_path) == promised_output(block)
-
-
-def test_the_demo_runs_and_leaves_nothing_behind() -> None:
-    command = [sys.executable, str(ROOT / "examples" / "run_demo.py")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert result.returncode == 0, result.stderr
-    lines = {line.partition(":")[0]: line for line in result.stdout.splitlines()}
-    assert lines["submit"].endswith("= 144")
-    assert lines["map"].endswith("= 33860")
-    assert lines["graph"].endswith("= 90")
-    assert lines["speed"].endswith("tasks/s")
-    assert "100%" in result.stderr, "the progress of the map is shown"
 
 
 def test_an_installed_package_has_all_of_the_source(tmp_path: Path) -> None:

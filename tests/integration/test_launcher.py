@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,11 +50,11 @@ def stack_file(tmp_path: Path, ports: ReservedPorts) -> Path:
 class Launcher:
     """A running `scaler FILE`."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, environment: Mapping[str, str]) -> None:
         ready, said_by_launcher = os.pipe()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "scaler.cli", "scaler", str(file)],
-            env={**os.environ, "SCALER_READY_FD": str(said_by_launcher)},
+            env={**os.environ, "SCALER_READY_FD": str(said_by_launcher), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -89,8 +89,8 @@ class Launcher:
 
 
 @contextmanager
-def launched(file: Path) -> Iterator[Launcher]:
-    launcher = Launcher(file)
+def launched(file: Path, **environment: str) -> Iterator[Launcher]:
+    launcher = Launcher(file, environment)
     try:
         yield launcher
     finally:
@@ -157,6 +157,15 @@ def test_a_launcher_that_is_killed_leaves_nothing_running(stack_file: Path) -> N
         processes = launcher.components()
         launcher.process.kill()
         wait_until_gone(processes)
+
+
+def test_a_launcher_ends_with_the_program_that_it_was_started_for(stack_file: Path) -> None:
+    with subprocess.Popen(["/bin/sleep", "60"]) as program:
+        with launched(stack_file, SCALER_PARENT_PID=str(program.pid)) as launcher:
+            assert launcher.wait_ready()
+            program.kill()
+            code, _, errors = launcher.end()
+    assert code == 0, errors
 
 
 def test_a_port_in_use_is_named_and_nothing_is_left(stack_file: Path, ports: ReservedPorts) -> None:

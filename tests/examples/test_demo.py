@@ -1,0 +1,89 @@
+"""What `make demo` runs: its results, and that nothing is left behind whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PORTS = (8516, 8517, 8518)
+END_SECONDS = 15.0
+
+
+@contextmanager
+def demo() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / "run_demo.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=END_SECONDS)
+
+
+def read_until(process: subprocess.Popen[str], start: str) -> None:
+    assert process.stdout is not None
+    assert any(line.startswith(start) for line in process.stdout), f"{start!r} never came"
+
+
+def assert_nothing_is_left(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=END_SECONDS)
+    assert not alive
+    for port in PORTS:
+        with socket.socket() as taker:
+            taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taker.bind(("127.0.0.1", port))
+
+
+def test_the_demo_shows_right_results_progress_and_speed() -> None:
+    with demo() as process:
+        output, errors = process.communicate(timeout=50)
+        assert process.returncode == 0, errors
+    lines = {line.partition(":")[0]: line for line in output.splitlines()}
+    assert lines["submit"].endswith("= 144")
+    assert lines["map"].endswith("= 33860")
+    assert lines["starmap"].endswith("[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]")
+    assert lines["graph"].endswith("= 90")
+    assert lines["speed"].endswith("tasks/s")
+    assert "100%" in errors, "the progress of the map is shown"
+    assert_nothing_is_left([])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("line", ["scaler: object storage server", "scaler: all components", "submit:"])
+def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(number: int, line: str) -> None:
+    with demo() as process:
+        read_until(process, line)
+        processes = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        process.wait(END_SECONDS)
+    assert_nothing_is_left(processes)
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_the_work_loses_nothing() -> None:
+    with demo() as process:
+        read_until(process, "submit:")
+        (agent,) = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if child.cmdline()[-2:] == ["-m", "scaler.worker"] and child.children()
+        ]
+        agent.kill()
+        output, errors = process.communicate(timeout=50)
+        assert process.returncode == 0, errors
+    assert "primes below 400,000 = 33860" in output
