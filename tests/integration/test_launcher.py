@@ -160,11 +160,13 @@ def test_a_launcher_that_is_killed_leaves_nothing_running(stack_file: Path) -> N
 
 
 def test_a_launcher_ends_with_the_program_that_it_was_started_for(stack_file: Path) -> None:
-    with subprocess.Popen(["/bin/sleep", "60"]) as program:
-        with launched(stack_file, SCALER_PARENT_PID=str(program.pid)) as launcher:
-            assert launcher.wait_ready()
-            program.kill()
-            code, _, errors = launcher.end()
+    with (
+        subprocess.Popen(["/bin/sleep", "60"]) as program,
+        launched(stack_file, SCALER_PARENT_PID=str(program.pid)) as launcher,
+    ):
+        assert launcher.wait_ready()
+        program.kill()
+        code, _, errors = launcher.end()
     assert code == 0, errors
 
 
