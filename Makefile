@@ -33,7 +33,9 @@ clean:
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	# Some systems have pip, but not the ensurepip that venv copies it with.
+	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	    $(PYTHON) -m pip --python $@ install --quiet --disable-pip-version-check pip; }
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
