@@ -1,0 +1,200 @@
+"""One side of a session: what is kept, what is repeated, what is dropped, and when an acknowledgement is owed."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.errors import LimitError, ProtocolError
+from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION
+from scaler.protocol.session import (
+    ACKNOWLEDGE_BYTES,
+    ACKNOWLEDGE_MESSAGES,
+    ACKNOWLEDGE_SECONDS,
+    HEADER_BYTES,
+    MAX_ATTACHMENTS,
+    MAX_LOOSE_MESSAGES,
+    Header,
+    Receipt,
+    Session,
+    check_attachments,
+    peer_of,
+    read_header,
+)
+
+SESSION_ID = b"peer-id." + b"nonce..."
+
+
+def session(max_messages: int = 1000, max_bytes: int = 10_000_000) -> Session:
+    return Session(SESSION_ID, max_messages=max_messages, max_bytes=max_bytes)
+
+
+def header(sequence: int, acknowledged: int = 0) -> Header:
+    return Header(PROTOCOL_VERSION, 0, SESSION_ID, sequence, acknowledged)
+
+
+def send_all(sender: Session) -> list[tuple[int, bytes]]:
+    sent = []
+    while (envelope := sender.next_envelope()) is not None:
+        sent.append((envelope.sequence, envelope.body))
+        sender.sent(envelope)
+    return sent
+
+
+def test_a_header_is_forty_bytes_and_comes_back_as_it_was() -> None:
+    frame = Header(7, 3, SESSION_ID, 2**63, 5).pack()
+    assert len(frame) == HEADER_BYTES
+    assert read_header(frame) == (7, 3, SESSION_ID, 2**63, 5)
+    assert peer_of(SESSION_ID) == b"peer-id."
+
+
+def test_a_header_of_another_length_is_nonsense() -> None:
+    with pytest.raises(ProtocolError, match="40 bytes, not 39"):
+        read_header(bytes(39))
+
+
+def test_messages_are_numbered_from_one_and_sent_in_order() -> None:
+    sender = session()
+    sender.keep(b"a")
+    sender.keep(b"b")
+    assert send_all(sender) == [(1, b"a"), (2, b"b")]
+    assert send_all(sender) == []
+
+
+def test_what_is_acknowledged_is_no_longer_kept() -> None:
+    sender = session()
+    for body in (b"a", b"b", b"c"):
+        sender.keep(body)
+    send_all(sender)
+    sender.receive(header(0, acknowledged=2), 0, 0.0)
+    assert sender.outbox_messages == 1
+    sender.receive(header(0, acknowledged=3), 0, 0.0)
+    assert (sender.outbox_messages, sender.outbox_bytes) == (0, 0)
+
+
+def test_after_a_break_what_was_not_acknowledged_is_sent_again_and_nothing_else() -> None:
+    sender = session()
+    for body in (b"a", b"b", b"c"):
+        sender.keep(body)
+    send_all(sender)
+    sender.keep(b"d")
+    sender.disconnect()
+    sender.resume(1)
+    assert send_all(sender) == [(2, b"b"), (3, b"c"), (4, b"d")]
+
+
+def test_a_session_cannot_go_on_where_the_other_side_misses_what_is_gone_or_has_what_was_never_sent() -> None:
+    sender = session()
+    for body in (b"a", b"b", b"c"):
+        sender.keep(body)
+    send_all(sender)
+    sender.receive(header(0, acknowledged=2), 0, 0.0)
+    assert [number for number in range(6) if sender.can_resume(number)] == [2, 3]
+    with pytest.raises(ProtocolError):
+        sender.resume(1)
+
+
+def test_unsequenced_messages_go_first_and_are_forgotten_at_a_break() -> None:
+    sender = session()
+    sender.keep(b"kept")
+    sender.post(b"loose")
+    assert send_all(sender) == [(0, b"loose"), (1, b"kept")]
+    sender.post(b"loose")
+    sender.disconnect()
+    assert send_all(sender) == [(1, b"kept")]
+
+
+def test_unsequenced_messages_that_nobody_takes_are_bounded() -> None:
+    sender = session()
+    for number in range(MAX_LOOSE_MESSAGES + 5):
+        sender.post(b"%d" % number)
+    sent = send_all(sender)
+    assert len(sent) == MAX_LOOSE_MESSAGES
+    assert sent[0] == (0, b"5")
+
+
+def test_a_full_outbox_takes_nothing_and_says_which_limit_was_reached() -> None:
+    by_count = session(max_messages=2)
+    by_count.keep(b"a")
+    by_count.keep(b"b")
+    with pytest.raises(LimitError, match="2 messages"):
+        by_count.keep(b"c")
+    by_bytes = session(max_bytes=1000)
+    by_bytes.keep(b"a" * 300, [memoryview(bytes(100))])
+    with pytest.raises(LimitError, match="1000"):
+        by_bytes.keep(b"a" * 100, [bytearray(400)])
+    assert by_bytes.outbox_messages == 1
+
+
+def test_duplicates_are_told_apart_and_a_gap_changes_nothing() -> None:
+    receiver = session()
+    assert receiver.receive(header(1), 1, 0.0) is Receipt.NEW
+    assert receiver.receive(header(1), 1, 0.0) is Receipt.DUPLICATE
+    assert receiver.receive(header(3), 1, 0.0) is Receipt.GAP
+    assert receiver.received == 1
+    assert receiver.receive(header(2), 1, 0.0) is Receipt.NEW
+
+
+def test_an_acknowledgement_of_what_was_never_sent_is_nonsense_and_changes_nothing() -> None:
+    receiver = session()
+    with pytest.raises(ProtocolError, match="message 1 is acknowledged, but 0"):
+        receiver.receive(header(1, acknowledged=1), 1, 0.0)
+    assert receiver.received == 0
+
+
+def test_every_header_acknowledges_all_that_was_received() -> None:
+    both = session()
+    for number in (1, 2, 3):
+        both.receive(header(number), 1, 0.0)
+    both.keep(b"answer")
+    envelope = both.next_envelope()
+    assert envelope is not None
+    assert read_header(both.header(envelope)) == header(1, acknowledged=3)
+    assert both.owes
+    both.sent(envelope)
+    assert not both.owes
+
+
+def test_an_acknowledgement_is_due_after_a_time_a_number_of_messages_or_of_bytes() -> None:
+    by_time = session()
+    assert not by_time.acknowledge_due(1e6)
+    by_time.receive(header(1), 1, 10.0)
+    by_time.receive(header(2), 1, 10.01)
+    assert by_time.acknowledge_at == 10.0 + ACKNOWLEDGE_SECONDS
+    assert not by_time.acknowledge_due(10.0 + ACKNOWLEDGE_SECONDS / 2)
+    assert by_time.acknowledge_due(10.0 + ACKNOWLEDGE_SECONDS)
+
+    by_count = session()
+    for number in range(1, ACKNOWLEDGE_MESSAGES):
+        by_count.receive(header(number), 1, 0.0)
+    assert not by_count.acknowledge_due(0.0)
+    by_count.receive(header(ACKNOWLEDGE_MESSAGES), 1, 0.0)
+    assert by_count.acknowledge_due(0.0)
+
+    by_bytes = session()
+    by_bytes.receive(header(1), ACKNOWLEDGE_BYTES, 0.0)
+    assert by_bytes.acknowledge_due(0.0)
+
+
+def test_unsequenced_messages_owe_nothing_and_repeated_ones_do() -> None:
+    receiver = session()
+    receiver.receive(header(0), 1, 0.0)
+    assert not receiver.owes
+    receiver.receive(header(1), 1, 0.0)
+    receiver.acknowledge_sent()
+    receiver.receive(header(1), 1, 0.0)
+    assert receiver.owes
+
+
+def test_a_session_id_has_sixteen_bytes() -> None:
+    with pytest.raises(ValueError, match="16 bytes"):
+        Session(b"short", max_messages=1, max_bytes=1)
+
+
+def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:
+    check_attachments([b"", bytearray(1), memoryview(bytes(10))])
+    with pytest.raises(LimitError, match="MAX_ATTACHMENTS"):
+        check_attachments([b""] * (MAX_ATTACHMENTS + 1))
+    with pytest.raises(LimitError, match="MAX_CHUNK_BYTES"):
+        check_attachments([bytes(MAX_CHUNK_BYTES + 1)])
+    with pytest.raises(ValueError, match="contiguous"):
+        check_attachments([memoryview(bytes(10))[::2]])
