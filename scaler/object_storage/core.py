@@ -251,7 +251,7 @@ class StorageCore:
 
     def check(self) -> None:
         """Assert the laws at the top of this module and of `objects`. O(everything): for tests."""
-        self._table.check()
+        self._table.check(self._peers)
         gets = [(name, get) for name, peer in self._peers.items() for get in peer.waiting]
         assert len(gets) == len(self._waiting)
         assert all(name == get.peer and self._table.body(get.id) is None for name, get in gets)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from scaler.object_storage.layout import MAX_PARTS, MAX_PIECES_PER_MESSAGE
 from scaler.object_storage.owners import OwnerIndex
@@ -183,8 +183,9 @@ class ObjectTable:
         if not uploading:
             del self._uploaders[peer]
 
-    def check(self) -> None:
-        """Assert the laws at the top of this module. O(everything): for tests."""
+    def check(self, peers: Collection[bytes]) -> None:
+        """Assert the laws at the top of this module, and that these peers have all uploads. For tests: O(everything)."""
+        assert self._uploaders.keys() <= set(peers)
         names = Counter(stored.body for stored in self._objects.values())
         assert all(body.names == count for body, count in names.items())
         assert all(sum(piece.nbytes for piece in body.pieces) == body.size_bytes for body in names)

@@ -1,0 +1,124 @@
+"""A peer of the object storage: `StorageClient` on an asyncio loop, `BlockingStorage` for code without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from scaler.errors import ClientClosedError, ScalerError
+from scaler.net.connection import Buffer, Connector, ConnectorEvent
+from scaler.object_storage.requests import Ended, Requests, Say
+from scaler.protocol.messages import StorageStatus
+
+PATIENCE_SECONDS = 10.0
+"""How long calls outlive the connection to the storage."""
+
+OnTurn = Callable[[list[ConnectorEvent]], None]
+_T = TypeVar("_T")
+
+
+class StorageClient:
+    """Puts and gets objects. Belongs to the running loop; safe over broken connections and restarts of the storage.
+
+    connect: makes the connector, given what it calls with the events of a turn. address: for the texts of errors.
+
+    Outcomes of calls that fail: ObjectLostError (not there, forgotten, or the storage is gone), LimitError (full, too
+    large), UnreachableError (nobody there to put to), RefusedError (this peer is not welcome).
+    """
+
+    def __init__(
+        self, connect: Callable[[OnTurn], Connector], *, address: str, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._requests = Requests(address, patience_seconds, self._loop.time())
+        self._futures: dict[int, asyncio.Future[Any]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_turn_due = False
+        self._is_closed = False
+        self._connector = connect(self._on_turn)
+
+    def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[None]:
+        """Put an object: done when it is whole in the storage. The parts are not copied and must not change until then.
+
+        Raises LimitError for too many parts or calls.
+        """
+        return self._begin(self._requests.put(object_id, parts, self._loop.time()))
+
+    def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
+        """Get an object's parts, read-only; waits for an object that is not there yet for up to deadline_seconds."""
+        return self._begin(self._requests.get(object_id, deadline_seconds, self._loop.time()))
+
+    def link(self, object_id: bytes, target: bytes) -> asyncio.Future[None]:
+        """Give the object `target` another id."""
+        return self._begin(self._requests.link(object_id, target, self._loop.time()))
+
+    def stat(self) -> asyncio.Future[StorageStatus]:
+        """Ask how much the storage holds."""
+        return self._begin(self._requests.stat(self._loop.time()))
+
+    def forget(self, object_ids: Sequence[bytes]) -> None:
+        """Let the storage forget these objects, and refuse them if they come later."""
+        self._requests.forget(object_ids)
+        self._turn_soon()
+
+    def forget_owner(self, owner: bytes) -> None:
+        """Let the storage forget all objects of this owner. The scheduler may."""
+        self._requests.forget_owner(owner)
+        self._turn_soon()
+
+    def close(self) -> None:
+        """Say goodbye; calls that have not ended fail with ClientClosedError. Harmless when repeated."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._connector.close()
+        futures, self._futures = self._futures, {}
+        for future in futures.values():
+            _fail(future, ClientClosedError("the connection to the object storage was closed"))
+
+    def _begin(self, ticket: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._is_closed:
+            _fail(future, ClientClosedError("the connection to the object storage was closed"))
+        else:
+            self._futures[ticket] = future
+            self._turn_soon()
+        return future
+
+    def _turn_soon(self) -> None:
+        # Everything that is begun in one turn of the loop is said in one go.
+        if not self._is_turn_due and not self._is_closed:
+            self._is_turn_due = True
+            self._loop.call_soon(self._on_turn, ())
+
+    def _on_turn(self, events: Sequence[ConnectorEvent]) -> None:
+        self._is_turn_due = False
+        if self._is_closed:
+            return
+        for command in self._requests.step(events, self._loop.time()):
+            match command:
+                case Say(message, attachments):
+                    self._connector.send(message, attachments)
+                case Ended(ticket, outcome):
+                    future = self._futures.pop(ticket)
+                    if isinstance(outcome, ScalerError):
+                        _fail(future, outcome)
+                    elif not future.done():
+                        future.set_result(outcome)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._requests.next_deadline()
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._on_turn, ())
+
+
+def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
+    if not future.done():
+        future.set_exception(error)

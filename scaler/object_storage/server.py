@@ -1,0 +1,102 @@
+"""The object storage's shell: a listener, the core, and one timer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from scaler.net.connection import Admit, Listener, ListenerEvent
+from scaler.object_storage.core import StorageCore
+from scaler.object_storage.state import Expire, Send
+from scaler.protocol.messages import Hello, RefusalReason, Refused, Role, Welcome
+
+LEASE_SECONDS = 60.0
+HEARTBEAT_SECONDS = 2.0
+SHORTEST_POLL_SECONDS = 0.002
+LONGEST_POLL_SECONDS = 0.1
+"""How often readers with unacknowledged bytes are looked at: acknowledgements are no events."""
+
+OnTurn = Callable[[list[ListenerEvent]], None]
+
+_log = logging.getLogger(__name__)
+
+
+class StorageServer:
+    """One object storage on the running loop.
+
+    listen: makes the listener, given whom it asks about peers and what it calls with the events of a turn. The limits
+    are those of `StorageCore`. incarnation: made anew at every start.
+    """
+
+    def __init__(
+        self,
+        listen: Callable[[Admit, OnTurn], Listener],
+        *,
+        memory_limit_bytes: int,
+        max_object_bytes: int = -1,
+        incarnation: int,
+        lease_seconds: float = LEASE_SECONDS,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._incarnation = incarnation
+        self._lease_seconds = lease_seconds
+        self._heartbeat_seconds = heartbeat_seconds
+        self._core = StorageCore(
+            memory_limit_bytes, max_object_bytes, lease_seconds=lease_seconds, tick_seconds=heartbeat_seconds
+        )
+        self._ignored = 0
+        self._poll_seconds = SHORTEST_POLL_SECONDS
+        self._timer: asyncio.TimerHandle | None = None
+        self._listener = listen(self._admit, self._on_turn)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it listens: a port 0 is replaced by the real one."""
+        return self._listener.addresses
+
+    def close(self) -> None:
+        """Say goodbye to all peers, free the addresses and let go of all objects."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._listener.close()
+
+    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+        if hello.role is Role.MANAGER:
+            return Refused(RefusalReason.ROLE, f"{peer.hex()} is a worker manager, and this is an object storage")
+        return Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
+
+    def _on_turn(self, events: Sequence[ListenerEvent]) -> None:
+        commands = self._core.step(events, self._loop.time(), self._listener.outbox_bytes)
+        for command in commands:
+            match command:
+                case Send(peer, message, attachments):
+                    self._listener.send(peer, message, attachments)
+                case Expire(peer, text):
+                    _log.warning("peer %s: %s", peer.hex(), text)
+                    self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
+                case _:
+                    assert_never(command)
+        self._poll_seconds = SHORTEST_POLL_SECONDS if commands else min(2 * self._poll_seconds, LONGEST_POLL_SECONDS)
+        if self._core.ignored != self._ignored:
+            _log.warning("%d ids were not forgotten: not their peer's own", self._core.ignored - self._ignored)
+            self._ignored = self._core.ignored
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        deadline = self._core.next_deadline()
+        if deadline is None:
+            return
+        if self._core.is_sending:
+            deadline = min(deadline, self._loop.time() + self._poll_seconds)
+        # A timer that fires too early does no harm, so most turns leave it as it is.
+        if self._timer is None or self._timer.when() > deadline:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._on_turn(())

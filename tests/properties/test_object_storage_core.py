@@ -1,0 +1,209 @@
+"""The storage's rules and its peers' rules together, over links that break and sessions that are forgotten."""
+
+from __future__ import annotations
+
+from collections import deque
+from unittest.mock import patch
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from scaler.ids import IdFactory, owner_of
+from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Welcomed
+from scaler.object_storage import core as storage_core
+from scaler.object_storage import layout, objects, requests, state
+from scaler.object_storage.core import StorageCore
+from scaler.object_storage.requests import Ended, Requests, Say
+from scaler.object_storage.state import Expire, Send
+from scaler.protocol.messages import Hello, Role, StorageStatus, Welcome
+
+LIMIT_BYTES = 300
+CHUNK_BYTES = 16
+PATIENCE_SECONDS = 10.0
+SERVER = bytes(8)
+PEERS = {b"client-A": Role.CLIENT, b"client-B": Role.CLIENT, b"worker-C": Role.WORKER, b"schedulr": Role.SCHEDULER}
+IDS = [factory.object() for factory in (IdFactory(b"client-A"), IdFactory(b"client-B")) for _ in range(3)]
+
+peers = st.sampled_from(sorted(PEERS))
+ids = st.sampled_from(IDS)
+layouts = st.lists(st.integers(0, 40), max_size=5)
+
+
+def content_of(object_id: bytes, size: int) -> bytes:
+    """Return the bytes of an object: the same for the same id and size, whoever puts it."""
+    return bytes((object_id[-1] * 7 + index * 3 + owner_of(object_id)[-1]) % 256 for index in range(size))
+
+
+class StorageAndPeers(RuleBasedStateMachine):
+    """Messages are tuples in two queues per peer; a break keeps them (sessions repeat), a new session loses them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = [
+            patch.object(layout, "MAX_CHUNK_BYTES", CHUNK_BYTES),
+            patch.object(objects, "MAX_CHUNK_BYTES", CHUNK_BYTES),
+            patch.object(state, "MAX_CHUNK_BYTES", CHUNK_BYTES),
+            patch.object(layout, "JOIN_BELOW_BYTES", 4),
+            patch.object(requests, "PUT_WINDOW_BYTES", 3 * CHUNK_BYTES),
+            patch.object(requests, "MAX_ASKED", 3),
+            patch.object(storage_core, "MAX_UNACKNOWLEDGED_BYTES_PER_PEER", 2 * CHUNK_BYTES),
+        ]
+        for each in self.patches:
+            each.start()
+        self.now = 0.0
+        self.core = StorageCore(LIMIT_BYTES, 120, lease_seconds=60.0, tick_seconds=2.0)
+        self.requests = {peer: Requests("memory", PATIENCE_SECONDS, 0.0) for peer in PEERS}
+        self.up: dict[bytes, deque[Say]] = {peer: deque() for peer in PEERS}
+        self.down: dict[bytes, deque[Send]] = {peer: deque() for peer in PEERS}
+        self.connected = dict.fromkeys(PEERS, False)
+        self.expired: set[bytes] = set()
+        self.pending: dict[tuple[bytes, int], bytes | None] = {}
+
+    def teardown(self) -> None:
+        try:
+            self.everything_ends_once_the_network_is_well()
+        finally:
+            for each in self.patches:
+                each.stop()
+
+    @initialize()
+    def connect_all(self) -> None:
+        for peer in PEERS:
+            self.forget_session(peer)
+
+    @invariant()
+    def laws_hold(self) -> None:
+        self.core.check()
+
+    # -- what peers want ------------------------------------------------------------------------------------------
+
+    @rule(peer=peers, object_id=ids, sizes=layouts)
+    def put(self, peer: bytes, object_id: bytes, sizes: list[int]) -> None:
+        data = content_of(object_id, sum(sizes))
+        parts, start = [], 0
+        for size in sizes:
+            parts.append(data[start : start + size])
+            start += size
+        self.pending[peer, self.requests[peer].put(object_id, parts, self.now)] = None
+        self.peer_turn(peer)
+
+    @rule(peer=peers, object_id=ids, deadline_seconds=st.floats(0, 30))
+    def get(self, peer: bytes, object_id: bytes, deadline_seconds: float) -> None:
+        self.pending[peer, self.requests[peer].get(object_id, deadline_seconds, self.now)] = object_id
+        self.peer_turn(peer)
+
+    @rule(peer=peers, object_id=ids)
+    def stat(self, peer: bytes, object_id: bytes) -> None:
+        self.pending[peer, self.requests[peer].stat(self.now)] = None
+        self.peer_turn(peer)
+
+    @rule(peer=peers, object_ids=st.lists(ids, min_size=1, max_size=3))
+    def forget(self, peer: bytes, object_ids: list[bytes]) -> None:
+        self.requests[peer].forget(object_ids)
+        self.peer_turn(peer)
+
+    @rule(peer=peers, owner=st.sampled_from([b"client-A", b"client-B"]))
+    def forget_owner(self, peer: bytes, owner: bytes) -> None:
+        self.requests[peer].forget_owner(owner)
+        self.peer_turn(peer)
+
+    # -- what the network does ------------------------------------------------------------------------------------
+
+    @rule(peer=peers, count=st.integers(1, 20))
+    def deliver_up(self, peer: bytes, count: int) -> None:
+        if self.connected[peer]:
+            queue = self.up[peer]
+            says = [queue.popleft() for _ in range(min(count, len(queue)))]
+            self.storage_turn(*(Received(peer, say.message, say.attachments) for say in says))
+
+    @rule(peer=peers, count=st.integers(1, 20))
+    def deliver_down(self, peer: bytes, count: int) -> None:
+        if self.connected[peer]:
+            queue = self.down[peer]
+            sends = [queue.popleft() for _ in range(min(count, len(queue)))]
+            self.peer_turn(peer, *(Received(SERVER, send.message, send.attachments) for send in sends))
+            self.storage_turn()
+
+    @rule(peer=peers)
+    def break_connection(self, peer: bytes) -> None:
+        if self.connected[peer]:
+            self.connected[peer] = False
+            self.peer_turn(peer, Broken(SERVER))
+            self.storage_turn(Broken(peer))
+
+    @rule(peer=peers)
+    def resume(self, peer: bytes) -> None:
+        if peer in self.expired:
+            self.forget_session(peer)
+        elif not self.connected[peer]:
+            self.connected[peer] = True
+            self.storage_turn(Resumed(peer))
+            self.peer_turn(peer, Resumed(SERVER))
+
+    @rule(peer=peers)
+    def forget_session(self, peer: bytes) -> None:
+        self.up[peer].clear()
+        self.down[peer].clear()
+        self.expired.discard(peer)
+        self.storage_turn(Closed(peer, "test"))
+        hello = Hello(PEERS[peer], False, 1, "", "", "", "host", 1)
+        self.storage_turn(Opened(peer, hello))
+        self.connected[peer] = True
+        self.peer_turn(peer, Broken(SERVER), Welcomed(Welcome(False, 1, 60.0, 2.0)))
+
+    @rule()
+    def restart_storage(self) -> None:
+        self.core = StorageCore(LIMIT_BYTES, 120, lease_seconds=60.0, tick_seconds=2.0)
+        for peer in PEERS:
+            self.forget_session(peer)
+
+    @rule(seconds=st.floats(0.1, 5.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.storage_turn()
+        for peer in PEERS:
+            self.peer_turn(peer)
+
+    # -- turns ----------------------------------------------------------------------------------------------------
+
+    def storage_turn(self, *events: Opened | Resumed | Received | Broken | Closed) -> None:
+        outbox = {peer: sum(p.nbytes for s in queue for p in s.attachments) for peer, queue in self.down.items()}
+        for command in self.core.step(events, self.now, outbox.__getitem__):
+            if isinstance(command, Expire):
+                self.connected[command.peer] = False
+                self.expired.add(command.peer)
+            else:
+                self.down[command.peer].append(command)
+
+    def peer_turn(self, peer: bytes, *events: Welcomed | Resumed | Received | Broken) -> None:
+        for command in self.requests[peer].step(events, self.now):
+            if isinstance(command, Ended):
+                wanted = self.pending.pop((peer, command.ticket))  # raises when a call ends twice
+                if isinstance(command.outcome, list):
+                    assert wanted is not None
+                    data = b"".join(command.outcome)
+                    assert data == content_of(wanted, len(data))
+                else:
+                    assert wanted is None or isinstance(command.outcome, Exception)
+                    assert not isinstance(command.outcome, StorageStatus) or command.outcome.bytes <= LIMIT_BYTES
+            else:
+                self.up[peer].append(command)
+
+    def everything_ends_once_the_network_is_well(self) -> None:
+        for peer in PEERS:
+            self.resume(peer)
+        for _ in range(60):
+            for peer in PEERS:
+                for _ in range(10):
+                    self.deliver_up(peer, 100)
+                    self.deliver_down(peer, 100)
+            self.wait(1.0)
+            for peer in PEERS:  # signs of life
+                self.storage_turn(Resumed(peer))
+        assert not self.pending
+        self.core.check()
+
+
+TestStorageAndPeers = StorageAndPeers.TestCase
+TestStorageAndPeers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,79 @@
+"""A storage core whose laws are checked after every step, and words for what peers do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.object_storage.core import StorageCore
+from scaler.object_storage.state import Expire, Send
+from scaler.protocol.messages import Hello, Message, PutObject, Role, StorageReply
+
+CLIENT = b"client-A"
+READER = b"reader-B"
+WORKER = b"worker-C"
+SCHEDULER = b"schedulr"
+
+
+def hello(role: Role) -> Hello:
+    return Hello(role, False, 1, "", "", "", "host", 1)
+
+
+class Story:
+    """Drives a core step by step; `now` is the time, `outboxes` what peers have not acknowledged."""
+
+    def __init__(self, limit_bytes: int = 1000, max_object_bytes: int = -1) -> None:
+        self.core = StorageCore(limit_bytes, max_object_bytes, lease_seconds=60.0, tick_seconds=2.0)
+        self.now = 100.0
+        self.outboxes: dict[bytes, int] = {}
+        self.expired: list[bytes] = []
+        roles = {CLIENT: Role.CLIENT, READER: Role.CLIENT, WORKER: Role.WORKER, SCHEDULER: Role.SCHEDULER}
+        self.step(*(Opened(peer, hello(role)) for peer, role in roles.items()))
+
+    def step(self, *events: ListenerEvent) -> list[Send]:
+        commands = self.core.step(events, self.now, lambda peer: self.outboxes.get(peer, 0))
+        self.core.check()
+        self.expired += [command.peer for command in commands if isinstance(command, Expire)]
+        return [command for command in commands if isinstance(command, Send)]
+
+    def says(self, peer: bytes, message: Message, attachments: Sequence[bytes] = ()) -> list[Send]:
+        return self.step(Received(peer, message, [memoryview(piece) for piece in attachments]))
+
+    def puts(self, peer: bytes, object_id: bytes, *parts: bytes, request: int = 1) -> list[Send]:
+        return self.says(peer, PutObject(request, object_id, [len(part) for part in parts], 0), parts)
+
+    def wait(self, seconds: float, alive: Sequence[bytes] = (CLIENT, READER, WORKER, SCHEDULER)) -> list[Send]:
+        """Let time pass in steps as the shell does, with these peers giving signs of life."""
+        sent: list[Send] = []
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + 2.0, end)
+            sent += self.step(*(Resumed(peer) for peer in alive))
+        return sent
+
+    def breaks(self, peer: bytes) -> list[Send]:
+        return self.step(Broken(peer))
+
+    def leaves(self, peer: bytes) -> list[Send]:
+        return self.step(Closed(peer, "bye"))
+
+    def opens(self, peer: bytes, role: Role = Role.CLIENT) -> list[Send]:
+        return self.step(Opened(peer, hello(role)))
+
+
+def replies(sent: Sequence[Send]) -> list[tuple[bytes, int, str]]:
+    """Return peer, request and result of every reply."""
+    return [
+        (send.peer, send.message.request, str(send.message.result))
+        for send in sent
+        if isinstance(send.message, StorageReply)
+    ]
+
+
+def contents(sent: Sequence[Send]) -> list[tuple[bytes, int, bytes]]:
+    """Return peer, request and bytes of every reply that carries any."""
+    return [
+        (send.peer, send.message.request, b"".join(send.attachments))
+        for send in sent
+        if isinstance(send.message, StorageReply) and send.attachments
+    ]

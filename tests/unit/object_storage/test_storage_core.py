@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+import pytest
+from storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, contents, replies
+
+from scaler.ids import IdFactory, result_id
+from scaler.net.connection import Received
+from scaler.object_storage.core import MAX_GETS_PER_PEER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+from scaler.object_storage.objects import MAX_FORGOTTEN_IDS, MAX_UPLOADS_PER_PEER
+from scaler.protocol.messages import (
+    MAX_CHUNK_BYTES,
+    ForgetObjects,
+    ForgetOwner,
+    GetObject,
+    Heartbeat,
+    LinkObject,
+    PutObject,
+    StatStorage,
+    StorageStatus,
+)
+
+MADE = IdFactory(CLIENT)
+OBJECT = MADE.object()
+OTHER = MADE.object()
+RESULT = result_id(MADE.task(), 1)
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def status(story: Story) -> StorageStatus:
+    message = story.says(SCHEDULER, StatStorage(99))[0].message
+    assert isinstance(message, StorageStatus)
+    return message
+
+
+# -- put and get -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_put_is_got_with_its_layout(story: Story) -> None:
+    assert replies(story.puts(CLIENT, OBJECT, b"pickle", b"", b"buffer", request=7)) == [(CLIENT, 7, "ok")]
+    (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0))
+    assert answer.message.parts == [6, 0, 6]
+    assert contents([answer]) == [(READER, 3, b"picklebuffer")]
+
+
+def test_the_very_frames_that_came_are_handed_out_again() -> None:
+    story = Story(limit_bytes=-1)
+    frame = memoryview(bytes(100_000))
+    story.step(Received(CLIENT, PutObject(1, OBJECT, [100_000], 0), [frame]))
+    (answer,) = story.says(READER, GetObject(2, OBJECT, 0.0))
+    assert answer.attachments[0] is frame
+
+
+def test_an_object_comes_in_several_pieces_and_each_is_answered(story: Story) -> None:
+    assert replies(story.says(CLIENT, PutObject(1, OBJECT, [4, 3], 0), [b"ab", b"cd"])) == [(CLIENT, 1, "ok")]
+    assert replies(story.says(READER, GetObject(1, OBJECT, 0.0))) == [(READER, 1, "missing")]
+    assert replies(story.says(CLIENT, PutObject(2, OBJECT, [4, 3], 4), [b"efg"])) == [(CLIENT, 2, "ok")]
+    assert contents(story.says(READER, GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"abcdefg")]
+
+
+def test_an_empty_object_is_whole_at_once(story: Story) -> None:
+    assert replies(story.puts(CLIENT, OBJECT)) == [(CLIENT, 1, "ok")]
+    assert replies(story.says(READER, GetObject(2, OBJECT, 0.0))) == [(READER, 2, "ok")]
+
+
+def test_gets_wait_until_the_object_is_whole(story: Story) -> None:
+    assert story.says(READER, GetObject(1, OBJECT, 5.0)) == []
+    assert story.says(WORKER, GetObject(1, OBJECT, 9.0)) == []
+    story.says(CLIENT, PutObject(1, OBJECT, [4], 0), [b"ab"])
+    assert status(story).waiting_gets == 2
+    sent = story.says(CLIENT, PutObject(2, OBJECT, [4], 2), [b"cd"])
+    assert contents(sent) == [(READER, 1, b"abcd"), (WORKER, 1, b"abcd")]
+    assert status(story).waiting_gets == 0
+
+
+def test_a_get_is_missing_when_its_deadline_is_over_and_not_before(story: Story) -> None:
+    story.says(READER, GetObject(1, OBJECT, 5.0))
+    story.says(READER, GetObject(2, OBJECT, 3.0))
+    story.now += 1.5
+    assert story.step() == []
+    assert story.core.next_deadline() == 103.0
+    story.now = 103.0
+    assert replies(story.step()) == [(READER, 2, "missing")]
+    story.now = 105.0
+    assert replies(story.step()) == [(READER, 1, "missing")]
+
+
+def test_a_put_in_the_last_moment_beats_the_deadline(story: Story) -> None:
+    story.says(READER, GetObject(1, OBJECT, 5.0))
+    story.now += 5.0
+    assert contents(story.puts(CLIENT, OBJECT, b"x")) == [(READER, 1, b"x")]
+
+
+@pytest.mark.parametrize("deadline_seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_get_without_a_sensible_deadline_does_not_wait(story: Story, deadline_seconds: float) -> None:
+    assert replies(story.says(READER, GetObject(1, OBJECT, deadline_seconds))) == [(READER, 1, "missing")]
+
+
+def test_many_gets_that_come_and_are_answered_leave_nothing_behind(story: Story) -> None:
+    for _ in range(200):
+        object_id = MADE.object()
+        story.says(READER, GetObject(1, object_id, 1000.0))
+        story.puts(CLIENT, object_id, b"x")
+        story.says(SCHEDULER, ForgetObjects([object_id]))
+    story.says(READER, GetObject(1, OBJECT, 1000.0))
+    assert status(story) == StorageStatus(99, 0, 0, 1000, 1)
+
+
+# -- repeats and nonsense ----------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_put_is_fine_and_its_bytes_are_dropped(story: Story) -> None:
+    story.puts(CLIENT, OBJECT, b"first")
+    assert replies(story.puts(WORKER, OBJECT, b"again")) == [(WORKER, 1, "ok")]
+    assert contents(story.says(READER, GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"first")]
+    assert status(story).bytes == 5
+
+
+def test_of_two_peers_that_put_the_same_object_the_faster_one_wins(story: Story) -> None:
+    story.says(CLIENT, PutObject(1, OBJECT, [4], 0), [b"ab"])
+    story.says(WORKER, PutObject(1, OBJECT, [4], 0), [b"ab"])
+    assert story.core.used_bytes == 8
+    story.says(WORKER, PutObject(2, OBJECT, [4], 2), [b"cd"])
+    assert story.core.used_bytes == 4
+    assert replies(story.says(CLIENT, PutObject(2, OBJECT, [4], 2), [b"cd"])) == [(CLIENT, 2, "ok")]
+    assert contents(story.says(READER, GetObject(1, OBJECT, 0.0))) == [(READER, 1, b"abcd")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "offset", "pieces"),
+    [
+        ([4, 4], 1, [b"cd"]),  # overlaps
+        ([4, 4], 3, [b"cd"]),  # leaves a gap
+        ([4, 4], 2, [b"1234567"]),  # too much
+        ([4, 4], 2, []),  # nothing
+        ([4, 5], 2, [b"cd"]),  # another layout
+        ([4, 4], 0, [b"ab"]),  # from the beginning
+        ([4, 4], 2, [b""] * 300),  # too many
+    ],
+)
+def test_pieces_that_do_not_continue_the_object_are_invalid_and_end_it(
+    story: Story, parts: list[int], offset: int, pieces: list[bytes]
+) -> None:
+    story.says(CLIENT, PutObject(1, OBJECT, [4, 4], 0), [b"ab"])
+    assert replies(story.says(CLIENT, PutObject(2, OBJECT, parts, offset), pieces)) == [(CLIENT, 2, "invalid")]
+    assert story.core.used_bytes == 0
+    assert replies(story.says(CLIENT, PutObject(3, OBJECT, [4, 4], 4), [b"efgh"])) == [(CLIENT, 3, "missing")]
+    assert replies(story.puts(CLIENT, OBJECT, b"abcd", b"efgh", request=4)) == [(CLIENT, 4, "ok")]
+
+
+def test_negative_sizes_are_invalid(story: Story) -> None:
+    assert replies(story.says(CLIENT, PutObject(1, OBJECT, [5, -4], 0), [b"x"])) == [(CLIENT, 1, "invalid")]
+
+
+def test_what_is_no_business_of_a_storage_is_a_sign_of_life_only(story: Story) -> None:
+    assert story.says(CLIENT, Heartbeat(1.0)) == []
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_storage_refuses_and_takes_again_when_there_is_room(story: Story) -> None:
+    story.puts(CLIENT, OBJECT, bytes(600))
+    assert replies(story.puts(CLIENT, OTHER, bytes(401))) == [(CLIENT, 1, "full")]
+    story.says(CLIENT, ForgetObjects([OBJECT]))
+    assert replies(story.puts(CLIENT, OTHER, bytes(401))) == [(CLIENT, 1, "ok")]
+
+
+def test_unfinished_uploads_count_whole_so_that_they_never_starve_each_other(story: Story) -> None:
+    story.says(CLIENT, PutObject(1, OBJECT, [600], 0), [b"x"])
+    assert replies(story.says(WORKER, PutObject(1, OTHER, [600], 0), [b"x"])) == [(WORKER, 1, "full")]
+    assert replies(story.says(CLIENT, PutObject(2, OBJECT, [600], 1), [bytes(599)])) == [(CLIENT, 2, "ok")]
+
+
+def test_an_object_that_never_fits_is_too_large(story: Story) -> None:
+    sent = story.puts(CLIENT, OBJECT, bytes(1001))
+    assert replies(sent) == [(CLIENT, 1, "too_large")]
+    assert "memory_limit_bytes = 1000" in sent[0].message.text
+
+
+def test_an_object_above_the_operator_s_limit_is_too_large() -> None:
+    story = Story(limit_bytes=-1, max_object_bytes=10)
+    sent = story.puts(CLIENT, OBJECT, bytes(11))
+    assert replies(sent) == [(CLIENT, 1, "too_large")]
+    assert "max_object_bytes = 10" in sent[0].message.text
+    assert replies(story.puts(CLIENT, OBJECT, bytes(10))) == [(CLIENT, 1, "ok")]
+
+
+def test_one_peer_cannot_begin_uploads_without_end() -> None:
+    story = Story(limit_bytes=-1)
+    for _ in range(MAX_UPLOADS_PER_PEER):
+        story.core.step([Received(WORKER, PutObject(1, MADE.object(), [2], 0), [memoryview(b"x")])], story.now)
+    assert replies(story.puts(WORKER, OTHER, b"x")) == [(WORKER, 1, "full")]
+    assert replies(story.puts(CLIENT, OTHER, b"x")) == [(CLIENT, 1, "ok")]
+
+
+def test_one_peer_cannot_wait_for_objects_without_end(story: Story) -> None:
+    gets = [Received(READER, GetObject(n, OBJECT, 9.0)) for n in range(MAX_GETS_PER_PEER)]
+    assert story.core.step(gets, story.now) == []
+    assert replies(story.core.step([Received(READER, GetObject(0, OBJECT, 9.0))], story.now)) == [(READER, 0, "full")]
+
+
+# -- link and forget ---------------------------------------------------------------------------------------------------
+
+
+def test_a_link_is_another_name_and_the_bytes_live_as_long_as_one_of_them(story: Story) -> None:
+    story.puts(CLIENT, OBJECT, b"bytes")
+    story.says(READER, GetObject(1, OTHER, 5.0))
+    sent = story.says(CLIENT, LinkObject(2, OTHER, OBJECT))
+    assert replies(sent[:1]) == [(CLIENT, 2, "ok")]
+    assert contents(sent) == [(READER, 1, b"bytes")]
+    assert replies(story.says(CLIENT, LinkObject(3, OTHER, OBJECT))) == [(CLIENT, 3, "ok")]
+    assert status(story) == StorageStatus(99, 2, 5, 1000, 0)
+    story.says(SCHEDULER, ForgetObjects([OBJECT]))
+    assert contents(story.says(READER, GetObject(1, OTHER, 0.0))) == [(READER, 1, b"bytes")]
+    story.says(SCHEDULER, ForgetObjects([OTHER]))
+    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+
+
+def test_what_is_not_there_cannot_be_linked(story: Story) -> None:
+    assert replies(story.says(CLIENT, LinkObject(1, OTHER, OBJECT))) == [(CLIENT, 1, "missing")]
+
+
+def test_a_link_ends_an_unfinished_upload_of_the_same_id(story: Story) -> None:
+    story.puts(CLIENT, OBJECT, b"bytes")
+    story.says(CLIENT, PutObject(1, OTHER, [8], 0), [b"1"])
+    story.says(CLIENT, LinkObject(2, OTHER, OBJECT))
+    assert story.core.used_bytes == 5
+    assert replies(story.says(CLIENT, PutObject(3, OTHER, [8], 1), [b"2345678"])) == [(CLIENT, 3, "ok")]
+
+
+def test_who_waits_for_a_forgotten_object_is_told_at_once(story: Story) -> None:
+    story.says(READER, GetObject(1, OBJECT, 50.0))
+    assert replies(story.says(SCHEDULER, ForgetObjects([OBJECT]))) == [(READER, 1, "missing")]
+    assert replies(story.says(READER, GetObject(2, OBJECT, 50.0))) == [(READER, 2, "missing")]
+
+
+def test_pieces_that_come_after_their_object_was_forgotten_are_refused_and_leave_nothing(story: Story) -> None:
+    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
+    story.says(SCHEDULER, ForgetObjects([RESULT]))
+    assert replies(story.says(WORKER, PutObject(2, RESULT, [4], 2), [b"cd"])) == [(WORKER, 2, "missing")]
+    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+
+
+def test_an_object_that_was_forgotten_before_it_came_is_refused(story: Story) -> None:
+    story.says(SCHEDULER, ForgetObjects([RESULT]))
+    assert replies(story.puts(WORKER, RESULT, b"late")) == [(WORKER, 1, "missing")]
+    story.puts(CLIENT, OBJECT, b"x")
+    assert replies(story.says(CLIENT, LinkObject(2, RESULT, OBJECT))) == [(CLIENT, 2, "missing")]
+
+
+def test_forgotten_ids_are_remembered_up_to_a_limit(story: Story) -> None:
+    story.says(SCHEDULER, ForgetObjects([RESULT]))
+    story.says(SCHEDULER, ForgetObjects([MADE.object() for _ in range(MAX_FORGOTTEN_IDS)]))
+    assert replies(story.puts(WORKER, RESULT, b"very late")) == [(WORKER, 1, "ok")]
+
+
+def test_everything_of_an_owner_is_forgotten_at_once_and_nothing_else(story: Story) -> None:
+    foreign = IdFactory(READER).object()
+    story.puts(CLIENT, OBJECT, b"1")
+    story.puts(WORKER, RESULT, b"22")
+    story.puts(READER, foreign, b"333")
+    story.says(CLIENT, PutObject(1, OTHER, [9], 0), [b"4"])
+    story.says(READER, GetObject(1, MADE.object(), 50.0))
+    assert replies(story.says(SCHEDULER, ForgetOwner(CLIENT))) == [(READER, 1, "missing")]
+    assert status(story) == StorageStatus(99, 1, 3, 1000, 0)
+
+
+def test_an_owner_that_comes_back_may_put_its_objects_again(story: Story) -> None:
+    story.puts(CLIENT, OBJECT, b"1")
+    story.says(SCHEDULER, ForgetOwner(CLIENT))
+    assert replies(story.puts(CLIENT, OBJECT, b"1")) == [(CLIENT, 1, "ok")]
+
+
+def test_peers_forget_only_what_is_theirs(story: Story) -> None:
+    story.puts(CLIENT, OBJECT, b"1")
+    story.puts(WORKER, RESULT, b"22")
+    story.says(READER, ForgetObjects([OBJECT, RESULT]))
+    story.says(WORKER, ForgetObjects([OBJECT]))
+    story.says(READER, ForgetOwner(CLIENT))
+    assert (status(story).objects, story.core.ignored) == (2, 4)
+    story.says(WORKER, ForgetObjects([RESULT]))
+    story.says(CLIENT, ForgetObjects([OBJECT]))
+    assert (status(story).objects, story.core.ignored) == (0, 4)
+
+
+# -- slow readers ------------------------------------------------------------------------------------------------------
+
+
+def big_story() -> tuple[Story, list[bytes]]:
+    story = Story(limit_bytes=-1)
+    piece = bytes(MAX_CHUNK_BYTES)
+    objects = [MADE.object() for _ in range(4)]
+    for object_id in objects:
+        story.puts(CLIENT, object_id, piece)
+    return story, objects
+
+
+def test_a_slow_reader_gets_no_more_than_its_window_and_others_do_not_wait_for_it() -> None:
+    story, objects = big_story()
+    sent = story.step(*(Received(READER, GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
+    assert [request for _, request, _ in replies(sent)] == [0, 1]
+    story.outboxes[READER] = MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+    assert story.core.is_sending
+    assert replies(story.says(WORKER, GetObject(9, objects[3], 0.0))) == [(WORKER, 9, "ok")]
+    story.outboxes[READER] = MAX_CHUNK_BYTES
+    assert replies(story.step()) == [(READER, 2, "ok")]
+    story.outboxes[READER] = 0
+    assert replies(story.step()) == [(READER, 3, "ok")]
+    assert not story.core.is_sending
+
+
+def test_what_is_forgotten_while_it_waits_for_a_slow_reader_is_freed_and_missing() -> None:
+    story, objects = big_story()
+    story.outboxes[READER] = MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+    story.says(READER, GetObject(1, objects[0], 0.0))
+    story.says(SCHEDULER, ForgetObjects([objects[0]]))
+    assert status(story).bytes == 3 * MAX_CHUNK_BYTES
+    assert not story.core.is_sending
+    story.outboxes[READER] = 0
+    assert contents(story.says(READER, GetObject(2, objects[1], 0.0)))[0][:2] == (READER, 2)
+
+
+def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
+    story = Story(limit_bytes=-1)
+    piece = bytes(MAX_CHUNK_BYTES)
+    parts = [2 * MAX_CHUNK_BYTES + 5]
+    for offset, content in ((0, piece), (MAX_CHUNK_BYTES, piece), (2 * MAX_CHUNK_BYTES, b"12345")):
+        story.says(CLIENT, PutObject(1, OBJECT, parts, offset), [content])
+    sent = story.says(READER, GetObject(1, OBJECT, 0.0))
+    assert [send.message.offset for send in sent] == [0, MAX_CHUNK_BYTES]
+    assert [send.message.parts for send in sent] == [parts, []]
+    assert [send.message.offset for send in story.step()] == [2 * MAX_CHUNK_BYTES]
+
+
+# -- peers that go -----------------------------------------------------------------------------------------------------
+
+
+def test_an_unfinished_upload_ends_with_its_peer_and_its_readers_wait_for_another(story: Story) -> None:
+    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
+    story.says(READER, GetObject(1, RESULT, 5.0))
+    assert story.leaves(WORKER) == []
+    assert story.core.used_bytes == 0
+    assert contents(story.puts(CLIENT, RESULT, b"abcd")) == [(READER, 1, b"abcd")]
+
+
+def test_a_new_session_of_a_peer_ends_what_the_old_one_had_begun(story: Story) -> None:
+    story.says(CLIENT, PutObject(1, OBJECT, [4], 0), [b"ab"])
+    story.says(CLIENT, GetObject(2, OTHER, 50.0))
+    story.opens(CLIENT)
+    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+    assert replies(story.puts(CLIENT, OBJECT, b"abcd")) == [(CLIENT, 1, "ok")]
+
+
+def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story) -> None:
+    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
+    story.says(WORKER, GetObject(2, OTHER, 100.0))
+    story.breaks(WORKER)
+    others = (CLIENT, READER, SCHEDULER)
+    story.wait(58.0, alive=others)
+    assert story.core.used_bytes == 4
+    assert story.wait(4.0, alive=others) == []
+    assert story.expired == [WORKER]
+    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+
+
+def test_whatever_a_peer_says_renews_its_lease(story: Story) -> None:
+    for _ in range(3):
+        story.wait(50.0, alive=(CLIENT, SCHEDULER, WORKER))
+        story.says(READER, Heartbeat(1.0))
+    assert story.expired == []
+
+
+def test_a_stall_of_the_storage_itself_is_held_against_nobody(story: Story) -> None:
+    story.now += 300.0
+    story.step()
+    assert story.expired == []
+    story.wait(65.0, alive=(CLIENT, SCHEDULER, WORKER))
+    assert story.expired == [READER]
+
+
+def test_what_a_peer_says_after_its_session_was_over_is_dropped(story: Story) -> None:
+    story.leaves(READER)
+    assert story.says(READER, GetObject(1, OBJECT, 5.0)) == []
+    assert story.puts(READER, OBJECT, b"x") == []
+    assert status(story).objects == 0
+
+
+def test_gets_of_peers_that_are_gone_are_not_answered(story: Story) -> None:
+    story.says(READER, GetObject(1, OBJECT, 5.0))
+    story.leaves(READER)
+    assert replies(story.puts(CLIENT, OBJECT, b"x")) == [(CLIENT, 1, "ok")]
+
+
+def test_an_idle_storage_has_nothing_to_wake_up_for(story: Story) -> None:
+    for peer in (CLIENT, READER, WORKER, SCHEDULER):
+        story.leaves(peer)
+    assert story.core.next_deadline() is None

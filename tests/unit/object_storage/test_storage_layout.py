@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from scaler.object_storage import layout
+from scaler.object_storage.layout import MAX_PIECES_PER_MESSAGE, as_bytes_view, assemble, cut
+
+MIB = 1024 * 1024
+
+
+def views(*parts: bytes) -> list[memoryview]:
+    return [memoryview(part) for part in parts]
+
+
+def test_small_parts_travel_in_one_piece_and_come_apart_again() -> None:
+    parts = [b"a", b"", b"bc", bytes(range(256))]
+    messages = list(cut(views(*parts)))
+    assert [len(message) for message in messages] == [1]
+    assert assemble([1, 0, 2, 256], messages[0]) == parts
+
+
+def test_large_parts_are_not_copied_on_their_way_out_or_in() -> None:
+    large = bytearray(MIB)
+    (message,) = cut([memoryview(b"pickle"), memoryview(large), memoryview(b"more")])
+    assert message[1].obj is large
+    parts = assemble([6, MIB, 4], message)
+    assert parts[1].obj is large
+    assert all(part.readonly for part in parts)
+
+
+def test_a_part_is_cut_only_when_it_is_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MAX_CHUNK_BYTES", 3 * MIB)
+    parts = views(b"pickle", bytes(2 * MIB), bytes(2 * MIB), bytes(7 * MIB), b"end")
+    sizes = [[piece.nbytes for piece in message] for message in cut(parts)]
+    assert sizes == [[6, 2 * MIB], [2 * MIB], [3 * MIB], [3 * MIB], [MIB, 3]]
+    joined = assemble([part.nbytes for part in parts], [piece for message in cut(parts) for piece in message])
+    assert joined == parts
+
+
+def test_very_many_small_parts_need_few_pieces() -> None:
+    parts = views(*[bytes(1000)] * 50_000)
+    messages = list(cut(parts))
+    assert len(messages) == 1
+    assert len(messages[0]) <= MAX_PIECES_PER_MESSAGE
+
+
+def test_an_empty_object_is_one_empty_message() -> None:
+    assert list(cut([])) == [[]]
+    assert list(cut(views(b"", b""))) == [[]]
+    assert assemble([0, 0], []) == [b"", b""]
+
+
+def test_too_few_bytes_are_an_error_and_no_short_part() -> None:
+    with pytest.raises(ValueError, match="too short"):
+        assemble([3], views(b"ab"))
+
+
+def test_typed_and_many_dimensional_buffers_are_seen_as_bytes() -> None:
+    numbers = memoryview(bytes(24)).cast("d").cast("B").cast("d", [1, 3])
+    assert as_bytes_view(numbers).nbytes == len(as_bytes_view(numbers)) == 24
+    assert len(as_bytes_view(memoryview(bytes(0)).cast("d"))) == 0
