@@ -1,0 +1,280 @@
+"""The worker manager `baremetal_native` as a process, with real workers, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from scaler.config.models import BaremetalNativeConfig
+from scaler.net.connection import ListenerEvent, Opened, Received
+from scaler.net.zeromq import ZmqListener
+from scaler.protocol.messages import (
+    Desired,
+    Hello,
+    ManagerDetails,
+    ManagerStatus,
+    RefusalReason,
+    Refused,
+    Shutdown,
+    UnitState,
+    Welcome,
+    WorkerDetails,
+)
+
+MANAGER = """
+import sys
+from scaler.config.models import BaremetalNativeConfig
+from scaler.worker_manager.runner import run
+sys.exit(run(BaremetalNativeConfig.model_validate_json(sys.argv[1])))
+"""
+
+
+class Scheduler:
+    """Welcomes managers and workers, and says nothing by itself."""
+
+    def __init__(self) -> None:
+        self.managers: dict[bytes, ManagerDetails] = {}
+        self.status: ManagerStatus | None = None
+        self.workers: list[WorkerDetails] = []
+        self.refusal: Refused | None = None
+        self._changed = asyncio.Event()
+        self.listener = ZmqListener(
+            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_turn=self._turn
+        )
+
+    @property
+    def address(self) -> str:
+        return self.listener.addresses[0]
+
+    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+        if self.refusal is not None:
+            return self.refusal
+        return Welcome(resumed=False, incarnation=1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+    def _turn(self, events: Sequence[ListenerEvent]) -> None:
+        for event in events:
+            match event:
+                case Opened(peer, Hello(details=ManagerDetails() as details)):
+                    self.managers[peer] = details
+                case Opened(_, Hello(details=WorkerDetails() as details)):
+                    self.workers.append(details)
+                case Received(message=ManagerStatus() as status):
+                    self.status = status
+        self._changed.set()
+
+    def say(self, message: Desired | Shutdown) -> None:
+        for peer in self.managers:
+            self.listener.send(peer, message)
+
+    async def until(self, fits: Callable[[Scheduler], bool]) -> None:
+        while not fits(self):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def in_state(self, state: UnitState) -> list[str]:
+        return [] if self.status is None else [unit.unit_id for unit in self.status.units if unit.state is state]
+
+    def reasons(self) -> list[str]:
+        return [] if self.status is None else [unit.reason for unit in self.status.units if unit.reason]
+
+
+def on_a_scheduler(story: Callable[[Scheduler], Awaitable[None]]) -> None:
+    async def main() -> None:
+        scheduler = Scheduler()
+        try:
+            await story(scheduler)
+        finally:
+            scheduler.listener.close()
+
+    asyncio.run(main())
+
+
+@contextmanager
+def manager(address: str, ready_fd: int | None = None, **settings: object) -> Iterator[subprocess.Popen[str]]:
+    config = BaremetalNativeConfig.model_validate(
+        {"scheduler_address": address, "worker_manager_id": "local", "worker_type": "box", "max_task_concurrency": 4}
+        | settings
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", MANAGER, config.model_dump_json()],
+        env=dict(os.environ) | ({} if ready_fd is None else {"SCALER_READY_FD": str(ready_fd)}),
+        pass_fds=() if ready_fd is None else (ready_fd,),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        descendants = children(process)
+        process.kill()
+        for child in descendants:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        process.communicate()
+
+
+def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+async def ended(process: subprocess.Popen[str]) -> int:
+    return await asyncio.to_thread(process.wait)
+
+
+def are_gone(processes: list[psutil.Process], seconds: float) -> bool:
+    """Wait until none of them runs; whether somebody has reaped them does not matter."""
+    running: list[int] = []
+    for process in processes:
+        with suppress(ProcessLookupError):
+            running.append(os.pidfd_open(process.pid))
+    try:
+        deadline = time.monotonic() + seconds
+        for descriptor in running:
+            if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return False
+    finally:
+        for descriptor in running:
+            os.close(descriptor)
+    return True
+
+
+def test_units_follow_what_the_scheduler_wants_and_a_lost_one_is_replaced() -> None:
+    async def story(scheduler: Scheduler) -> None:
+        with manager(scheduler.address) as process:
+            await scheduler.until(lambda scheduler: bool(scheduler.managers))
+            [details] = scheduler.managers.values()
+            assert details == ManagerDetails("local", "baremetal_native", 4, 1, {}, False)
+            scheduler.say(Desired(2, [], "work"))
+            await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.RUNNING)) == 2)
+            units = scheduler.in_state(UnitState.RUNNING)
+            assert {worker.unit_id for worker in scheduler.workers} == set(units)
+            assert all(unit_id.startswith("box-") for unit_id in units)
+
+            victim = psutil.Process(process.pid).children()[0]
+            victim.kill()
+            await scheduler.until(lambda scheduler: len(scheduler.workers) == 3)
+            assert scheduler.reasons() == ["killed by signal 9 (SIGKILL)"]
+
+            alive = children(process)
+            process.send_signal(signal.SIGTERM)
+            assert await ended(process) == 0
+            assert are_gone(alive, 1.0)
+
+    on_a_scheduler(story)
+
+
+def test_drained_units_are_stopped() -> None:
+    async def story(scheduler: Scheduler) -> None:
+        with manager(scheduler.address):
+            await scheduler.until(lambda scheduler: bool(scheduler.managers))
+            scheduler.say(Desired(2, [], "work"))
+            await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.RUNNING)) == 2)
+            first, second = scheduler.in_state(UnitState.RUNNING)
+            scheduler.say(Desired(1, [first], "idle"))
+            await scheduler.until(lambda scheduler: first in scheduler.in_state(UnitState.STOPPED))
+            assert scheduler.in_state(UnitState.RUNNING) == [second]
+
+    on_a_scheduler(story)
+
+
+def test_the_shutdown_of_the_cluster_leaves_no_process() -> None:
+    async def story(scheduler: Scheduler) -> None:
+        with manager(scheduler.address, mode="fixed", max_task_concurrency=2) as process:
+            await scheduler.until(lambda scheduler: len(scheduler.workers) == 1)
+            alive = children(process)
+            scheduler.say(Shutdown("a client asked for it"))
+            assert await ended(process) == 0
+            assert are_gone(alive, 1.0)
+
+    on_a_scheduler(story)
+
+
+def test_a_killed_manager_takes_its_workers_along() -> None:
+    async def story(scheduler: Scheduler) -> None:
+        with manager(scheduler.address, mode="fixed", max_task_concurrency=2) as process:
+            await scheduler.until(lambda scheduler: len(scheduler.workers) == 1)
+            alive = children(process)
+            assert alive
+            process.kill()
+            await ended(process)
+            assert await asyncio.to_thread(are_gone, alive, 4.0)
+
+    on_a_scheduler(story)
+
+
+def test_a_fixed_manager_starts_all_its_slots_in_few_units() -> None:
+    async def story(scheduler: Scheduler) -> None:
+        with manager(scheduler.address, mode="fixed", max_task_concurrency=10):
+            await scheduler.until(lambda scheduler: len(scheduler.workers) == 2)
+            assert sorted(worker.slots for worker in scheduler.workers) == [2, 8]
+            [details] = scheduler.managers.values()
+            assert details == ManagerDetails("local", "baremetal_native", 10, 8, {}, True)
+
+    on_a_scheduler(story)
+
+
+def test_a_second_manager_with_the_same_id_says_so_and_ends_with_code_1() -> None:
+    async def story(scheduler: Scheduler) -> None:
+        scheduler.refusal = Refused(RefusalReason.DUPLICATE, "worker manager 'local' is connected already")
+        with manager(scheduler.address) as process:
+            _, errors = await asyncio.to_thread(process.communicate)
+            assert process.returncode == 1
+            assert errors == "worker_manager: worker manager 'local' is connected already\n"
+
+    on_a_scheduler(story)
+
+
+def test_interrupted_without_a_scheduler_it_ends_in_order() -> None:
+    with manager("tcp://127.0.0.1:1", mode="fixed", max_task_concurrency=1) as process:
+        assert process.stdout is not None
+        while "started 1 units" not in (line := process.stdout.readline()):
+            assert line
+        alive = children(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+        assert are_gone(alive, 1.0)
+
+
+def test_readiness_is_said_to_the_parent_once_in_contact() -> None:
+    async def story(scheduler: Scheduler) -> None:
+        reader, writer = os.pipe()
+        with manager(scheduler.address, ready_fd=writer):
+            os.close(writer)
+            await asyncio.to_thread(select.select, [reader], [], [])
+            line = json.loads(os.read(reader, 4096))
+            os.close(reader)
+        assert line["component"] == "worker_manager"
+        assert line["addresses"] == {"scheduler": scheduler.address}
+        assert scheduler.managers
+
+    on_a_scheduler(story)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_units_are_starting_leaves_nothing(signal_number: int) -> None:
+    async def story(scheduler: Scheduler) -> None:
+        with manager(scheduler.address) as process:
+            await scheduler.until(lambda scheduler: bool(scheduler.managers))
+            scheduler.say(Desired(3, [], "work"))
+            await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.PENDING)) == 3)
+            alive = children(process)
+            process.send_signal(signal_number)
+            assert await ended(process) == 0
+            assert are_gone(alive, 1.0)
+
+    on_a_scheduler(story)
