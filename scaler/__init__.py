@@ -1,5 +1,39 @@
-"""Scaler: elastic compute for Python."""
+"""Scaler: elastic compute for Python.
+
+What users import is loaded when it is first asked for, so that `import scaler` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from scaler._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from scaler.client.client import Client
+    from scaler.client.future import ScalerFuture
+    from scaler.cluster.combo import SchedulerClusterCombo
+    from scaler.serialization import Serializer
+
+__all__ = ["Client", "ScalerFuture", "SchedulerClusterCombo", "Serializer", "__version__"]
+
+_HOMES = {
+    "Client": "scaler.client.client",
+    "ScalerFuture": "scaler.client.future",
+    "SchedulerClusterCombo": "scaler.cluster.combo",
+    "Serializer": "scaler.serialization",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'scaler' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -4,7 +4,7 @@ from scaler.serialization.arguments import dump_arguments, load_arguments
 from scaler.serialization.exceptions import dump_exception, load_exception
 from scaler.serialization.payload import parts_of, size_of, to_payload
 from scaler.serialization.pickling import Buffer, Parts
-from scaler.serialization.references import ArgumentOnly, ByReference, Collection
+from scaler.serialization.references import ArgumentOnly, ByReference, Collection, DependencyFailedError
 from scaler.serialization.serializer import Serializer, bind_serializer
 from scaler.serialization.values import (
     dump_function,
@@ -23,6 +23,7 @@ __all__ = [
     "Buffer",
     "ByReference",
     "Collection",
+    "DependencyFailedError",
     "Parts",
     "Serializer",
     "bind_serializer",

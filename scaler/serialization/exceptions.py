@@ -1,7 +1,7 @@
 """A task's exception on its way to the client, with the traceback as text.
 
-The payload is a pickle of builtins: (parts of the exception or None, its type's name, its text, the traceback). So it can
-always be read, whatever the exception does when it is pickled or loaded.
+The payload is a pickle of builtins: (parts of the exception or None, name of its type, its text, the traceback). So it
+can always be read, whatever the exception does when it is pickled or loaded.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from scaler.errors import SerializationError
+from scaler.errors import ScalerError, SerializationError
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -46,13 +46,26 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+class DependencyFailedError(ScalerError):
+    """Arguments hold a future that has failed or was cancelled: no task can be made of them.
+
+    exception: what the future ended with, None when it was cancelled.
+    """
+
+    def __init__(self, exception: BaseException | None) -> None:
+        super().__init__(
+            "a future in the arguments has failed" if exception else "a future in the arguments was cancelled"
+        )
+        self.exception = exception
+
+
 class ArgumentOnly(ABC):
     """Base of objects that can be pickled only as (a part of) an argument of a task."""
 
     how_to_send = "give it to submit as an argument"
 
     @abstractmethod
-    def reduce_into(self, collection: Collection) -> Reduced:
+    def reduce_into(self, collection: Collection, /) -> Reduced:
         """Return what stands for this object in the pickle, as `__reduce__` does."""
 
     def __reduce__(self) -> Reduced:
@@ -66,13 +79,13 @@ class ByReference(ArgumentOnly):
     """Base of what stands for a value that is elsewhere: the task gets the value."""
 
     @abstractmethod
-    def known_value(self, collection: Collection) -> tuple[Any] | None:
+    def known_value(self, collection: Collection, /) -> tuple[Any] | None:
         """Return the value in a tuple when it is at hand and may travel by itself; None to travel as a reference.
 
         Raises a ScalerError when this collection's client cannot use it.
         """
 
-    def reduce_into(self, collection: Collection) -> Reduced:
+    def reduce_into(self, collection: Collection, /) -> Reduced:
         known = self.known_value(collection)
         if known is not None:
             return same, known

@@ -1,0 +1,1 @@
+"""The client: what users call, a pure session, and one background thread that talks to the scheduler."""

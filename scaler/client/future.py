@@ -1,0 +1,344 @@
+"""ScalerFuture: a `concurrent.futures.Future` without a lock and a condition of its own.
+
+A hundred thousand futures wait at once, so one lock per client serves them all: whoever waits leaves a waiter, and the
+client's thread resolves a whole batch under one acquisition. Everything in `concurrent.futures` works on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from scaler.client.tasks import Held, Kind, Reference, Task, Upload
+from scaler.errors import UsageError
+from scaler.serialization import ByReference, Collection, DependencyFailedError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+# The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
+PENDING: Final = "PENDING"
+CANCELLED: Final = "CANCELLED_AND_NOTIFIED"
+FINISHED: Final = "FINISHED"
+
+Callback = Callable[["ScalerFuture"], object]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingInfo:
+    """How a task ran. CPU time and memory are 0 unless it was submitted with profiling."""
+
+    duration_us: int
+    """Wall time, microseconds."""
+    cpu_time_us: int = 0
+    peak_memory: int = 0
+    """Bytes."""
+
+    @property
+    def duration_s(self) -> float:
+        """Wall time, seconds."""
+        return self.duration_us * 1e-6
+
+    @property
+    def cpu_time_s(self) -> float:
+        """CPU time, seconds."""
+        return self.cpu_time_us * 1e-6
+
+
+class FutureOwner(Protocol):
+    """What a future needs of its client."""
+
+    condition: threading.Condition
+    """Around the client's one (re-entrant) lock."""
+
+    def cancel(self, future: ScalerFuture) -> bool:
+        """Take the task off and say so to the scheduler. Called under the lock; False when it has ended."""
+
+    def check_waitable(self) -> None:
+        """Raise when a wait in this thread or process could never end."""
+
+    def waiting(self) -> AbstractContextManager[object]:
+        """Return a context in which this thread waits: a task that runs here lends its slot meanwhile."""
+
+
+class _Waiter:
+    """Waits for one future, through the door that concurrent.futures has for waiters."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def add_result(self, _future: object) -> None:
+        self._lock.release()
+
+    add_exception = add_result
+    add_cancelled = add_result
+
+    def wait(self, timeout: float | None) -> bool:
+        return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+
+class _Waiters(list[Any]):
+    """Waiters of a future inside a task: also `concurrent.futures.wait` then lends the task's slot while it waits."""
+
+    def __init__(self, owner: FutureOwner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def append(self, waiter: Any) -> None:
+        event = getattr(waiter, "event", None)
+        if event is not None and not isinstance(event, _LendingEvent):
+            waiter.event = _LendingEvent(self._owner)
+        super().append(waiter)
+
+
+class _LendingEvent(threading.Event):
+    def __init__(self, owner: FutureOwner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
+        self._owner.check_waitable()
+        with self._owner.waiting():
+            return super().wait(timeout)
+
+
+class ScalerFuture(Future[Any], ByReference, Task):
+    """The value that a task will have. As an argument of another task, that task waits for it and gets the value."""
+
+    __slots__ = (
+        "_callbacks",
+        "_exception",
+        "_owner",
+        "_profile",
+        "_result",
+        "_state",
+        "_stored",
+        "_waiting",
+    )
+    how_to_send = "give it to submit as an argument, alone or inside one, and the task gets its value"
+
+    def __init__(  # it must not call Future.__init__, whose lock and lists are what this class does without
+        self,
+        owner: FutureOwner,
+        task_id: bytes,
+        kind: Kind,
+        payload: bytes,
+        references: tuple[Reference, ...] = (),
+        uploads: tuple[Upload, ...] = (),
+    ) -> None:
+        self._owner = owner
+        self.task_id = task_id
+        self.kind = kind
+        self.payload = payload
+        self.references = references
+        self.uploads = uploads
+        self._state = PENDING
+        self._result = None
+        self._exception: BaseException | None = None
+        self._waiting: list[Any] | None = None
+        self._callbacks: list[Callback] | None = None
+        self._stored: Held | None = None
+        self._profile: int | tuple[int, int, int] = 0
+
+    # -- what concurrent.futures reads and calls on futures that it did not make
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        return self._owner.condition
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        if self._waiting is None:
+            self._waiting = _Waiters(self._owner)
+        return self._waiting
+
+    # -- what users call
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the value; wait for it up to `timeout` seconds.
+
+        Raises the task's own exception, one of `scaler.errors.TaskError`, CancelledError, or TimeoutError.
+        """
+        if self._state is PENDING:
+            self._wait(timeout)
+        if self._state is CANCELLED:
+            raise CancelledError
+        if self._exception is not None:
+            try:
+                raise self._exception
+            finally:
+                del self
+        return self._result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what `result` would raise of the task's, or None; wait for it up to `timeout` seconds.
+
+        Raises CancelledError or TimeoutError.
+        """
+        if self._state is PENDING:
+            self._wait(timeout)
+        if self._state is CANCELLED:
+            raise CancelledError
+        return self._exception
+
+    def cancel(self) -> bool:
+        """Cancel the task, also when it runs. True: no result will ever show. False: it had ended before."""
+        with self._owner.condition:
+            if self._state is CANCELLED:
+                return True
+            if self._state is not PENDING or not self._owner.cancel(self):
+                return False
+            self._state = CANCELLED
+            self._tell_waiters()
+        self.run_callbacks()
+        return True
+
+    def cancelled(self) -> bool:
+        """Tell whether the task was cancelled."""
+        return self._state is CANCELLED
+
+    def running(self) -> bool:
+        """Return False: a client is not told when its tasks start."""
+        return False
+
+    def done(self) -> bool:
+        """Tell whether the task has ended, in whatever way."""
+        return self._state is not PENDING
+
+    def add_done_callback(self, fn: Callback) -> None:
+        """Call `fn(future)` when the task has ended: in the client's thread, or at once when it has ended already."""
+        with self._owner.condition:
+            if self._state is PENDING:
+                if self._callbacks is None:
+                    self._callbacks = []
+                self._callbacks.append(fn)
+                return
+        self._call(fn)
+
+    def profiling_info(self) -> ProfilingInfo:
+        """Return how the task ran. Raises UsageError when it has not ended."""
+        if self._state is PENDING:
+            raise UsageError("the task has not ended yet: call result() before profiling_info()")
+        if isinstance(self._profile, tuple):
+            return ProfilingInfo(*self._profile)
+        return ProfilingInfo(self._profile)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self).__await__()
+
+    def __repr__(self) -> str:
+        state = {PENDING: "pending", CANCELLED: "cancelled"}.get(self._state)
+        if state is None:
+            state = "finished" if self._exception is None else f"raised {type(self._exception).__name__}"
+        return f"<ScalerFuture {self.task_id.hex()} {state}>"
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Refused: only the platform runs the task."""
+        raise InvalidStateError("the state of a ScalerFuture is set by its client only")
+
+    def set_result(self, result: Any) -> None:
+        """Refused: only the platform knows the result."""
+        raise InvalidStateError(f"the result of a ScalerFuture is set by its client only, not to {result!r}")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Refused: only the platform knows the outcome."""
+        raise InvalidStateError(f"the exception of a ScalerFuture is set by its client only, not to {exception!r}")
+
+    # -- as an argument
+
+    @property
+    def reference_id(self) -> bytes:
+        """The id by which tasks name the value: the task's, or that of the stored result."""
+        return self.task_id if self._stored is None or self._stored.void else self._stored.id
+
+    def known_value(self, collection: Collection, /) -> tuple[Any] | None:
+        """Return the value if it is here and small; None if it must be referenced. Raises DependencyFailedError."""
+        if self._state is not PENDING and (not self.is_stored or self._owner is not collection.owner):
+            if self._state is CANCELLED or self._exception is not None:
+                raise DependencyFailedError(self._exception)
+            return (self._result,)
+        if self._owner is not collection.owner:
+            raise UsageError(f"{self!r} belongs to another client and has not ended: submit its result() instead")
+        return None
+
+    @property
+    def is_stored(self) -> bool:
+        """True when the value is in the storage, and tasks can name it there."""
+        return self._stored is not None and not self._stored.void
+
+    @property
+    def must_embed(self) -> bool:
+        """True when tasks can no longer name the value and must carry it."""
+        return self._state is not PENDING and not self.is_stored
+
+    # -- for the client, under its lock
+
+    def settle(self, value: Any, exception: BaseException | None) -> bool:
+        """End with a value or an exception, and wake who waits. Returns True when `run_callbacks` is due.
+
+        A CancelledError ends it as cancelled.
+        """
+        self._result = value
+        if isinstance(exception, CancelledError):
+            self._state = CANCELLED
+        else:
+            self._exception = exception
+            self._state = FINISHED
+        if self._waiting is not None:
+            self._tell_waiters()
+        return self._callbacks is not None
+
+    def keep_stored(self, held: Held) -> None:
+        """The value is in the storage, under this id; it stays there for as long as this future lives."""
+        self._stored = held
+
+    def set_profile(self, profile: int | tuple[int, int, int]) -> None:
+        """Keep how the task ran: microseconds, or (microseconds, CPU microseconds, bytes)."""
+        self._profile = profile
+
+    def _tell_waiters(self) -> None:
+        for waiter in self._waiting or ():
+            if self._state is CANCELLED:
+                waiter.add_cancelled(self)
+            elif self._exception is not None:
+                waiter.add_exception(self)
+            else:
+                waiter.add_result(self)
+        self._waiting = None
+
+    def run_callbacks(self) -> None:
+        """Call the callbacks of a future that has just ended. Called without the lock."""
+        callbacks = self._callbacks
+        self._callbacks = None
+        for callback in callbacks or ():
+            self._call(callback)
+
+    def _call(self, callback: Callback) -> None:
+        try:
+            callback(self)
+        except Exception as error:  # noqa: BLE001 (as in concurrent.futures: a callback's error harms nobody else)
+            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
+
+    def _wait(self, timeout: float | None) -> None:
+        self._owner.check_waitable()
+        waiter = _Waiter()
+        with self._owner.condition:
+            if self._state is not PENDING:
+                return
+            self._waiters.append(waiter)
+        with self._owner.waiting():
+            ended = waiter.wait(timeout)
+        if not ended and self._state is PENDING:
+            with self._owner.condition:
+                if self._waiting is not None and waiter in self._waiting:
+                    self._waiting.remove(waiter)
+            raise TimeoutError

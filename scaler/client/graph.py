@@ -1,0 +1,159 @@
+"""Dask-like graphs: dicts of keys to values and computations. Pure: checks and orders, before anything is sent.
+
+A computation is a tuple of a callable and its arguments. An argument is a key of the graph, a list of such, or a
+computation of its own; what is neither a string nor a key is a value as it is. Anything else in the dict is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaler.errors import UsageError
+
+Key = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A computation. needs: the keys among its arguments, each once."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    needs: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the wanted keys need. nodes: in an order in which each comes after all that it needs."""
+
+    nodes: dict[Key, Node]
+    values: dict[Key, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyArgument:
+    """An argument that is the value of a key."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class InnerNode:
+    """An argument that is a computation of its own."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+def plan_graph(graph: Mapping[Key, Any], keys: Sequence[Key]) -> Plan:
+    """Return what must run for these keys.
+
+    Raises UsageError for keys that are missing or wanted twice, and for cycles; the text names them.
+    """
+    if len(set(keys)) != len(keys):
+        twice = next(key for index, key in enumerate(keys) if key in keys[:index])
+        raise UsageError(f"key {twice!r} is wanted twice: name each key once")
+    for key in keys:
+        if key not in graph:
+            raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
+    parsed: dict[Key, Node | None] = {}
+    done: dict[Key, Node] = {}
+    values: dict[Key, Any] = {}
+    path: dict[Key, Iterator[Key]] = {}
+    for wanted in keys:
+        if wanted in parsed:
+            continue
+        path[wanted] = _enter(graph, wanted, parsed, values)
+        while path:
+            key = next(reversed(path))
+            for needed in path[key]:
+                if needed in path:
+                    raise UsageError(f"the graph has a cycle: {_show_cycle(list(path), needed)}")
+                if needed not in parsed:
+                    path[needed] = _enter(graph, needed, parsed, values)
+                    break
+            else:
+                del path[key]
+                node = parsed[key]
+                if node is not None:
+                    done[key] = node
+    return Plan(done, values)
+
+
+def is_computation(value: object) -> bool:
+    """Tell whether a value of a graph is a computation: a tuple that begins with a callable."""
+    return type(value) is tuple and bool(value) and callable(value[0])
+
+
+def fill(argument: Any, value_of: Callable[[Key], Any]) -> Any:
+    """Return an argument with the values (or what stands for them) of its keys; inner computations become Calls."""
+    match argument:
+        case KeyArgument(key):
+            return value_of(key)
+        case InnerNode(function, arguments):
+            return Call(function, tuple(fill(inner, value_of) for inner in arguments))
+        case list():
+            return [fill(inner, value_of) for inner in argument]
+        case _:
+            return argument
+
+
+class Call:
+    """A computation inside another one's arguments; the task that gets it computes it."""
+
+    __slots__ = ("arguments", "function")
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.function = function
+        self.arguments = arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _call, (self.function, self.arguments)
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(*arguments)
+
+
+def _enter(graph: Mapping[Key, Any], key: Key, parsed: dict[Key, Node | None], values: dict[Key, Any]) -> Iterator[Key]:
+    value = graph[key]
+    if not is_computation(value):
+        parsed[key] = None
+        values[key] = value
+        return iter(())
+    needs: dict[Key, None] = {}
+    node = Node(value[0], tuple(_parse(graph, key, argument, needs) for argument in value[1:]), tuple(needs))
+    parsed[key] = node
+    return iter(needs)
+
+
+def _parse(graph: Mapping[Key, Any], key: Key, argument: Any, needs: dict[Key, None]) -> Any:
+    """Parse one argument. It recurses only as deep as the user wrote lists and computations into each other."""
+    if isinstance(argument, Hashable) and _is_key(graph, argument):
+        needs[argument] = None
+        return KeyArgument(argument)
+    if isinstance(argument, str):
+        raise UsageError(
+            f"key {key!r} needs {argument!r}, but the graph has no such key; give a string as a value of its own"
+        )
+    if type(argument) is list:
+        return [_parse(graph, key, inner, needs) for inner in argument]
+    if is_computation(argument):
+        return InnerNode(argument[0], tuple(_parse(graph, key, inner, needs) for inner in argument[1:]))
+    return argument
+
+
+def _is_key(graph: Mapping[Key, Any], argument: Hashable) -> bool:
+    try:
+        return argument in graph
+    except TypeError:  # a tuple that holds something unhashable
+        return False
+
+
+def _show_cycle(path: list[Key], again: Key) -> str:
+    cycle = [repr(key) for key in path[path.index(again) :]] + [repr(again)]
+    if len(cycle) > 12:
+        cycle = [*cycle[:6], "...", *cycle[-5:]]
+    return " -> ".join(cycle)

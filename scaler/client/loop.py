@@ -1,0 +1,418 @@
+"""The client's background thread: one asyncio loop that sends what was submitted and resolves what has ended.
+
+Users' threads put tasks into the session and wake the loop, at most once per idle period. The loop drains all that is
+there into as few messages as possible. When a Finished comes it loads the values first, then resolves all its futures
+under one acquisition of the lock, then calls callbacks without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import cast
+from weakref import WeakValueDictionary
+
+from scaler.client.future import ScalerFuture
+from scaler.client.future_table import FutureTable, Profile, Resolved
+from scaler.client.outcomes import load_ended, load_fetched
+from scaler.client.tasks import Held, Task, Upload
+from scaler.client.uploads import KnownUploads, own_buffer, snapshot
+from scaler.errors import (
+    ClientClosedError,
+    ClientDisconnectedError,
+    LimitError,
+    ObjectLostError,
+    ProtectedError,
+    RefusedError,
+    ScalerError,
+    SchedulerLostError,
+    UnreachableError,
+)
+from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.object_storage.client import StorageClient
+from scaler.protocol.messages import (
+    Clear,
+    Finished,
+    Message,
+    Outcome,
+    Output,
+    ShutdownCluster,
+    ShutdownReply,
+    Welcome,
+    is_stored,
+    stored_reference,
+)
+from scaler.serialization import Parts, Serializer, dump_value, size_of
+
+MAX_OUTBOX_BYTES = 256 * 1024 * 1024
+"""What may be on its way to the scheduler; then tasks wait in the session."""
+HOUSEKEEPING_SECONDS = 1.0
+RETRY_SECONDS = 0.01
+RESULT_DEADLINE_SECONDS = 10.0
+"""How long a result may take to appear in the storage after the scheduler said that it is there."""
+JOIN_SECONDS = 5.0
+
+OnTurn = Callable[[list[ConnectorEvent]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """How a client reaches the others. The first two are called in the client's loop."""
+
+    connect: Callable[[bytes, OnTurn], Connector]
+    """To the scheduler, given this client's peer id."""
+    connect_storage: Callable[[str, bytes], StorageClient]
+    """To the object storage, given its address and the peer id."""
+    address: str
+    """Of the scheduler, for texts."""
+    waiting: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+    """A context for waiting on a future: a task that runs here lends its slot meanwhile."""
+
+
+class ClientLoop:
+    """One client's connection, futures and thread. Public methods are safe to use from any thread."""
+
+    def __init__(self, peer: bytes, doors: Doors, timeout_seconds: float) -> None:
+        """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it."""
+        self.address = doors.address
+        self.futures = FutureTable(peer, self._wake, doors.waiting, timeout_seconds)
+        self._session = self.futures.session
+        self._doors = doors
+        self._uploads = KnownUploads()
+        self._stored: WeakValueDictionary[bytes, Held] = WeakValueDictionary()
+        self._works: set[asyncio.Task[None]] = set()
+        self._is_abandoned = False
+        self._welcome: Welcome | None = None
+        self._broken_at: float | None = None
+        self._storage: StorageClient | None = None
+        self._shutdown_reply: Future[ShutdownReply] | None = None
+        self._connected: Future[None] = Future()
+        self._connector: Connector | None = None
+        self._is_retrying = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
+        self.futures.thread = self._thread
+        self._thread.start()
+        try:
+            self._connected.result(timeout_seconds)
+        except TimeoutError:
+            self.close("the client could not connect")
+            raise UnreachableError(
+                f"no scheduler answers at {self.address}: waited {timeout_seconds:g} s. Is it started, at this address?"
+            ) from None
+        except BaseException:
+            self.close("the client could not connect")
+            raise
+
+    # -- from any thread
+
+    def upload(self, parts: Parts) -> Upload:
+        """Put parts into the storage; the same content once. It may still be under way when this returns.
+
+        Waits when a part is large and could be changed meanwhile; raises what `wait_uploaded` raises then.
+        """
+        key = self._uploads.key_of(parts)
+        known = self._uploads.find(key)
+        if known is not None and known.error is None:
+            return known
+        kept, must_wait = snapshot(parts)
+        identifier = self.futures.ids.object()
+        upload = Upload(identifier, stored_reference(identifier, size_of(parts)), self._session.releases)
+        self._uploads.remember(key, parts, upload)
+        self._call(self._begin_upload, upload, kept)
+        if must_wait:
+            self.wait_uploaded(upload)
+        return upload
+
+    def wait_uploaded(self, upload: Upload) -> None:
+        """Wait until an upload is in the storage. Raises what kept it from there, or LimitError after the timeout."""
+        futures = self.futures
+        if threading.current_thread() is self._thread:
+            return
+        with futures.condition:
+            futures.condition.wait_for(
+                lambda: upload.ready or upload.error is not None or futures.closed is not None, futures.timeout_seconds
+            )
+            futures.check_open()
+            if upload.error is not None:
+                raise upload.error
+            if not upload.ready:
+                raise LimitError(
+                    f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"
+                )
+
+    def hold(self, upload: Upload) -> None:
+        """Keep an object until `clear`."""
+        with self.futures.condition:
+            self._session.hold(upload)
+        self.futures.wake()
+
+    def clear(self) -> None:
+        """Cancel all unfinished tasks, and let go of all objects and stored results."""
+        with self.futures.condition:
+            self.futures.check_open()
+            self._uploads.clear()
+            for held in list(self._stored.values()):
+                held.void = True
+            self._session.objects.clear()
+            self._call(self._say, Clear())
+            self.futures.give_up(CancelledError, cancel=False)
+
+    def shut_cluster_down(self) -> None:
+        """Ask the scheduler to end the cluster. Raises ProtectedError when it refuses."""
+        self.futures.check_open()
+        reply: Future[ShutdownReply] = Future()
+        self._shutdown_reply = reply
+        self._call(self._say, ShutdownCluster())
+        try:
+            answer = reply.result(self.futures.timeout_seconds)
+        except TimeoutError:
+            raise UnreachableError(
+                f"the scheduler at {self.address} did not answer: waited {self.futures.timeout_seconds:g} s"
+            ) from None
+        if not answer.accepted:
+            raise ProtectedError(answer.text)
+
+    def close(self, why: str) -> None:
+        """End: unfinished futures end with ClientDisconnectedError. Harmless when repeated."""
+        self.futures.close(why, lambda: ClientDisconnectedError("the client was disconnected before the task ended"))
+        self._call(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(JOIN_SECONDS)
+
+    def abandon(self) -> None:
+        """Nobody can submit any more: the thread ends when all tasks have ended."""
+        self._is_abandoned = True
+
+    def forked(self) -> None:
+        """This process is a child of the one that the client belongs to: its thread is not here."""
+        self.futures.forked()
+
+    def _wake(self) -> None:
+        self._call(self._turn)
+
+    def _call(self, function: Callable[..., object], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
+            self._loop.call_soon_threadsafe(function, *args)
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.call_soon(self._begin)
+            self._loop.run_forever()
+        finally:
+            for work in self._works:
+                work.cancel()
+            self._loop.run_until_complete(asyncio.gather(*self._works, return_exceptions=True))
+            if self._storage is not None:
+                self._storage.close()
+            if self._connector is not None:
+                self._connector.close("disconnected")
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def _begin(self) -> None:
+        try:
+            self._connector = self._doors.connect(self.futures.ids.owner, self._on_turn)
+        except ScalerError as error:
+            self._connected.set_exception(error)
+            return
+        self._loop.call_later(HOUSEKEEPING_SECONDS, self._keep_house)
+
+    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+        for event in events:
+            match event:
+                case Received(message=message):
+                    self._received(message)
+                case Welcomed(welcome):
+                    self._welcomed(welcome)
+                case Resumed():
+                    self._broken_at = None
+                case Broken():
+                    if self._broken_at is None:
+                        self._broken_at = self._loop.time()
+                case Turned(refused):
+                    self._turned(refused.text)
+        self._turn()
+
+    def _turn(self) -> None:
+        self.futures.is_awake = False
+        connector = self._connector
+        if self._welcome is None or connector is None:
+            return
+        try:
+            for message in self._session.drain(MAX_OUTBOX_BYTES - connector.outbox_bytes()):
+                connector.send(message)
+        except ClientClosedError as error:
+            self._lose(str(error))
+            return
+        if self._session.unsent and not self._is_retrying:
+            self._is_retrying = True
+            self._loop.call_later(RETRY_SECONDS, self._retry)
+
+    def _retry(self) -> None:
+        self._is_retrying = False
+        self._turn()
+
+    def _say(self, message: Message) -> None:
+        self._turn()
+        if self._connector is not None:
+            self._connector.send(message)
+
+    def _keep_house(self) -> None:
+        """Every second: say what nothing else gave occasion to say, and notice that the scheduler is lost."""
+        self._loop.call_later(HOUSEKEEPING_SECONDS, self._keep_house)
+        self._turn()
+        if self._welcome is None or self._connector is None:
+            return
+        seen = self._session.say_seen()
+        if seen is not None:
+            self._connector.send(seen)
+        lease = self._welcome.lease_seconds
+        if self._broken_at is not None and self._loop.time() - self._broken_at > lease:
+            self._lose(f"the scheduler at {self.address} was gone for more than {lease:g} s")
+        if self._is_abandoned and not self._session.pending and not self.futures.fetching:
+            self.close("nobody can use the client any more")
+
+    def _lose(self, why: str) -> None:
+        self.futures.give_up(lambda: SchedulerLostError(why), cancel=True)
+
+    def _turned(self, why: str) -> None:
+        if not self._connected.done():
+            self._connected.set_exception(RefusedError(why))
+            return
+        self.futures.close(f"the scheduler refused this client: {why}", lambda: SchedulerLostError(why))
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        is_first = self._welcome is None
+        self._welcome = welcome
+        self._broken_at = None
+        self.futures.max_pending_tasks = welcome.max_pending_tasks
+        if is_first:
+            self._connected.set_result(None)
+        else:
+            with self.futures.condition:
+                self._session.restart(self._stand_in)
+
+    def _stand_in(self, task: Task, serializer: Serializer | None) -> Upload | None:
+        """Put the value of a task that has ended into the storage: its result is lost with the scheduler."""
+        future = cast("ScalerFuture", task)
+        if not future.done() or future.cancelled() or future.exception() is not None:
+            return None
+        parts = dump_value(future.result(), serializer)
+        identifier = self.futures.ids.object()
+        upload = Upload(identifier, stored_reference(identifier, size_of(parts)), self._session.releases)
+        self._begin_upload(upload, parts)
+        return upload
+
+    def _received(self, message: Message) -> None:
+        match message:
+            case Finished():
+                self._finished(message)
+            case Output(is_stderr=is_stderr, text=text):
+                _show(is_stderr, text)
+            case ShutdownReply():
+                if self._shutdown_reply is not None and not self._shutdown_reply.done():
+                    self._shutdown_reply.set_result(message)
+            case _:
+                pass  # a newer scheduler may say more than this client wants to know
+
+    # -- results
+
+    def _finished(self, message: Finished) -> None:
+        resolved: list[Resolved] = []
+        fetching: list[ScalerFuture] = []
+        fetches: list[tuple[ScalerFuture, int, Profile, Held, Serializer | None]] = []
+        pending = self._session.pending
+        outcomes = message.outcomes
+        payloads = message.payloads
+        durations = message.duration_us
+        has_profiles = bool(message.cpu_us)
+        for index, identifier in enumerate(message.ids):
+            payload = payloads[index]
+            future = cast("ScalerFuture | None", pending.get(identifier))
+            kind = future.kind if future is not None else None
+            if future is None or kind is None:
+                if is_stored(payload):  # of a cancelled task
+                    self._held(payload[1:17])
+                continue
+            profile: Profile = durations[index]
+            if has_profiles and kind.spec.profiling:
+                profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
+            if is_stored(payload):
+                held = self._held(payload[1:17])
+                if outcomes[index] == Outcome.SUCCESS:
+                    future.keep_stored(held)
+                fetching.append(future)
+                fetches.append((future, outcomes[index], profile, held, kind.serializer))
+                continue
+            value, exception = load_ended(outcomes[index], payload, kind.serializer)
+            resolved.append((future, value, exception, profile))
+        self.futures.resolve(message.number, resolved, fetching, message.ids)
+        for fetch in fetches:
+            self._begin_work(self._fetch(*fetch))
+
+    def _held(self, identifier: bytes) -> Held:
+        held = self._stored.get(identifier)
+        if held is None:
+            held = self._stored[identifier] = Held(identifier, self._session.releases)
+        return held
+
+    async def _fetch(
+        self, future: ScalerFuture, outcome: int, profile: Profile, held: Held, serializer: Serializer | None
+    ) -> None:
+        value: object = None
+        exception: BaseException | None
+        try:
+            parts = await self._storage_client().get(held.id, RESULT_DEADLINE_SECONDS)
+        except ScalerError as error:
+            exception = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
+        else:
+            value, exception = load_fetched(outcome, [own_buffer(part) for part in parts], serializer)
+        self.futures.resolve(0, [(future, value, exception, profile)], (), [])
+
+    # -- storage
+
+    def _storage_client(self) -> StorageClient:
+        if self._storage is None:
+            address = self._welcome.object_storage_address if self._welcome is not None else ""
+            self._storage = self._doors.connect_storage(address, self.futures.ids.owner)
+        return self._storage
+
+    def _begin_upload(self, upload: Upload, parts: Parts) -> None:
+        self._begin_work(self._put(upload, parts))
+
+    def _begin_work(self, coroutine: Coroutine[None, None, None]) -> None:
+        work = self._loop.create_task(coroutine)
+        self._works.add(work)
+        work.add_done_callback(self._works.discard)
+
+    async def _put(self, upload: Upload, parts: Parts) -> None:
+        try:
+            await self._storage_client().put(upload.id, parts)
+        except ScalerError as error:
+            with self.futures.condition:
+                dropped = self._session.drop_upload(upload, error)
+            self.futures.drop(dropped, error)
+            return
+        with self.futures.condition:
+            self._session.uploaded(upload)
+            self.futures.condition.notify_all()
+        self._turn()
+
+
+def _show(is_stderr: bool, text: bytes) -> None:
+    """Write what a task wrote to where this process writes."""
+    stream = sys.stderr if is_stderr else sys.stdout
+    if stream is not None:
+        with contextlib.suppress(OSError, ValueError):  # closed, or a pipe that nobody reads: as with print at the end
+            stream.write(text.decode("utf-8", "replace"))
+            stream.flush()

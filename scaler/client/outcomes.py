@@ -1,0 +1,74 @@
+"""What a task's outcome becomes in its future."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from typing import assert_never
+
+from scaler.errors import (
+    ObjectLostError,
+    PoisonTaskError,
+    ProcessorDiedError,
+    ProtocolError,
+    ScalerError,
+    TaskError,
+    TaskRejectedError,
+    TaskTimeoutError,
+    WorkerLostError,
+)
+from scaler.protocol.messages import Outcome
+from scaler.serialization import Parts, Serializer, load_exception, load_value, parts_of
+
+Ended = tuple[object, BaseException | None]
+"""Value and exception, one of them None."""
+
+
+def load_ended(outcome: int, payload: bytes, serializer: Serializer | None) -> Ended:
+    """Return what an inline payload says. Never raises: what cannot be loaded is the future's exception."""
+    if outcome == Outcome.SUCCESS:
+        if not payload:
+            return None, None
+        try:
+            return load_value(parts_of(payload), serializer), None
+        except ScalerError as error:
+            return None, error
+    return None, _exception(Outcome(outcome), payload)
+
+
+def load_fetched(outcome: int, parts: Parts, serializer: Serializer | None) -> Ended:
+    """Return what the parts of a stored payload say. Never raises."""
+    if outcome == Outcome.SUCCESS:
+        try:
+            return load_value(parts, serializer), None
+        except ScalerError as error:
+            return None, error
+    return None, _exception(Outcome(outcome), bytes(parts[0]))
+
+
+def _exception(outcome: Outcome, payload: bytes) -> BaseException:
+    kind: type[TaskError]
+    match outcome:
+        case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
+            try:
+                return load_exception(payload)
+            except ProtocolError as error:
+                return error
+        case Outcome.CANCELLED:
+            return CancelledError()
+        case Outcome.TIMED_OUT:
+            kind = TaskTimeoutError
+        case Outcome.REJECTED:
+            kind = TaskRejectedError
+        case Outcome.WORKER_LOST:
+            kind = WorkerLostError
+        case Outcome.PROCESSOR_DIED:
+            kind = ProcessorDiedError
+        case Outcome.POISON:
+            kind = PoisonTaskError
+        case Outcome.OBJECT_LOST:
+            kind = ObjectLostError
+        case Outcome.SUCCESS | Outcome.NOT_STARTED:
+            return ProtocolError(f"a task that has ended is said to be {outcome.name}")
+        case _:
+            assert_never(outcome)
+    return kind(payload.decode("utf-8", "replace"))

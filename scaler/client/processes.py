@@ -1,0 +1,106 @@
+"""Where a process stands: inside a task, at its end, or forked off another one. And how clients reach the others."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from scaler.client.loop import ClientLoop, Doors, OnTurn
+from scaler.errors import UsageError
+from scaler.ids import new_peer_id
+from scaler.net.connection import Connector
+from scaler.object_storage.client import StorageClient
+from scaler.protocol.messages import ClientDetails, Role
+
+if TYPE_CHECKING:
+    from scaler.worker.context import ProcessorContext
+
+_loops: WeakSet[ClientLoop] = WeakSet()
+_nested: dict[int, ClientLoop] = {}
+_nested_lock = threading.Lock()
+
+
+def processor() -> ProcessorContext | None:
+    """Return the context of the processor that this code runs in, None outside of tasks."""
+    module = sys.modules.get("scaler.worker.context")  # a processor has imported it
+    if module is None:
+        return None
+    context: ProcessorContext | None = module.current()
+    return context
+
+
+def waiting() -> AbstractContextManager[object]:
+    """Return a context for a wait on a future: a task that runs here lends its slot meanwhile."""
+    context = processor()
+    return contextlib.nullcontext() if context is None else context.blocked()
+
+
+def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
+    """Connect to the scheduler at an address. Raises UsageError, UnreachableError or RefusedError."""
+    from scaler.net.versions import own_hello  # noqa: PLC0415 (clients inside tasks need no sockets)
+    from scaler.net.zeromq import ZmqConnector  # noqa: PLC0415
+
+    def connect(peer: bytes, on_turn: OnTurn) -> Connector:
+        hello = own_hello(Role.CLIENT, ClientDetails(name))
+        return ZmqConnector(address, peer=peer, hello=hello, on_turn=on_turn)
+
+    return _opened(Doors(connect, connect_storage, address, waiting), timeout_seconds)
+
+
+def nested_loop(timeout_seconds: float) -> ClientLoop:
+    """Return the one loop of all clients inside this processor. Raises UsageError outside of tasks."""
+    context = processor()
+    if context is None:
+        raise UsageError("a client outside of a task needs the scheduler's address: Client(address=...)")
+    with _nested_lock:
+        loop = _nested.get(os.getpid())
+        if loop is None or loop.futures.closed is not None:
+            from scaler.client.nested import NestedConnector  # noqa: PLC0415 (only processors need it)
+
+            def connect(peer: bytes, on_turn: OnTurn) -> Connector:
+                return NestedConnector(context, peer, on_turn)
+
+            loop = _opened(Doors(connect, connect_storage, "this task's worker", waiting), timeout_seconds)
+            _nested[os.getpid()] = loop
+        return loop
+
+
+def connect_storage(address: str, peer: bytes) -> StorageClient:
+    """Return a client of the object storage on the running loop. Raises UsageError when there is no address."""
+    from scaler.net.versions import own_hello  # noqa: PLC0415
+    from scaler.net.zeromq import ZmqConnector  # noqa: PLC0415
+
+    if not address:
+        raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
+
+    def connect(on_turn: OnTurn) -> Connector:
+        return ZmqConnector(address, peer=peer, hello=own_hello(Role.CLIENT, ClientDetails()), on_turn=on_turn)
+
+    return StorageClient(connect, address=address)
+
+
+def _opened(doors: Doors, timeout_seconds: float) -> ClientLoop:
+    loop = ClientLoop(new_peer_id(), doors, timeout_seconds)
+    _loops.add(loop)
+    return loop
+
+
+def _at_exit() -> None:
+    """End what the program did not end itself: its threads must not outlive the interpreter."""
+    for loop in list(_loops):
+        loop.close("the program ends")
+
+
+def _after_fork() -> None:
+    for loop in list(_loops):
+        loop.forked()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

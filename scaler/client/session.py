@@ -1,0 +1,310 @@
+"""What a client knows of its tasks: pure, no thread, no clock, no socket.
+
+Tasks come in through `add`, messages go out through `drain`, and the loop takes them off `pending` at their end. Laws:
+a task is in `pending` from `add` until exactly one of: it ended, it was cancelled, the client gave up. A task in
+`pending` can be sent again to a scheduler that has forgotten everything: it keeps its kind, payload and references.
+
+*Seen.* The scheduler keeps the result of a task as long as this client may still name that task in `references`. A task
+names futures that were unresolved when it was added. `resolved` is the number of the last Finished whose futures are
+resolved; whatever is added after that embeds their values. So once everything is sent that had been added when
+`resolved` was n, n may be said as seen. Tasks that wait for an upload were added too, and hold it back.
+
+Threads: all but `drain` and `say_seen` are called under the client's lock; those two by its loop only. Both ends of a
+deque are atomic, and `resolved` changes in the loop only, so `drain` takes no lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from weakref import WeakValueDictionary
+
+from scaler.client.tasks import Definition, Kind, Task, Upload
+from scaler.errors import ScalerError
+from scaler.ids import is_task
+from scaler.protocol.messages import SPLIT_BATCH_BYTES, Cancel, Hold, Message, Release, Seen, Submit, TaskGroup
+from scaler.serialization import Serializer
+
+MAX_IDS_PER_MESSAGE = 32 * 1024
+"""Control messages have at most 1 MiB."""
+_ROW_BYTES = 64
+"""Rough size of a task's own columns, added to its payload when batches are split and limits are counted."""
+
+StandIn = Callable[[Task, Serializer | None], Upload | None]
+
+
+class Session:
+    """The tasks of one client. See the module for the laws."""
+
+    __slots__ = (
+        "_cancels",
+        "_checkpoint",
+        "_gated",
+        "_said",
+        "_seen",
+        "_sent",
+        "_sent_bytes",
+        "_unheld",
+        "_unsent",
+        "added_bytes",
+        "cancelling",
+        "definitions",
+        "objects",
+        "pending",
+        "releases",
+        "resolved",
+    )
+
+    def __init__(self) -> None:
+        self.pending: dict[bytes, Task] = {}
+        self.cancelling: set[bytes] = set()
+        """Cancelled here, and the scheduler has not said so yet: these still count as pending there."""
+        self.definitions: WeakValueDictionary[bytes, Definition] = WeakValueDictionary()
+        self.objects: dict[bytes, Upload] = {}
+        """Objects that the user sent, until `clear`."""
+        self.releases: deque[bytes] = deque()
+        self.resolved = 0
+        self.added_bytes = 0
+        self._sent_bytes = 0
+        self._unsent: deque[Task] = deque()
+        self._sent = 0
+        self._gated: dict[Task, int] = {}
+        self._cancels: deque[bytes] = deque()
+        self._unheld: list[bytes] = []
+        self._checkpoint: tuple[int, int] | None = None
+        self._seen = 0
+        self._said = 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of the tasks that wait to be sent."""
+        return self.added_bytes - self._sent_bytes
+
+    @property
+    def unsent(self) -> int:
+        """Number of tasks that can be sent and were not yet."""
+        return len(self._unsent)
+
+    # -- tasks come and go
+
+    def add(self, task: Task) -> None:
+        """Take in a task. Its references must be unresolved futures or objects at this moment.
+
+        Raises the error of an upload that it needs and that has failed.
+        """
+        self.pending[task.task_id] = task
+        kind = task.kind
+        assert kind is not None, "a task that has ended is not added"
+        if (task.uploads or kind.uploads) and self._gate(task, kind):
+            return
+        self.added_bytes += len(task.payload) + _ROW_BYTES
+        self._unsent.append(task)
+
+    def _gate(self, task: Task, kind: Kind) -> bool:
+        missing = [upload for upload in (*task.uploads, *kind.uploads) if not upload.ready]
+        for upload in missing:
+            if upload.error is not None:
+                del self.pending[task.task_id]
+                raise upload.error
+        if missing:
+            self._gated[task] = self.resolved
+            for upload in missing:
+                upload.waiting.append(task)
+        return bool(missing)
+
+    def uploaded(self, upload: Upload) -> None:
+        """An upload is in the storage: send what waited for it alone."""
+        upload.ready = True
+        for task in upload.waiting:
+            kind = task.kind
+            if kind is not None and all(other.ready for other in (*task.uploads, *kind.uploads)):
+                self.added_bytes += len(task.payload) + _ROW_BYTES
+                self._unsent.append(task)
+        upload.waiting.clear()
+
+    def drop_upload(self, upload: Upload, error: ScalerError) -> list[Task]:
+        """An upload failed: return the tasks that needed it; they are no longer pending."""
+        upload.error = error
+        dropped = []
+        for task in upload.waiting:
+            if task.kind is not None:
+                self._gated.pop(task, None)
+                del self.pending[task.task_id]
+                task.forget()
+                dropped.append(task)
+        upload.waiting.clear()
+        return dropped
+
+    def cancel(self, task: Task) -> bool:
+        """Take a task off. Returns False when it has ended before."""
+        if self.pending.pop(task.task_id, None) is None:
+            return False
+        if self._gated.pop(task, None) is None:
+            self.cancelling.add(task.task_id)
+            self._cancels.append(task.task_id)
+        task.forget()
+        return True
+
+    def hold(self, upload: Upload) -> None:
+        """Keep an object that the user sent until `clear`, whether tasks use it or not."""
+        self.objects[upload.id] = upload
+        self._unheld.append(upload.id)
+
+    def resolve(self, number: int, ended: Iterable[bytes]) -> None:
+        """The futures of Finished `number` are resolved; these ids are what it said of tasks unknown here."""
+        self.resolved = number
+        self.cancelling.difference_update(ended)
+
+    def take_all(self, cancel: bool = False) -> list[Task]:
+        """Take off all tasks, as when the client gives up. cancel: say so to the scheduler, one by one."""
+        tasks = list(self.pending.values())
+        self.pending.clear()
+        sent = [task.task_id for task in tasks if task not in self._gated]
+        self.cancelling.update(sent)
+        if cancel:
+            self._cancels.extend(sent)
+        self._gated.clear()
+        for task in tasks:
+            task.forget()
+        return tasks
+
+    # -- messages go out
+
+    def drain(self, budget_bytes: int) -> list[Message]:
+        """Return what is to be said now: tasks up to about `budget_bytes`, then cancels and releases."""
+        messages: list[Message] = []
+        if self._unheld:
+            messages.extend(map(Hold, _slices(self._unheld)))
+            self._unheld = []
+        if self._unsent:
+            if self._checkpoint is None:
+                resolved = self.resolved
+                self._checkpoint = (resolved, self._sent + len(self._unsent))
+            self._drain_tasks(messages, budget_bytes)
+        elif self._seen < self.resolved:
+            self._seen = self.resolved
+        if self._checkpoint is not None and self._sent >= self._checkpoint[1]:
+            self._seen = self._checkpoint[0]
+            self._checkpoint = None
+        if self._cancels:
+            messages.extend(map(Cancel, _slices(_take(self._cancels))))
+        if self.releases:
+            definitions = self.definitions
+            ids = [identifier for identifier in _take(self.releases) if identifier not in definitions]
+            messages.extend(map(Release, _slices(ids)))
+        return messages
+
+    def say_seen(self) -> Seen | None:
+        """Return what was not said in a Submit yet, for a client that submits nothing."""
+        seen = self._sayable()
+        if seen <= self._said:
+            return None
+        self._said = seen
+        return Seen(seen)
+
+    def _sayable(self) -> int:
+        return min(self._seen, *self._gated.values()) if self._gated else self._seen
+
+    def _drain_tasks(self, messages: list[Message], budget_bytes: int) -> None:
+        unsent = self._unsent
+        gated = self._gated
+        while unsent and budget_bytes > 0:
+            size = 0
+            seen = self._sayable()
+            definitions: list[tuple[bytes, bytes]] = []
+            groups: dict[Kind, TaskGroup] = {}
+            while unsent and size < SPLIT_BATCH_BYTES:
+                task = unsent.popleft()
+                self._sent += 1
+                kind = task.kind
+                if kind is None:  # cancelled before it was sent
+                    self.cancelling.discard(task.task_id)
+                    continue
+                group = groups.get(kind)
+                if group is None:
+                    group = groups[kind] = TaskGroup(kind.spec, [], [], [])
+                    for definition in kind.definitions:
+                        if not definition.said:
+                            definition.said = True
+                            definitions.append((definition.id, definition.payload))
+                            size += len(definition.payload)
+                payload = task.payload
+                group.ids.append(task.task_id)
+                group.payloads.append(payload)
+                size += len(payload) + _ROW_BYTES
+                if task.references or group.references:
+                    group.references.extend([()] * (len(group.ids) - 1 - len(group.references)))
+                    group.references.append(tuple(reference.reference_id for reference in task.references))
+                if gated:
+                    gated.pop(task, None)
+            for group in groups.values():
+                if group.references:
+                    group.references.extend([()] * (len(group.ids) - len(group.references)))
+            self._said = max(self._said, seen)
+            if groups:
+                messages.append(Submit(definitions, list(groups.values()), seen))
+            self._sent_bytes += size
+            budget_bytes -= size
+        if not unsent:
+            self._sent_bytes = self.added_bytes
+
+    def restart(self, stand_in: StandIn) -> None:
+        """The scheduler has forgotten everything: arrange that all is said again, oldest first.
+
+        stand_in(task, serializer) returns an upload of the value of a task that has ended, or None when it has none.
+        """
+        self._unsent.clear()
+        self._cancels.clear()
+        self.cancelling.clear()
+        self._checkpoint = None
+        self._sent = self._seen = self._said = self.resolved = 0
+        self.added_bytes = self._sent_bytes = 0
+        self._unheld = list(self.objects)
+        for definition in self.definitions.values():
+            definition.said = False
+        tasks = list(self._sendable())
+        self.pending = {task.task_id: task for task in tasks}
+        for task in tasks:
+            for reference in task.references:
+                if isinstance(reference, Task) and reference.reference_id not in self.pending:
+                    self._replace(task, reference, stand_in)
+            if task in self._gated:
+                self._gated[task] = 0
+            else:
+                self.add(task)
+
+    def _sendable(self) -> Iterator[Task]:
+        """Yield all pending tasks, each after the undelivered ones that it needs."""
+        yielded: set[bytes] = set()
+        for last in self.pending.values():
+            stack = [last]
+            while stack:
+                task = stack[-1]
+                needed = [
+                    reference
+                    for reference in task.references
+                    if isinstance(reference, Task) and reference.kind is not None and reference.task_id not in yielded
+                ]
+                if needed:
+                    stack.extend(needed)
+                    continue
+                stack.pop()
+                if task.task_id not in yielded:
+                    yielded.add(task.task_id)
+                    yield task
+
+    def _replace(self, task: Task, reference: Task, stand_in: StandIn) -> None:
+        if is_task(reference.reference_id):
+            upload = stand_in(reference, task.kind.serializer if task.kind is not None else None)
+            if upload is not None:
+                task.references = tuple(upload if other is reference else other for other in task.references)
+                task.uploads = (*task.uploads, upload)
+
+
+def _slices(ids: list[bytes]) -> Iterator[list[bytes]]:
+    return (ids[start : start + MAX_IDS_PER_MESSAGE] for start in range(0, len(ids), MAX_IDS_PER_MESSAGE))
+
+
+def _take(queue: deque[bytes]) -> list[bytes]:
+    """Empty a queue to whose end other threads may be appending."""
+    return [queue.popleft() for _ in range(len(queue))]

@@ -1,0 +1,80 @@
+"""From arguments to a task in the session: serialize in the caller's thread, embed what has ended meanwhile, append."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from typing import Any, cast
+
+from scaler.client.future import ScalerFuture
+from scaler.client.loop import ClientLoop
+from scaler.client.object_reference import InStorage
+from scaler.client.tasks import Kind, Reference, Upload
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
+from scaler.serialization import (
+    DependencyFailedError,
+    Parts,
+    Serializer,
+    dump_arguments,
+    size_of,
+    to_payload,
+)
+
+
+class Submission:
+    """Makes tasks of one client. Safe to use from any thread."""
+
+    __slots__ = ("_client", "_futures", "_loop", "_serializer")
+
+    def __init__(self, client: object, loop: ClientLoop, serializer: Serializer | None) -> None:
+        """client: what references in the arguments must belong to."""
+        self._client = client
+        self._loop = loop
+        self._futures = loop.futures
+        self._serializer = serializer
+
+    def submit(self, kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ScalerFuture:
+        """Make a task and return its future. A future in the arguments that has failed makes this one fail alike.
+
+        Raises SerializationError, LimitError, ClientClosedError, or the error of a failed upload.
+        """
+        futures = self._futures
+        while True:
+            try:
+                parts, found = dump_arguments(args, kwargs, kind.serializer, self._client, kind.spec.name)
+            except DependencyFailedError as error:
+                return self._failed(kind, error.exception)
+            uploads: tuple[Upload, ...] = ()
+            references: tuple[Reference, ...] = ()
+            if found:
+                references = cast("tuple[Reference, ...]", tuple(found))
+                uploads = tuple(reference.upload for reference in found if isinstance(reference, InStorage))
+            if kind.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
+                payload = cast("bytes", parts[0])
+            elif size_of(parts) <= INLINE_LIMIT_BYTES:
+                payload = to_payload(parts, PayloadTag.PARTS if kind.serializer is None else PayloadTag.ARGUMENTS)
+            else:
+                upload = self._loop.upload(parts)
+                payload = upload.payload
+                uploads = (*uploads, upload)
+                references = (*references, upload)
+            future = ScalerFuture(futures, futures.ids.task(), kind, payload, references, uploads)
+            if futures.submit(future):
+                return future
+
+    def _failed(self, kind: Kind, exception: BaseException | None) -> ScalerFuture:
+        future = ScalerFuture(self._futures, self._futures.ids.task(), kind, b"")
+        future.forget()
+        future.settle(None, CancelledError() if exception is None else exception)
+        return future
+
+    def finished(self, kind: Kind, value: object) -> ScalerFuture:
+        """Return a future that has its value already."""
+        future = ScalerFuture(self._futures, self._futures.ids.task(), kind, b"")
+        future.forget()
+        future.settle(value, None)
+        return future
+
+    def upload(self, parts: Parts) -> Upload:
+        """Put parts into the storage, for several tasks."""
+        return self._loop.upload(parts)
