@@ -14,6 +14,8 @@ from typing import Any
 from scaler.component import Component, report, run_component
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ScalerError
+from scaler.ids import new_peer_id
+from scaler.protocol.messages import Role, WorkerDetails
 from scaler.worker.nursery import Nursery, ProcessorSettings, start_nursery
 
 
@@ -37,10 +39,28 @@ def main() -> int:
 
 async def _work(component: Component, config: WorkerConfig, nursery: Nursery) -> int:
     # Imported after the fork, so that the nursery does not carry it.
-    from scaler.worker.agent.connect import connect  # noqa: PLC0415
-    from scaler.worker.agent.shell import Agent  # noqa: PLC0415
+    from scaler.net.versions import own_hello  # noqa: PLC0415
+    from scaler.net.zeromq import ZmqConnector  # noqa: PLC0415
+    from scaler.worker.agent.shell import Agent, OnTurn  # noqa: PLC0415
 
-    agent = Agent(config, nursery, lambda on_turn: connect(config, on_turn))
+    details = WorkerDetails(
+        manager_id=config.worker_manager_id,
+        unit_id=config.unit_id,
+        slots=config.slots,
+        queue_size=config.per_worker_task_queue_size,
+        capabilities=config.per_worker_capabilities,
+    )
+
+    def connect(on_turn: OnTurn) -> ZmqConnector:
+        return ZmqConnector(
+            config.scheduler_address,
+            peer=new_peer_id(),
+            hello=own_hello(Role.WORKER, details),
+            on_turn=on_turn,
+            io_threads=config.io_threads,
+        )
+
+    agent = Agent(config, nursery, connect)
     gc.freeze()  # what is there now stays: it need not be looked at again
     stop = asyncio.ensure_future(component.stop.wait())
     welcome = asyncio.ensure_future(agent.welcomed.wait())

@@ -11,7 +11,6 @@ came leaves in exactly one Done or Returned(started=False), unless the scheduler
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from scaler.worker.attempts import Attempt, KnownSpec, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.frames import Results, pack_definition, pack_forget, pack_spec, pack_storage, pack_task
 from scaler.worker.hands import Hands
-from scaler.worker.outbox import Outbox
+from scaler.worker.outbox import Level, Outbox
 from scaler.worker.pool import MAX_SUSPENDED, SPARE_SECONDS, Doom, Pool, Processor, Standing
 
 MAX_FAILED_STARTS = 3
@@ -84,7 +83,7 @@ class AgentCore:
         """The scheduler opened a new session. If there was one before, it knows nothing of it any more."""
         if self._known_to_scheduler:
             self._forget_everything()
-            self.outbox.note(logging.WARNING, "the scheduler has forgotten this worker: it starts afresh")
+            self.outbox.note(Level.WARNING, "the scheduler has forgotten this worker: it starts afresh")
         self._known_to_scheduler = True
         self._contact.welcomed(welcome.lease_seconds, now)
         self._silence = Silence.NONE
@@ -224,7 +223,7 @@ class AgentCore:
             return
         if len(self.pool.suspended()) >= MAX_SUSPENDED:
             self.outbox.note(
-                logging.WARNING, f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
+                Level.WARNING, f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
             )
             return
         processor.stand(Standing.SUSPENDED, now)
@@ -280,7 +279,7 @@ class AgentCore:
         begun = glance.begun > processor.resulted
         if processor.doom is None and processor.standing is not Standing.ENDING:
             what = "while it ran a task" if begun and processor.fed else "while it was idle"
-            self.outbox.note(logging.WARNING, f"processor {number} died {what}: {how}")
+            self.outbox.note(Level.WARNING, f"processor {number} died {what}: {how}")
         if processor.fed and begun and doom.outcome is not None:
             item = processor.fed.popleft()
             del self._queue.attempts[item.id]
@@ -490,7 +489,7 @@ class AgentCore:
     def _distrust(self, processor: Processor, text: str) -> None:
         if processor.standing is Standing.ENDING:
             return
-        self.outbox.note(logging.ERROR, f"processor {processor.number} is ended: {text}")
+        self.outbox.note(Level.ERROR, f"processor {processor.number} is ended: {text}")
         self._take_back(processor)
         processor.stand(Standing.ENDING, processor.since)
         processor.doom = Doom(Outcome.PROCESSOR_DIED, f"the processor that ran the task was ended: {text}")
@@ -550,7 +549,7 @@ class AgentCore:
         if silence is before:
             return
         if silence is not Silence.NONE:
-            self.outbox.note(logging.WARNING, f"no word from the scheduler: {silence.name.lower().replace('_', ' ')}")
+            self.outbox.note(Level.WARNING, f"no word from the scheduler: {silence.name.lower().replace('_', ' ')}")
             for processor in self.pool:
                 self._take_back(processor)
         if silence is Silence.KILL_ONCE:
@@ -601,6 +600,6 @@ class AgentCore:
 
     def _count_failed_start(self, text: str) -> None:
         self._failed_starts += 1
-        self.outbox.note(logging.ERROR, f"a processor could not start: {text}")
+        self.outbox.note(Level.ERROR, f"a processor could not start: {text}")
         if self._failed_starts >= MAX_FAILED_STARTS:
             self.ending = Ending(1, f"{self._failed_starts} processors in a row could not start: {text}")

@@ -113,6 +113,9 @@ def start_nursery(settings: ProcessorSettings) -> Nursery:
     try:
         ours.close()
         end_with_parent(signal.SIGKILL, agent_pid)
+        # Streams of our own: the agent's may lead elsewhere, and hold what it has not written yet.
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (for the life of the process)
+        sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
         code = _tend(theirs, settings)
     except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
         sys.excepthook(*sys.exc_info())

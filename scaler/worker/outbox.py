@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Suspended
 from scaler.worker.attempts import Attempt
 
 
+class Level(IntEnum):
+    """Levels of log lines, with the values of the module logging."""
+
+    WARNING = 30
+    ERROR = 40
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the log. level: as in the module logging."""
+    """A line for the log."""
 
-    level: int
+    level: Level
     text: str
 
 
@@ -58,7 +66,7 @@ class Outbox:
         self._messages.append(message)
         self._done = None
 
-    def note(self, level: int, text: str) -> None:
+    def note(self, level: Level, text: str) -> None:
         self._notes.append(Note(level, text))
 
     def take_messages(self) -> list[Message]:

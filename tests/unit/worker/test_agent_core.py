@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from worker_fakes import FakeHands
-
 from scaler.protocol.messages import (
     Done,
     Message,
@@ -19,6 +17,7 @@ from scaler.protocol.messages import (
 )
 from scaler.worker.core import AgentCore, Settings
 from scaler.worker.frames import ToProcessor
+from tests.unit.worker.worker_fakes import FakeHands
 
 FUNCTION = b"f" * 16
 LEASE = 60.0

@@ -25,7 +25,7 @@ class FakeProcessor:
         self.released = False
         self.other: list[int] = []
 
-    def begin(self, now: float) -> bytes:
+    def begin(self, now: float) -> None:
         """Read on to the next task and begin it."""
         while True:
             datagram = self.unread.pop(0)
@@ -36,7 +36,6 @@ class FakeProcessor:
         self.running = (task, attempt)
         self.begun += 1
         self.begun_at = now
-        return task
 
     def finish(self, outcome: Outcome = Outcome.SUCCESS, duration_us: int = 1000) -> None:
         """End the running task; its result stays in the page."""

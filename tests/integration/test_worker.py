@@ -1,0 +1,390 @@
+"""A real worker runs tasks of a played scheduler: results, failures, deaths, limits."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler.errors import RemoteError, RemoteTraceback, SerializationError
+from scaler.protocol.messages import Done, Drain, Outcome, Output, Returned, WorkerHeartbeat
+from scaler.worker.agent.processor.processor import Processor
+from tests.integration.worker_rig import Rig, play, read
+
+
+def test_tasks_return_their_values_in_order() -> None:
+    async def story(rig: Rig) -> None:
+        ids = rig.submit(lambda x: x * x, *((n,) for n in range(500)))
+        assert [await rig.value(each) for each in ids] == [n * n for n in range(500)]
+        assert [each for message in rig.messages(Done) for each in message.ids] == ids
+
+    play(story)
+
+
+def test_several_slots_run_at_the_same_time(tmp_path: Path) -> None:
+    def meet(mine: str, theirs: str) -> bool:
+        Path(mine).touch()
+        while not Path(theirs).exists():
+            time.sleep(0.001)
+        return True
+
+    async def story(rig: Rig) -> None:
+        one, two = str(tmp_path / "1"), str(tmp_path / "2")
+        ids = rig.submit(meet, (one, two), (two, one))
+        assert [await rig.value(each) for each in ids] == [True, True]
+
+    play(story, slots=2)
+
+
+def test_an_exception_arrives_with_its_remote_traceback() -> None:
+    def fail(x: int) -> None:
+        raise ValueError(f"no {x}")
+
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(fail, (7,))
+        with pytest.raises(ValueError, match="no 7") as caught:
+            await rig.value(identifier)
+        cause = caught.value.__cause__
+        assert isinstance(cause, RemoteTraceback)
+        assert "in fail" in cause.text
+        assert "processor.py" not in cause.text
+
+    play(story)
+
+
+class UnpicklableError(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("never")
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def explode(kind: str) -> Any:
+    """Fail in one of the ways that user code has."""
+    if kind == "unpicklable":
+        raise UnpicklableError("inside")
+    if kind == "unprintable":
+        raise UnprintableError
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    if kind == "recursion":
+        return explode(kind)
+    if kind == "huge":
+        raise ValueError("x" * 5_000_000)
+    if kind == "result":
+        return (n for n in range(3))
+    return "fine"
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("unpicklable", RemoteError),
+        ("unprintable", BaseException),
+        ("exit", SystemExit),
+        ("interrupt", KeyboardInterrupt),
+        ("recursion", RecursionError),
+        ("huge", RemoteError),
+        ("result", SerializationError),
+    ],
+)
+def test_nothing_that_a_task_raises_harms_its_processor(kind: str, error: type[BaseException]) -> None:
+    async def story(rig: Rig) -> None:
+        (pid,) = [process.pid for process in await rig.poll(rig.processors)]
+        bad, good = rig.submit(explode, (kind,), ("",))
+        outcome, _ = await rig.outcome(bad)
+        assert outcome is Outcome.EXCEPTION
+        with pytest.raises(error):
+            await rig.value(bad)
+        assert await rig.value(good) == "fine"
+        assert [process.pid for process in rig.processors()] == [pid]
+
+    play(story)
+
+
+def test_an_exception_that_may_be_retried_says_so() -> None:
+    def fail() -> None:
+        raise LookupError
+
+    async def story(rig: Rig) -> None:
+        (again,) = rig.submit(fail, (), retry_on=pickle.dumps((LookupError,)))
+        (never,) = rig.submit(fail, (), retry_on=pickle.dumps((ValueError,)))
+        assert (await rig.outcome(again))[0] is Outcome.EXCEPTION_TO_RETRY
+        assert (await rig.outcome(never))[0] is Outcome.EXCEPTION
+
+    play(story)
+
+
+def die(how: str) -> None:
+    if how == "exit":
+        os._exit(7)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    ctypes.string_at(0)
+
+
+@pytest.mark.parametrize(("how", "evidence"), [("exit", "exit code 7"), ("kill", "signal 9"), ("fault", "in die")])
+def test_a_dead_processor_costs_only_the_task_that_ran(how: str, evidence: str) -> None:
+    async def story(rig: Rig) -> None:
+        (bad,) = rig.submit(die, (how,))
+        good = rig.submit(lambda x: x, *((n,) for n in range(20)))
+        outcome, payload = await rig.outcome(bad)
+        assert outcome is Outcome.PROCESSOR_DIED
+        assert evidence in payload.decode()
+        assert [await rig.value(each) for each in good] == list(range(20))
+
+    play(story)
+
+
+def test_a_killed_processor_takes_along_what_its_task_started(tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+
+    def start_child() -> None:
+        child = subprocess.Popen(["sleep", "60"])
+        place.write_text(str(child.pid))
+        time.sleep(60)
+
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(start_child, ())
+        pid = int(await rig.poll(lambda: read(place)))
+        rig.recall(identifier, kill=True)
+        assert (await rig.outcome(identifier))[0] is Outcome.CANCELLED
+        await rig.poll(lambda: not _is_alive(pid))
+
+    play(story)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_running_task_is_ended_at_its_time_limit_and_the_next_one_runs() -> None:
+    async def story(rig: Rig) -> None:
+        bad, good = rig.submit(time.sleep, (30.0,), (0.0,), timeout_seconds=0.2)
+        outcome, payload = await rig.outcome(bad)
+        assert outcome is Outcome.TIMED_OUT
+        assert b"0.2 s" in payload
+        assert await rig.value(good) is None
+
+    play(story)
+
+
+def test_the_workers_own_time_limit_holds_for_every_task() -> None:
+    async def story(rig: Rig) -> None:
+        (bad,) = rig.submit(time.sleep, (30.0,))
+        assert (await rig.outcome(bad))[0] is Outcome.TIMED_OUT
+
+    play(story, task_timeout_seconds=0.2)
+
+
+def test_recalled_tasks_that_wait_behind_a_long_one_come_back(tmp_path: Path) -> None:
+    def wait(path: str) -> None:
+        while not Path(path).exists():
+            time.sleep(0.001)
+
+    async def story(rig: Rig) -> None:
+        started = tmp_path / "started"
+        gate = tmp_path / "gate"
+
+        def hold(begun: str, path: str) -> None:
+            Path(begun).touch()
+            wait(path)
+
+        first, second = rig.submit(hold, (str(started), str(gate)), (str(started), str(gate)))
+        await rig.poll(started.exists)
+        rig.recall(first, kill=False)
+        rig.recall(second, kill=False)
+        await rig.until(lambda: len(rig.messages(Returned)) == 2)
+        kept, back = rig.messages(Returned)
+        assert (kept.ids, kept.started) == ([first], [True])
+        assert (back.ids, back.started) == ([second], [False])
+        gate.touch()
+        assert await rig.value(first) is None
+
+    play(story)
+
+
+def test_a_drained_worker_finishes_what_runs_and_ends(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+
+    def slow() -> None:
+        began.touch()
+        time.sleep(0.2)
+
+    async def story(rig: Rig) -> None:
+        ids = rig.submit(slow, (), (), ())
+        await rig.poll(began.exists)
+        rig.hear(Drain("scale down"))
+        assert await rig.agent.ended == 0
+        back = [each for message in rig.messages(Returned) for each in message.ids]
+        assert back == ids[1:]
+        assert list(rig.outcomes()) == ids[:1]
+
+    play(story)
+
+
+def test_a_preload_hook_runs_once_before_the_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "warm_up.py").write_text("calls = []\ndef fill(*args, **kwargs):\n    calls.append((args, kwargs))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def look() -> Any:
+        return importlib.import_module("warm_up").calls
+
+    async def story(rig: Rig) -> None:
+        ids = rig.submit(look, (), ())
+        for identifier in ids:
+            assert await rig.value(identifier) == [((1, "a"), {"b": [2]})]
+
+    play(story, preload="warm_up:fill(1, 'a', b=[2])")
+
+
+def test_a_preload_hook_that_fails_ends_the_worker_and_says_why() -> None:
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(abs, (-1,))
+        with pytest.raises(Exception, match="no_such_module"):
+            await rig.agent.ended
+        assert identifier not in rig.outcomes()
+
+    play(story, preload="no_such_module:fill")
+
+
+def test_profiling_fills_wall_time_cpu_time_and_peak_memory() -> None:
+    def burn() -> int:
+        data = bytearray(80_000_000)
+        end = time.process_time() + 0.05
+        while time.process_time() < end:
+            pass
+        return len(data)
+
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(burn, (), profiling=True)
+        await rig.value(identifier)
+        (small,) = rig.submit(time.sleep, (0.02,), profiling=True)
+        await rig.value(small)
+        (plain,) = rig.submit(time.sleep, (0.02,))
+        await rig.value(plain)
+        first, second, third = rig.messages(Done)
+        assert first.duration_us[0] >= 50_000
+        assert first.cpu_us[0] >= 50_000
+        assert first.peak_bytes[0] >= 80_000_000
+        assert second.duration_us[0] >= 20_000
+        assert second.cpu_us[0] < 15_000
+        assert second.peak_bytes[0] < first.peak_bytes[0] - 60_000_000
+        assert third.duration_us[0] >= 20_000
+        assert third.cpu_us == []
+
+    play(story)
+
+
+def test_what_a_task_prints_is_streamed_before_its_result_comes() -> None:
+    def talk() -> None:
+        print("out loud")
+        os.write(2, b"from below\n")
+
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(talk, (), stream_output=True)
+        await rig.value(identifier)
+        outputs = rig.messages(Output)
+        assert [(message.task, message.is_stderr, message.text) for message in outputs] == [
+            (identifier, False, b"out loud\n"),
+            (identifier, True, b"from below\n"),
+        ]
+        kinds = [type(message) for message in rig.scheduler.said]
+        assert kinds.index(Done) > kinds.index(Output)
+
+    play(story)
+
+
+def test_libraries_can_ask_whether_they_are_inside_a_task() -> None:
+    def ask() -> bool:
+        return Processor.get_current_processor() is not None
+
+    async def story(rig: Rig) -> None:
+        assert Processor.get_current_processor() is None
+        (identifier,) = rig.submit(ask, ())
+        assert await rig.value(identifier)
+
+    play(story)
+
+
+def test_arguments_larger_than_a_datagram_arrive() -> None:
+    async def story(rig: Rig) -> None:
+        ids = rig.submit(len, *((b"x" * 300_000,) for _ in range(30)))
+        assert [await rig.value(each) for each in ids] == [300_000] * 30
+
+    play(story)
+
+
+def test_heartbeats_say_what_runs() -> None:
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(time.sleep, (5.0,))
+        beats = rig.messages(WorkerHeartbeat)
+        while not (beats and beats[-1].processors and beats[-1].processors[0].running):
+            rig.scheduler.said.clear()
+            await rig.until(lambda: rig.messages(WorkerHeartbeat))
+            beats = rig.messages(WorkerHeartbeat)
+        beat = beats[-1]
+        assert beat.processors[0].running == identifier
+        assert beat.processors[0].running_seconds > 0
+        assert beat.processors[0].initialized
+        assert beat.agent_rss_bytes > 1_000_000
+
+    play(story, heartbeat_interval_seconds=0.05)
+
+
+def test_memory_above_the_threshold_is_given_back_to_the_system() -> None:
+    def fill() -> None:
+        blocks = [bytes(1000) + bytes([n % 256]) for n in range(150_000)]
+        keep = blocks[::1000]
+        del blocks
+        globals()["_kept"] = keep
+
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(fill, ())
+        await rig.value(identifier)
+        (process,) = rig.processors()
+        await rig.poll(lambda: process.memory_info().rss < 90_000_000)
+
+    play(story, trim=100_000_000)
+
+
+def test_garbage_is_collected_between_tasks() -> None:
+    def make_cycle(path: str) -> None:
+        gc.disable()
+
+        class Node:
+            pass
+
+        node = Node()
+        node.me = node  # type: ignore[attr-defined]
+        weakref.finalize(node, Path(path).touch).atexit = False
+
+    async def story(rig: Rig) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "collected")
+            (identifier,) = rig.submit(make_cycle, (str(path),))
+            await rig.value(identifier)
+            await rig.poll(path.exists)
+
+    play(story, gc=0.05)

@@ -1,0 +1,179 @@
+"""Tasks that talk to the scheduler themselves, and wait for tasks of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from scaler.protocol.messages import Done, Relay, RelayClosed, Suspended
+from scaler.worker import context
+from tests.integration.worker_rig import Rig, play
+
+PEER = b"nested--"
+
+
+def converse(text: bytes) -> bytes | None:
+    """Say something through a channel, and return what comes back."""
+    here = context.current()
+    assert here is not None
+    channel = here.open_channel(PEER)
+    channel.send(text)
+    with here.blocked():
+        answer = channel.receive()
+    channel.close()
+    return answer
+
+
+def test_a_nested_client_speaks_through_its_agent_and_is_reported_gone() -> None:
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(lambda text: len(converse(text) or b""), (b"hello" * 100_000,))
+        await rig.until(lambda: rig.messages(Relay))
+        (relay,) = rig.messages(Relay)
+        assert (relay.client, relay.body) == (PEER, b"hello" * 100_000)
+        rig.hear(Relay(PEER, b"answer" * 100_000))
+        assert await rig.value(identifier) == 600_000
+        await rig.until(lambda: rig.messages(RelayClosed))
+        assert [message.suspended for message in rig.messages(Suspended)] == [[True], [False]]
+
+    play(story)
+
+
+def test_while_a_task_waits_its_slot_runs_others() -> None:
+    async def story(rig: Rig) -> None:
+        (waiting,) = rig.submit(converse, (b"x",))
+        await rig.until(lambda: rig.messages(Suspended))
+        others = rig.submit(abs, *((-n,) for n in range(50)))
+        assert [await rig.value(each) for each in others] == list(range(50))
+        assert waiting not in rig.outcomes()
+        rig.hear(Relay(PEER, b"done"))
+        assert await rig.value(waiting) == b"done"
+
+    play(story)
+
+
+def test_a_task_that_waited_goes_on_only_when_there_is_a_slot(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    gate = tmp_path / "gate"
+
+    def hold() -> float:
+        began.touch()
+        while not gate.exists():
+            time.sleep(0.001)
+        return time.monotonic()
+
+    def converse_then_look() -> float:
+        converse(b"x")
+        return time.monotonic()
+
+    async def story(rig: Rig) -> None:
+        (waiting,) = rig.submit(converse_then_look, ())
+        await rig.until(lambda: rig.messages(Suspended))
+        (holding,) = rig.submit(hold, ())
+        await rig.poll(began.exists)
+        rig.hear(Relay(PEER, b"done"))
+        gate.touch()
+        assert await rig.value(waiting) > await rig.value(holding)
+
+    play(story)
+
+
+def test_a_client_whose_processor_dies_is_reported_gone() -> None:
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(converse, (b"x",))
+        await rig.until(lambda: rig.messages(Suspended))
+        rig.recall(identifier, kill=True)
+        await rig.until(lambda: rig.messages(RelayClosed))
+        assert rig.messages(RelayClosed)[0].client == PEER
+        await rig.outcome(identifier)
+
+    play(story)
+
+
+def test_a_message_for_a_client_that_is_not_here_is_answered() -> None:
+    async def story(rig: Rig) -> None:
+        rig.hear(Relay(b"whatever", b"?"))
+        assert rig.messages(RelayClosed)[0].client == b"whatever"
+
+    play(story)
+
+
+def test_threads_of_a_task_count_as_one_wait() -> None:
+    def wait_in_threads() -> int:
+        here = context.current()
+        assert here is not None
+        first, second = threading.Event(), threading.Event()
+
+        def wait(event: threading.Event) -> None:
+            with here.blocked():
+                event.wait()
+
+        threads = [threading.Thread(target=wait, args=(event,)) for event in (first, second)]
+        for thread in threads:
+            thread.start()
+        first.set()
+        threads[0].join()
+        second.set()
+        threads[1].join()
+        return 1
+
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(wait_in_threads, ())
+        assert await rig.value(identifier) == 1
+        states = [state for message in rig.messages(Suspended) for state in message.suspended]
+        assert states[0] is True
+        assert states[-1] is False
+
+    play(story)
+
+
+def test_a_thread_that_a_task_left_waiting_does_not_cost_a_slot() -> None:
+    def leave_a_thread() -> None:
+        here = context.current()
+        assert here is not None
+        waits = threading.Event()
+
+        def wait() -> None:
+            with here.blocked():
+                waits.set()
+                threading.Event().wait()
+
+        threading.Thread(target=wait, daemon=True).start()
+        waits.wait()
+
+    async def story(rig: Rig) -> None:
+        ids = rig.submit(leave_a_thread, (), (), ())
+        for identifier in ids:
+            assert await rig.value(identifier) is None
+        (after,) = rig.submit(abs, (-3,))
+        assert await rig.value(after) == 3
+
+    play(story)
+
+
+def test_the_context_names_the_running_task_and_the_storage() -> None:
+    def look() -> tuple[bytes, str]:
+        here = context.current()
+        assert here is not None
+        return here.task_id, here.object_storage_address
+
+    async def story(rig: Rig) -> None:
+        assert context.current() is None
+        (identifier,) = rig.submit(look, ())
+        assert await rig.value(identifier) == (identifier, "tcp://storage:1")
+
+    play(story, storage="tcp://storage:1")
+
+
+def test_with_hard_suspend_a_waiting_processor_is_stopped_and_goes_on() -> None:
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(converse, (b"x",))
+        await rig.until(lambda: rig.messages(Suspended))
+        await rig.poll(lambda: [each for each in rig.processors() if each.status() == psutil.STATUS_STOPPED])
+        rig.hear(Relay(PEER, b"go on"))
+        assert await rig.value(identifier) == b"go on"
+        assert len(rig.messages(Done)) == 1
+
+    play(story, hard_processor_suspend=True)

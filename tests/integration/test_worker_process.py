@@ -1,0 +1,256 @@
+"""`python -m scaler.worker` as a process: how it starts, ends, and is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.ids import IdFactory, content_id
+from scaler.net.connection import Closed, ListenerEvent, Opened, Received
+from scaler.net.zeromq import ZmqListener
+from scaler.protocol.messages import (
+    Done,
+    Hello,
+    Message,
+    Outcome,
+    RefusalReason,
+    Refused,
+    Returned,
+    Run,
+    RunGroup,
+    Shutdown,
+    Spec,
+    Welcome,
+    WorkerDetails,
+)
+from scaler.serialization import dump_arguments, dump_function, load_value, parts_of, to_payload
+
+
+class Scheduler:
+    """Listens as a scheduler does, and notes what workers say."""
+
+    def __init__(self, lease: float = 60.0, refusal: str = "") -> None:
+        self._welcome = Welcome(False, 1, lease, 2.0)
+        self._refusal = refusal
+        self.peer = b""
+        self.details: Any = None
+        self.said: list[Message] = []
+        self.farewell: str | None = None
+        self.ids = IdFactory(b"client--")
+        self.listener = ZmqListener(
+            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_turn=self._on_turn
+        )
+
+    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+        return Refused(RefusalReason.DUPLICATE, self._refusal) if self._refusal else self._welcome
+
+    def _on_turn(self, events: list[ListenerEvent]) -> None:
+        for event in events:
+            if isinstance(event, Opened):
+                self.peer = event.peer
+                self.details = event.hello.details
+            elif isinstance(event, Closed):
+                self.farewell = event.text
+            elif isinstance(event, Received):
+                self.said.append(event.message)
+
+    def submit(self, function: Callable[..., Any], *argument_lists: tuple[Any, ...]) -> list[bytes]:
+        payload = to_payload(dump_function(function))
+        ids = [self.ids.task() for _ in argument_lists]
+        payloads = [to_payload(dump_arguments(each, {})[0]) for each in argument_lists]
+        group = RunGroup(Spec(content_id(payload)), ids, [1] * len(ids), payloads)
+        self.listener.send(self.peer, Run([(content_id(payload), payload)], [group]))
+        return ids
+
+    def outcomes(self) -> dict[bytes, tuple[int, bytes]]:
+        return {
+            identifier: (outcome, payload)
+            for message in self.said
+            if isinstance(message, Done)
+            for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True)
+        }
+
+
+class Worker:
+    def __init__(self, address: str, **config: Any) -> None:
+        made = WorkerConfig(
+            scheduler_address=address,
+            worker_manager_id="manager",
+            unit_id="unit",
+            logging_paths=("/dev/stderr",),
+            **config,
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "scaler.worker"],
+            env={**os.environ, WORKER_CONFIG_VARIABLE: made.to_json()},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.seen: set[int] = set()
+
+    def family(self) -> list[psutil.Process]:
+        """The agent's descendants: the nursery, then its processors."""
+        try:
+            found = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        self.seen.update(each.pid for each in found)
+        return found
+
+    def close(self) -> None:
+        self.family()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+        deadline = time.monotonic() + 5
+        while any(map(_lives, self.seen)):
+            assert time.monotonic() < deadline, "processes of the worker are left"
+            time.sleep(0.005)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(10):
+        while not (found := condition()):  # noqa: ASYNC110 (nobody announces it)
+            await asyncio.sleep(0.005)
+    return found
+
+
+def play(story: Callable[[Scheduler, Worker], Any], *, lease: float = 60.0, refusal: str = "", **config: Any) -> None:
+    async def run() -> None:
+        scheduler = Scheduler(lease, refusal)
+        worker = Worker(scheduler.listener.addresses[0], **config)
+        try:
+            await story(scheduler, worker)
+        finally:
+            scheduler.listener.close()
+            worker.close()
+
+    asyncio.run(run())
+
+
+def test_a_worker_says_who_it_is_and_runs_tasks() -> None:
+    async def story(scheduler: Scheduler, worker: Worker) -> None:
+        await until(lambda: scheduler.peer)
+        assert scheduler.details == WorkerDetails("manager", "unit", 2, 1000, {"gpu": 2.0, "linux": None})
+        ids = scheduler.submit(lambda x: x + 1, (1,), (2,))
+        await until(lambda: len(scheduler.outcomes()) == 2)
+        assert [load_value(parts_of(scheduler.outcomes()[each][1])) for each in ids] == [2, 3]
+
+    play(story, slots=2, per_worker_capabilities={"gpu": 2.0, "linux": None})
+
+
+def test_a_shut_down_worker_ends_at_once_with_success() -> None:
+    async def story(scheduler: Scheduler, worker: Worker) -> None:
+        await until(lambda: scheduler.peer)
+        scheduler.submit(time.sleep, (60,))
+        await until(lambda: len(worker.family()) == 2)
+        scheduler.listener.send(scheduler.peer, Shutdown("over"))
+        assert await until(lambda: worker.process.poll() is not None)
+        assert worker.process.returncode == 0
+
+    play(story)
+
+
+def test_a_terminated_worker_lets_the_running_task_end_and_says_goodbye(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+
+    def slow() -> int:
+        began.touch()
+        time.sleep(0.3)
+        return 1
+
+    async def story(scheduler: Scheduler, worker: Worker) -> None:
+        await until(lambda: scheduler.peer)
+        first, second = scheduler.submit(slow, (), ())
+        await until(began.exists)
+        worker.family()
+        worker.process.send_signal(signal.SIGTERM)
+        await until(lambda: worker.process.poll() is not None)
+        assert worker.process.returncode == 0
+        await until(lambda: scheduler.farewell is not None)
+        assert scheduler.outcomes()[first][0] == Outcome.SUCCESS
+        assert [message.ids for message in scheduler.said if isinstance(message, Returned)] == [[second]]
+
+    play(story)
+
+
+@pytest.mark.parametrize("victims", [("agent",), ("nursery",), ("processor",), ("agent", "nursery", "processor")])
+def test_whoever_is_killed_nothing_is_left(victims: tuple[str, ...], tmp_path: Path) -> None:
+    began = tmp_path / "began"
+
+    def sleep() -> None:
+        began.touch()
+        time.sleep(60)
+
+    async def story(scheduler: Scheduler, worker: Worker) -> None:
+        await until(lambda: scheduler.peer)
+        (identifier,) = scheduler.submit(sleep, ())
+        await until(began.exists)
+        nursery, processor = worker.family()
+        pids = {"agent": worker.process.pid, "nursery": nursery.pid, "processor": processor.pid}
+        for victim in victims:
+            os.kill(pids[victim], signal.SIGKILL)
+        await until(lambda: not _lives(processor.pid))
+        if victims == ("processor",):
+            await until(lambda: identifier in scheduler.outcomes())
+            assert scheduler.outcomes()[identifier][0] == Outcome.PROCESSOR_DIED
+            return
+        await until(lambda: worker.process.poll() is not None)
+        assert worker.process.returncode not in (0, None)
+        await until(lambda: not _lives(nursery.pid))
+
+    play(story)
+
+
+def test_a_refused_worker_says_why_and_ends() -> None:
+    async def story(scheduler: Scheduler, worker: Worker) -> None:
+        await until(lambda: worker.process.poll() is not None)
+        assert worker.process.returncode == 1
+        assert worker.process.stderr is not None
+        assert "there is one already" in worker.process.stderr.read()
+
+    play(story, refusal="there is one already")
+
+
+def test_a_worker_that_never_finds_its_scheduler_ends_and_names_the_address() -> None:
+    worker = Worker("tcp://127.0.0.1:9", death_timeout_seconds=0.3)
+    try:
+        _, text = worker.process.communicate(timeout=10)
+        assert worker.process.returncode == 1
+        assert "tcp://127.0.0.1:9" in text
+        assert "0.3 s" in text
+    finally:
+        worker.close()
+
+
+def test_a_worker_without_its_document_is_a_usage_error() -> None:
+    environment = {key: value for key, value in os.environ.items() if key != WORKER_CONFIG_VARIABLE}
+    ended = subprocess.run(
+        [sys.executable, "-m", "scaler.worker"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "SCALER_WORKER_CONFIG" in ended.stderr
+    assert "Traceback" not in ended.stderr

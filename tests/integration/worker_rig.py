@@ -1,0 +1,162 @@
+"""A real worker (agent, nursery, processors) in front of a scheduler that a test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from scaler.config.worker import WorkerConfig
+from scaler.ids import IdFactory, content_id
+from scaler.net.connection import Buffer, ConnectorEvent, Received, Welcomed
+from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
+from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, parts_of, to_payload
+from scaler.worker.agent.shell import Agent
+from scaler.worker.nursery import Nursery, ProcessorSettings, start_nursery
+
+DEADLINE_SECONDS = 10.0
+
+
+class PlayedScheduler:
+    """The agent's connector; what the agent sends lands in `said`."""
+
+    def __init__(self, on_turn: Callable[[list[ConnectorEvent]], None]) -> None:
+        self.on_turn = on_turn
+        self.peer = b"schedulr"
+        self.connected = True
+        self.said: list[Message] = []
+        self.changed = asyncio.Event()
+
+    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+        self.said.append(message)
+        self.changed.set()
+
+    def outbox_bytes(self) -> int:
+        return 0
+
+    def close(self, farewell: str = "") -> None:
+        self.connected = False
+
+
+class Rig:
+    def __init__(self, agent: Agent, scheduler: PlayedScheduler, nursery: Nursery) -> None:
+        self.agent = agent
+        self.scheduler = scheduler
+        self.nursery = nursery
+        self.ids = IdFactory(b"client--")
+        self._defined: set[bytes] = set()
+
+    def hear(self, *messages: Message) -> None:
+        self.scheduler.on_turn([Received(b"schedulr", message) for message in messages])
+
+    def submit(self, function: Callable[..., Any], *argument_lists: tuple[Any, ...], **spec: Any) -> list[bytes]:
+        """Send a Run with one task per tuple of arguments; returns their ids."""
+        payload = to_payload(dump_function(function))
+        identifier = content_id(payload)
+        definitions = [] if identifier in self._defined else [(identifier, payload)]
+        self._defined.add(identifier)
+        ids = [self.ids.task() for _ in argument_lists]
+        payloads = [to_payload(dump_arguments(each, {})[0]) for each in argument_lists]
+        group = RunGroup(Spec(identifier, **spec), ids, [1] * len(ids), payloads)
+        self.hear(Run(definitions, [group]))
+        return ids
+
+    def recall(self, identifier: bytes, *, kill: bool) -> None:
+        self.hear(Recall([identifier], [1], kill))
+
+    def outcomes(self) -> dict[bytes, tuple[Outcome, bytes]]:
+        return {
+            identifier: (Outcome(outcome), payload)
+            for message in self.scheduler.said
+            if isinstance(message, Done)
+            for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True)
+        }
+
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        """Wait until the agent has said what makes this true, and return it."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not (found := condition()):
+                self.scheduler.changed.clear()
+                await self.scheduler.changed.wait()
+        return found
+
+    async def poll(self, condition: Callable[[], Any]) -> Any:
+        """Wait until something outside of the agent is true."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not (found := condition()):  # noqa: ASYNC110 (nobody announces it)
+                await asyncio.sleep(0.005)
+        return found
+
+    async def outcome(self, identifier: bytes) -> tuple[Outcome, bytes]:
+        await self.until(lambda: identifier in self.outcomes())
+        return self.outcomes()[identifier]
+
+    async def value(self, identifier: bytes) -> Any:
+        outcome, payload = await self.outcome(identifier)
+        if outcome is Outcome.EXCEPTION:
+            raise load_exception(payload)
+        assert outcome is Outcome.SUCCESS, payload
+        return load_value(parts_of(payload))
+
+    def messages(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.scheduler.said if isinstance(message, kind)]
+
+    def processors(self) -> list[psutil.Process]:
+        return psutil.Process(self.nursery.pid).children()
+
+
+@asynccontextmanager
+async def _running(nursery: Nursery, config: WorkerConfig, storage: str, lease: float) -> AsyncIterator[Rig]:
+    played: list[PlayedScheduler] = []
+
+    def connect(on_turn: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
+        played.append(PlayedScheduler(on_turn))
+        return played[0]
+
+    agent = Agent(config, nursery, connect)
+    rig = Rig(agent, played[0], nursery)
+    rig.scheduler.on_turn([Welcomed(Welcome(False, 1, lease, 2.0, storage))])
+    try:
+        yield rig
+    finally:
+        await agent.close()
+        if agent.ended.done():
+            agent.ended.exception()
+
+
+def play(
+    story: Callable[[Rig], Any],
+    *,
+    storage: str = "",
+    lease: float = 60.0,
+    trim: int = 2**30,
+    gc: float = 30.0,
+    **config: Any,
+) -> None:
+    """Run a story with a worker, and see that nothing of the worker is left."""
+    settings = ProcessorSettings(gc, trim, config.get("preload"))
+    nursery = start_nursery(settings)
+    made = WorkerConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="manager", unit_id="unit", **config)
+
+    async def run() -> None:
+        async with _running(nursery, made, storage, lease) as rig:
+            await story(rig)
+
+    try:
+        asyncio.run(run())
+    finally:
+        nursery.close()
+    assert not psutil.pid_exists(nursery.pid)
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def unpickled(payload: bytes) -> Any:
+    return pickle.loads(payload)
