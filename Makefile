@@ -32,8 +32,8 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Some systems have pip, but not the ensurepip that venv copies it with.
 $(VENV)/bin/python:
-	# Some systems have pip, but not the ensurepip that venv copies it with.
 	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	    $(PYTHON) -m pip --python $@ install --quiet --disable-pip-version-check pip; }
 
