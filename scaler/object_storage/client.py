@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, ScalerError
 from scaler.net.connection import Buffer, Connector, ConnectorEvent
+from scaler.net.versions import own_hello
+from scaler.net.zeromq import ZmqConnector
 from scaler.object_storage.requests import Ended, Requests, Say
-from scaler.protocol.messages import StorageStatus
+from scaler.protocol.messages import Role, StorageStatus
 
 PATIENCE_SECONDS = 10.0
 """How long calls outlive the connection to the storage."""
@@ -22,16 +27,37 @@ class StorageClient:
     """Puts and gets objects. Belongs to the running loop; safe over broken connections and restarts of the storage.
 
     connect: makes the connector, given what it calls with the events of a turn. address: for the texts of errors.
+    pings: see `Requests`.
 
     Outcomes of calls that fail: ObjectLostError (not there, forgotten, or the storage is gone), LimitError (full, too
     large), UnreachableError (nobody there to put to), RefusedError (this peer is not welcome).
     """
 
+    @classmethod
+    def connected_to(
+        cls, address: str, peer: bytes, role: Role, *, patience_seconds: float = PATIENCE_SECONDS, io_threads: int = 1
+    ) -> StorageClient:
+        """Return a client of the storage at this address, which may come up later. Raises UsageError on a bad address.
+
+        peer: an id that no other connection to this storage has.
+        """
+
+        def connect(on_turn: OnTurn) -> Connector:
+            return ZmqConnector(address, peer=peer, hello=own_hello(role), on_turn=on_turn, io_threads=io_threads)
+
+        # Connectors of workers send no heartbeats by themselves, as agents have more to say in theirs.
+        return cls(connect, address=address, patience_seconds=patience_seconds, pings=role is Role.WORKER)
+
     def __init__(
-        self, connect: Callable[[OnTurn], Connector], *, address: str, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        connect: Callable[[OnTurn], Connector],
+        *,
+        address: str,
+        patience_seconds: float = PATIENCE_SECONDS,
+        pings: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._requests = Requests(address, patience_seconds, self._loop.time())
+        self._requests = Requests(address, patience_seconds, self._loop.time(), pings=pings)
         self._futures: dict[int, asyncio.Future[Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_turn_due = False
@@ -122,3 +148,98 @@ class StorageClient:
 def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+class BlockingStorage:
+    """Puts and gets objects, and waits for it. Nothing is started before the first call. Safe to share between threads.
+
+    peer: an id that no other connection to this storage has. The errors are those of `StorageClient`; in a process that
+    was forked after the first call, every call raises ClientClosedError.
+    """
+
+    def __init__(self, address: str, peer: bytes, role: Role, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._address = address
+        self._peer = peer
+        self._role = role
+        self._patience_seconds = patience_seconds
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._is_closed = False
+
+    def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None:
+        """Put an object and return when it is whole in the storage. The parts are not copied."""
+        self._call(lambda client: client.put(object_id, parts))
+
+    def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]:
+        """Return an object's parts, read-only; waits up to deadline_seconds for one that is not there yet."""
+        return self._call(lambda client: client.get(object_id, deadline_seconds))
+
+    def close(self) -> None:
+        """Say goodbye and end the thread. Harmless when repeated."""
+        with self._lock:
+            self._is_closed = True
+            running, self._running = self._running, None
+        if running is not None and running.pid == os.getpid():
+            running.close()
+
+    def _call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> _T:
+        with self._lock:
+            if self._is_closed:
+                raise ClientClosedError("the connection to the object storage was closed")
+            if self._running is None:
+                self._running = _Running(self._address, self._peer, self._role, self._patience_seconds)
+            running = self._running
+        if running.pid != os.getpid():
+            raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
+        return running.call(begin)
+
+
+class _Running:
+    """A thread with a loop and a client on it."""
+
+    def __init__(self, address: str, peer: bytes, role: Role, patience_seconds: float) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        ready: concurrent.futures.Future[StorageClient] = concurrent.futures.Future()
+
+        async def main() -> None:
+            try:
+                client = StorageClient.connected_to(address, peer, role, patience_seconds=patience_seconds)
+            except BaseException as error:  # noqa: BLE001 (raised in the thread that called)
+                ready.set_exception(error)
+                return
+            ready.set_result(client)
+            await self._stop.wait()
+            client.close()
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(main())
+
+        self._thread = threading.Thread(target=run, name="object storage client", daemon=True)
+        self._thread.start()
+        self._client = ready.result()
+
+    def call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> _T:
+        done: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+        def ended(future: asyncio.Future[_T]) -> None:
+            error = future.exception()
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(future.result())
+
+        def start() -> None:
+            try:
+                begin(self._client).add_done_callback(ended)
+            except Exception as error:  # noqa: BLE001 (raised in the thread that called)
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(start)
+        return done.result()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()

@@ -31,7 +31,7 @@ from scaler.protocol.messages import (
     StorageStatus,
 )
 
-MAX_GETS_PER_PEER = 100_000
+MAX_GETS_PER_PEER = 20_000
 """Gets of one peer that wait for their object or for their turn to be sent."""
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
 """Bytes on their way to one reader; its other gets wait. A slow reader pins no more of forgotten objects."""

@@ -21,9 +21,6 @@ MAX_UPLOADS_PER_PEER = 1_000
 MAX_FORGOTTEN_IDS = 65_536
 """How many forgotten ids are remembered, so that bytes that come late are refused."""
 
-RECEIVE_BUFFER_BYTES = 8192
-"""Frames up to this size may be views into a receive buffer of the transport that they would keep alive as a whole."""
-
 Answer = tuple[StorageResult, str]
 DONE: Answer = (StorageResult.OK, "")
 
@@ -93,7 +90,7 @@ class ObjectTable:
                 f"pieces of {size} bytes at {message.offset} do not continue an object of {upload.size_bytes} bytes,"
                 f" of which {upload.received_bytes} have come"
             )
-        upload.pieces.extend(_kept(piece) for piece in attachments if piece.nbytes)
+        upload.pieces.extend(piece for piece in attachments if piece.nbytes)
         upload.received_bytes = end
         if end == upload.size_bytes:
             self._drop_upload(object_id, peer)
@@ -184,7 +181,7 @@ class ObjectTable:
             del self._uploaders[peer]
 
     def check(self, peers: Collection[bytes]) -> None:
-        """Assert the laws at the top of this module, and that these peers have all uploads. For tests: O(everything)."""
+        """Assert the laws at the top of this module, and that all uploads are of these peers. Slow: for tests."""
         assert self._uploaders.keys() <= set(peers)
         names = Counter(stored.body for stored in self._objects.values())
         assert all(body.names == count for body, count in names.items())
@@ -196,7 +193,3 @@ class ObjectTable:
         assert not self._objects.keys() & self._uploads.keys()
         assert set(self._owners) == self._objects.keys() | self._uploads.keys()
         assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
-
-
-def _kept(piece: memoryview) -> memoryview:
-    return piece if piece.nbytes > RECEIVE_BUFFER_BYTES else memoryview(bytes(piece))

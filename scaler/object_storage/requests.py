@@ -7,6 +7,7 @@ not ended is said again from its beginning; while the storage is away nothing is
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     GetObject,
+    Heartbeat,
     LinkObject,
     Message,
     PutObject,
@@ -32,7 +34,7 @@ from scaler.protocol.messages import (
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
 """Bytes of objects that are said and not answered."""
 MAX_ASKED = 10_000
-"""Gets, links and stats that are said and not answered."""
+"""Gets, links and stats that are said and not answered, and messages of puts."""
 MAX_CALLS = 1_000_000
 MAX_KEPT_FORGETS = 10_000
 """Messages to forget that wait for a storage that is away; the oldest are dropped, and end with their owner."""
@@ -102,11 +104,17 @@ _Call = _Put | _Ask
 
 
 class Requests:
-    """Everything that one peer wants of the storage and has not got yet. address is for people only."""
+    """Everything that one peer wants of the storage and has not got yet. address is for people only.
 
-    def __init__(self, address: str, patience_seconds: float, now: float) -> None:
+    pings: say a Heartbeat as often as the storage wants to hear one, where the connector leaves that to its user.
+    """
+
+    def __init__(self, address: str, patience_seconds: float, now: float, *, pings: bool = False) -> None:
         self._address = address
         self._patience_seconds = patience_seconds
+        self._pings = pings
+        self._heartbeat_seconds = math.inf
+        self._heartbeat_at = math.inf
         self._away_since: float | None = now
         self._turned: RefusedError | None = None
         self._calls: dict[int, _Call] = {}  # by ticket, in the order of their beginning
@@ -155,7 +163,9 @@ class Requests:
 
     def next_deadline(self) -> float | None:
         """Return the time at which `step` has something to do without any event; None when there is no such time."""
-        if self._away_since is None or not self._calls:
+        if self._away_since is None:
+            return self._heartbeat_at if self._pings else None
+        if not self._calls:
             return None
         first = next(iter(self._calls.values()))
         return max(self._away_since, first.begun) + self._patience_seconds
@@ -165,8 +175,10 @@ class Requests:
         commands: list[Command] = []
         for event in events:
             match event:
-                case Welcomed():
+                case Welcomed(welcome):
                     self._away_since = None
+                    self._heartbeat_seconds = welcome.heartbeat_seconds
+                    self._heartbeat_at = now
                     self._begin_again()
                 case Resumed():
                     self._away_since = None
@@ -215,8 +227,11 @@ class Requests:
                     assert_never(call)
 
     def _give_up(self, now: float, commands: list[Command]) -> None:
-        while (deadline := self.next_deadline()) is not None and (deadline <= now or self._turned is not None):
+        while self._away_since is not None and self._calls:
             call = next(iter(self._calls.values()))
+            waited_seconds = now - max(self._away_since, call.begun)
+            if waited_seconds < self._patience_seconds and self._turned is None:
+                return
             text = f"no object storage at {self._address} for {self._patience_seconds:g} s"
             error = UnreachableError(text) if isinstance(call, _Put | _Stat) else ObjectLostError(text)
             self._end(call, self._turned or error, commands)
@@ -232,6 +247,9 @@ class Requests:
         return self._last_request
 
     def _say(self, now: float, commands: list[Command]) -> None:
+        if self._pings and now >= self._heartbeat_at:
+            self._heartbeat_at = now + self._heartbeat_seconds
+            commands.append(Say(Heartbeat(now)))
         while self._asks and len(self._said_asks) < MAX_ASKED:
             ask = self._asks.popleft()
             if ask.ticket in self._calls:
@@ -246,6 +264,8 @@ class Requests:
             pieces = put.messages[put.next_message]
             size = sum(piece.nbytes for piece in pieces)
             if self._said_pieces and self._said_bytes + size > PUT_WINDOW_BYTES:
+                break
+            if len(self._said_pieces) >= MAX_ASKED:
                 break
             request = self._request()
             self._said_pieces[request] = put, size

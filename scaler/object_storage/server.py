@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
+from scaler.component import Component, run_component
 from scaler.net.connection import Admit, Listener, ListenerEvent
+from scaler.net.versions import check_versions
+from scaler.net.zeromq import ZmqListener
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.state import Expire, Send
-from scaler.protocol.messages import Hello, RefusalReason, Refused, Role, Welcome
+from scaler.protocol.messages import Hello, RefusalReason, Refused, Welcome
+from scaler.protocol.roles import Server
 
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 2.0
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
 """How often readers with unacknowledged bytes are looked at: acknowledgements are no events."""
+
+if TYPE_CHECKING:
+    from scaler.config.models import ObjectStorageServerConfig  # importing it takes a tenth of a second
 
 OnTurn = Callable[[list[ListenerEvent]], None]
 
@@ -29,6 +37,24 @@ class StorageServer:
     listen: makes the listener, given whom it asks about peers and what it calls with the events of a turn. The limits
     are those of `StorageCore`. incarnation: made anew at every start.
     """
+
+    @classmethod
+    def bound(
+        cls, address: str, memory_limit_bytes: int, max_object_bytes: int = -1, *, io_threads: int = 1
+    ) -> StorageServer:
+        """Return a storage that listens at this address. Raises UsageError when that is not possible."""
+
+        def listen(admit: Admit, on_turn: OnTurn) -> Listener:
+            return ZmqListener(
+                [address], server_kind=Server.OBJECT_STORAGE, admit=admit, on_turn=on_turn, io_threads=io_threads
+            )
+
+        return cls(
+            listen,
+            memory_limit_bytes=memory_limit_bytes,
+            max_object_bytes=max_object_bytes,
+            incarnation=int.from_bytes(os.urandom(7), "big"),
+        )
 
     def __init__(
         self,
@@ -63,10 +89,9 @@ class StorageServer:
             self._timer.cancel()
         self._listener.close()
 
-    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
-        if hello.role is Role.MANAGER:
-            return Refused(RefusalReason.ROLE, f"{peer.hex()} is a worker manager, and this is an object storage")
-        return Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
+    def _admit(self, _peer: bytes, hello: Hello) -> Welcome | Refused:
+        refused = check_versions(hello)
+        return refused or Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
 
     def _on_turn(self, events: Sequence[ListenerEvent]) -> None:
         commands = self._core.step(events, self._loop.time(), self._listener.outbox_bytes)
@@ -100,3 +125,16 @@ class StorageServer:
     def _timer_fired(self) -> None:
         self._timer = None
         self._on_turn(())
+
+
+def run(config: ObjectStorageServerConfig) -> int:
+    """Run an object storage until the process is asked to end, and return its exit code."""
+
+    async def main(component: Component) -> int:
+        server = StorageServer.bound(config.bind_address, config.memory_limit_bytes, config.max_object_bytes)
+        component.ready({"object storage": server.addresses[0]})
+        await component.stop.wait()
+        server.close()
+        return 0
+
+    return run_component("object_storage_server", config, main)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, contents, replies
 
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Received
@@ -18,6 +17,7 @@ from scaler.protocol.messages import (
     StatStorage,
     StorageStatus,
 )
+from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, contents, replies
 
 MADE = IdFactory(CLIENT)
 OBJECT = MADE.object()
