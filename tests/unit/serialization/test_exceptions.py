@@ -1,0 +1,98 @@
+"""Exceptions on their way to the client, and payloads that are none."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from scaler.errors import ProtocolError, RemoteError, RemoteTraceback, UsageError
+from scaler.serialization import (
+    dump_exception,
+    dump_retry_on,
+    load_exception,
+    load_retry_on,
+    name_of,
+    parts_of,
+    to_payload,
+)
+from scaler.serialization.exceptions import MAX_TRACEBACK_CHARACTERS
+
+
+class NeedsTwoError(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("no pickle")
+
+
+def test_an_exception_arrives_with_its_traceback_as_the_cause() -> None:
+    loaded = load_exception(dump_exception(ValueError("why", 3), "Traceback: line 1"))
+    assert type(loaded) is ValueError
+    assert loaded.args == ("why", 3)
+    assert isinstance(loaded.__cause__, RemoteTraceback)
+    assert "line 1" in str(loaded.__cause__)
+
+
+def test_one_that_cannot_be_loaded_arrives_by_name_and_text() -> None:
+    loaded = load_exception(dump_exception(NeedsTwoError(1, 2), "text"))
+    assert isinstance(loaded, RemoteError)
+    assert "NeedsTwoError: 1 and 2 (the exception itself cannot be loaded here: TypeError" in str(loaded)
+
+
+@pytest.mark.parametrize("exception", [ValueError(threading.Lock()), SilentError()])
+def test_one_that_cannot_be_pickled_arrives_by_name_and_says_why(exception: BaseException) -> None:
+    loaded = load_exception(dump_exception(exception, "text"))
+    assert isinstance(loaded, RemoteError)
+    assert "cannot be pickled" in str(loaded)
+
+
+def test_a_long_traceback_keeps_both_ends() -> None:
+    loaded = load_exception(dump_exception(ValueError(), "begin" + "x" * 10 * MAX_TRACEBACK_CHARACTERS + "end"))
+    text = str(loaded.__cause__)
+    assert "begin" in text
+    assert text.endswith("end")
+    assert len(text) < 2 * MAX_TRACEBACK_CHARACTERS
+
+
+def test_types_to_retry_come_back() -> None:
+    assert load_retry_on(dump_retry_on((ValueError, NeedsTwoError))) == (ValueError, NeedsTwoError)
+    assert load_retry_on(dump_retry_on(())) == ()
+    with pytest.raises(UsageError, match="exception types"):
+        dump_retry_on((int,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x07abc",
+        b"\x01",
+        b"\x01\xff\xff\xff\xff",
+        to_payload([b"a", b"bc"])[:-16],
+        b"\x01" + b"\x01\0\0\0" + b"\xff" * 8,
+    ],
+)
+def test_a_payload_that_is_none_is_an_error_and_nothing_else(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        parts_of(payload)
+
+
+def test_an_exception_payload_that_is_none_is_a_protocol_error() -> None:
+    with pytest.raises(ProtocolError):
+        load_exception(b"\x80\x05K\x01.")
+
+
+def test_names_are_those_that_people_know() -> None:
+    import functools  # noqa: PLC0415
+
+    assert name_of(len) == "len"
+    assert name_of(functools.partial(functools.partial(int, 1), 2)) == "int"
+    assert name_of(NeedsTwoError) == "NeedsTwoError"
