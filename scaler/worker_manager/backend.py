@@ -47,13 +47,15 @@ class Unit:
 class Capacity:
     """What a backend can provide. max_units: None for any number.
 
-    fixed: all of max_units from the start, whatever the scheduler wants.
+    fixed: all of max_units from the start, whatever the scheduler wants. starting: the most units that should be
+    starting at the same time, None for any number.
     """
 
     unit_slots: int
     max_slots: int
     max_units: int | None
     fixed: bool = False
+    starting: int | None = None
 
 
 class Backend(Protocol):

@@ -28,6 +28,8 @@ LISTING_GRACE_SECONDS = 30.0
 STOP_AGAIN_SECONDS = 15.0
 """A unit that still runs this long after it was asked to stop is asked again."""
 DRAIN_DEADLINE_SECONDS = 600.0
+STARTING_SECONDS = 2.0
+"""A pending unit counts as starting for so long at most; after that it waits for something else."""
 MAX_STARTS_PER_STEP = 100
 FAR_SECONDS = 3600.0
 
@@ -61,13 +63,18 @@ class _Existing:
 
 
 class Reconciler:
-    """Decides for one worker manager. Every step costs O(units)."""
+    """Decides for one worker manager. Every step costs O(units).
+
+    max_units: the most that may exist. max_starting: the most that start at the same time, so that where they share a
+    machine the first one is there early. None for any number.
+    """
 
     __slots__ = (
         "_calls",
         "_drained",
         "_judged",
         "_lives",
+        "_max_starting",
         "_max_units",
         "_running_since",
         "_started",
@@ -75,8 +82,9 @@ class Reconciler:
         "_surplus_since",
     )
 
-    def __init__(self, max_units: int | None) -> None:
+    def __init__(self, max_units: int | None, max_starting: int | None = None) -> None:
         self._max_units = max_units
+        self._max_starting = max_starting
         self._calls = Backoff()
         """After calls of the backend that failed."""
         self._lives = Backoff()
@@ -201,13 +209,13 @@ class Reconciler:
             start = min(start, self._max_units - total - len(self._started))
         if self._lives.failing:
             # One unit is tried at a time until it has proven itself: no storm of units that die at once.
-            unproven = (
-                len(self._started)
-                + len(existing.pending)
-                + sum(self._is_unproven(unit, now) for unit in existing.running)
-            )
-            start = min(start, 1 - unproven)
-            return max(0, start), 0.0 if start > 0 else PROVEN_SECONDS
+            unproven = sum(self._is_unproven(unit, now) for unit in existing.running)
+            start = min(start, 1 - unproven - len(existing.pending) - len(self._started))
+            return (start, 0.0) if start > 0 else (0, PROVEN_SECONDS)
+        if self._max_starting is not None:
+            starting = sum(unit.age_seconds < STARTING_SECONDS for unit in existing.pending) + len(self._started)
+            start = min(start, self._max_starting - starting)
+            return (start, 0.0) if start > 0 else (0, STARTING_SECONDS)
         return max(0, start), 0.0
 
     def _is_unproven(self, unit: Unit, now: float) -> bool:

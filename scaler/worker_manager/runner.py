@@ -78,7 +78,7 @@ class Runner:
         self._config = config
         self._backend = backend
         self._connect = connect
-        self._reconciler = Reconciler(backend.capacity.max_units)
+        self._reconciler = Reconciler(backend.capacity.max_units, backend.capacity.starting)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="backend")
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._wake = asyncio.Event()

@@ -103,6 +103,17 @@ def test_stopping_what_is_gone_or_unknown_is_no_error(case: Case) -> None:
     case.backend.stop([unit_id])
 
 
+def test_a_unit_that_ended_unseen_may_be_stopped(case: Case) -> None:
+    [unit_id] = case.backend.start(1)
+    case.until(running(1))
+    case.lose(unit_id)
+    if (descriptor := case.backend.fileno()) is not None:
+        select.select([descriptor], [], [], 10.0)
+    case.backend.stop([unit_id])
+    [unit] = case.until(lambda units: not alive(units))
+    assert unit.unit_id == unit_id
+
+
 def test_a_unit_that_is_lost_is_listed_as_failed_with_the_reason(case: Case) -> None:
     [unit_id] = case.backend.start(1)
     case.until(running(1))

@@ -123,7 +123,8 @@ def _fixed_sizes(config: BaremetalNativeConfig) -> tuple[int, ...]:
 
 
 def _capacity(config: BaremetalNativeConfig, sizes: tuple[int, ...]) -> Capacity:
+    cpus = default_concurrency() + 1
     if config.mode == "fixed":
-        return Capacity(max(sizes), sum(sizes), len(sizes), fixed=True)
+        return Capacity(max(sizes), sum(sizes), len(sizes), fixed=True, starting=cpus)
     limit = config.max_task_concurrency
-    return Capacity(1, limit, None if limit < 0 else limit)
+    return Capacity(1, limit, None if limit < 0 else limit, starting=cpus)

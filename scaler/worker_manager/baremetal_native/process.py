@@ -80,7 +80,8 @@ class AgentProcess:
         """Send SIGTERM: the agent gives back what has not started, and ends."""
         if self.stop_at is None:
             self.stop_at = now
-            self._process.terminate()
+            # Not Popen.terminate: it would reap a process that has just ended, behind the back of `look`.
+            os.kill(self._process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """End it and all that it has started, and wait until it is gone."""
@@ -102,7 +103,10 @@ class AgentProcess:
 
     def _reap(self) -> None:
         self._kill_group()
-        self.exit_text = describe_exit(self._process.wait())
+        returncode = self._process.wait()
+        # The signal that asks it to end may come when it has almost ended by itself.
+        asked = self.stop_at is not None and returncode in (0, -signal.SIGTERM)
+        self.exit_text = "stopped" if asked else describe_exit(returncode)
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.reconcile import DRAIN_DEADLINE_SECONDS, LISTING_GRACE_SECONDS, Goal, Reconciler
+from scaler.worker_manager.reconcile import (
+    DRAIN_DEADLINE_SECONDS,
+    LISTING_GRACE_SECONDS,
+    STARTING_SECONDS,
+    Goal,
+    Reconciler,
+)
 
 JITTER = 0.5
 
@@ -132,3 +138,18 @@ def test_units_that_end_because_they_were_stopped_are_no_failures() -> None:
         assert reconciler.step(Goal(0), [unit(name, UnitState.PENDING, 0.0)], second, JITTER).stop == (name,)
         reconciler.step(Goal(0), [unit(name, UnitState.STOPPED, 0.5, "exit code 0")], second, JITTER)
     assert reconciler.step(Goal(3), [], 6.0, JITTER).start == 3
+
+
+def test_no_more_units_start_at_the_same_time_than_the_machine_can_start_well() -> None:
+    reconciler = Reconciler(None, max_starting=2)
+    assert reconciler.step(Goal(4), [], 0.0, JITTER).start == 2
+    reconciler.started(["a", "b"], 0.0)
+    assert reconciler.step(Goal(4), [], 0.1, JITTER).start == 0
+    units = [unit("a"), unit("b", UnitState.PENDING, 0.5)]
+    assert reconciler.step(Goal(4), units, 0.5, JITTER).start == 1
+
+
+def test_a_unit_that_waits_for_something_else_holds_up_no_other() -> None:
+    reconciler = Reconciler(None, max_starting=1)
+    assert reconciler.step(Goal(2), [unit("a", UnitState.PENDING, 1.9)], 0.0, JITTER).start == 0
+    assert reconciler.step(Goal(2), [unit("a", UnitState.PENDING, STARTING_SECONDS)], 0.1, JITTER).start == 1

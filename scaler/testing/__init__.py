@@ -1,0 +1,1 @@
+"""What tests of the platform, and of programs that use it, need: fakes and simulations."""
