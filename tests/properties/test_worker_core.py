@@ -1,0 +1,192 @@
+"""Whatever processors, the scheduler and time do: every attempt has one end, and only what ran is charged.
+
+Long random walks from a seed. Planted in the core one at a time, each of these faults is caught here: results left in
+a dead processor's page are not read (a finished task is charged); results of a page count twice (an attempt ends twice,
+or a processor is distrusted); a read task that has not begun is charged; what waited behind a dead task is forgotten;
+what a forgotten processor had is put back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.protocol.messages import Done, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
+from scaler.worker.core import AgentCore, Settings
+from scaler.worker.frames import Results
+from scaler.worker.pool import Standing
+from tests.unit.worker.worker_fakes import FakeHands, FakeProcessor
+
+FUNCTIONS = [bytes([n]) * 16 for n in range(3)]
+STEPS = 150
+
+
+class Walk:
+    """A core, its fake processors, and what has become of every attempt."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.came: set[tuple[bytes, int]] = set()
+        self.ended: Counter[tuple[bytes, int]] = Counter()
+        self.begun: set[tuple[bytes, int]] = set()
+        self.finished: set[tuple[bytes, int]] = set()
+        self.lost: set[tuple[bytes, int]] = set()
+        self.tasks = 0
+        self.hands = FakeHands()
+        slots = self.random.randint(1, 3)
+        self.core = AgentCore(Settings(slots, 50, 0.0, 1e9, self.random.random() < 0.5), self.hands, self.now)
+        self.core.welcomed(Welcome(False, 1, 1e9, 2.0), "", self.now)
+        self.turn()
+
+    def turn(self) -> None:
+        self.core.settle(self.now)
+        for message in self.core.outbox.take_messages():
+            if isinstance(message, Done):
+                for identifier, attempt, outcome in zip(message.ids, message.attempts, message.outcomes, strict=True):
+                    self.ended[identifier, attempt] += 1
+                    if outcome != Outcome.SUCCESS:
+                        self.lost.add((identifier, attempt))
+            elif isinstance(message, Returned):
+                for identifier, attempt, started in zip(message.ids, message.attempts, message.started, strict=True):
+                    if not started:
+                        self.ended[identifier, attempt] += 1
+                        assert (identifier, attempt) not in self.begun, "what had begun was given back as not started"
+        for note in self.core.outbox.take_notes():
+            assert "is ended" not in note.text, "a processor was distrusted"
+        self.check()
+
+    def check(self) -> None:
+        self.core.check()
+        assert all(count == 1 for count in self.ended.values()), "an attempt ended twice"
+        assert self.lost <= self.begun, "a task that never began was charged"
+        assert not self.lost & self.finished, "a task that had finished was charged"
+
+    def living(self) -> dict[int, FakeProcessor]:
+        return {number: each for number, each in self.hands.processors.items() if not each.released}
+
+    def step(self) -> None:
+        steps = [self.run, self.work, self.wait, self.read, self.die, self.recall, self.pass_time, self.forget]
+        self.random.choices(steps, weights=[20, 50, 10, 5, 8, 10, 10, 1])[0]()
+        self.turn()
+
+    def run(self) -> None:
+        count = self.random.randint(1, 12)
+        ids = [(self.tasks + n).to_bytes(16, "big") for n in range(count)]
+        self.tasks += count
+        self.came.update((identifier, 1) for identifier in ids)
+        spec = Spec(self.random.choice(FUNCTIONS), retries=self.random.choice([0, 3]))
+        self.core.run(Run([(spec.function, b"code")], [RunGroup(spec, ids, [1] * count, [b"x"] * count)]), self.now)
+
+    def pick(self) -> tuple[int, FakeProcessor]:
+        return self.random.choice(sorted(self.living().items(), key=lambda item: item[0]))
+
+    def begin(self, processor: FakeProcessor) -> None:
+        processor.begin(self.now)
+        assert processor.running is not None
+        assert processor.running not in self.begun, "a task began twice"
+        self.begun.add(processor.running)
+
+    def work(self) -> None:
+        """A processor works for a while, and may send its results."""
+        number, processor = self.pick()
+        if processor.killed or processor.paused or self.core.pool.processors[number].standing is Standing.WAITING:
+            return
+        self.core.started(number)
+        for _ in range(self.random.randint(1, 6)):
+            if processor.running is not None:
+                self.finished.add(processor.running)
+                processor.finish(duration_us=self.random.choice([5, 500, 50_000]))
+            elif processor.tasks():
+                self.begin(processor)
+        if processor.page and self.random.random() < 0.5:
+            results = processor.flush()
+            if self.random.random() < 0.5:
+                processor.sent.append(results)  # it is on its way
+            else:
+                self.hear(number, processor, [results])
+
+    def hear(self, number: int, processor: FakeProcessor, results: list[Results]) -> None:
+        earlier, processor.sent = processor.sent, []
+        for each in earlier + results:
+            self.core.results(number, each, True, self.now)
+
+    def wait(self) -> None:
+        """A running task begins or ends to wait for others."""
+        number, processor = self.pick()
+        if processor.running is None or processor.killed:
+            return
+        standing = self.core.pool.processors[number].standing
+        if standing is Standing.SUSPENDED:
+            self.core.unblocked(number, self.now)
+        elif standing is Standing.ACTIVE:
+            self.core.blocked(number, self.now)
+
+    def read(self) -> None:
+        """A processor dies between reading a task and beginning it."""
+        number, processor = self.pick()
+        if processor.running is None and processor.tasks():
+            processor.unread.pop(0)
+            while len(processor.tasks()) and processor.unread[0][0] != 1:
+                processor.unread.pop(0)
+        self.exit(number)
+
+    def die(self) -> None:
+        self.exit(self.pick()[0])
+
+    def exit(self, number: int) -> None:
+        self.core.started(number)
+        self.core.exited(number, "killed by signal 9 (SIGKILL)", self.now)
+
+    def recall(self) -> None:
+        if not self.came:
+            return
+        chosen = self.random.sample(sorted(self.came), min(len(self.came), self.random.randint(1, 5)))
+        kill = self.random.random() < 0.5
+        self.core.recall(Recall([each[0] for each in chosen], [each[1] for each in chosen], kill), self.now)
+
+    def pass_time(self) -> None:
+        self.now += self.random.choice([0.001, 0.02, 0.6, 11.0])
+        self.core.tick(self.now)
+
+    def forget(self) -> None:
+        """The scheduler has forgotten the worker."""
+        self.core.welcomed(Welcome(False, 2, 1e9, 2.0), "", self.now)
+        self.came = set()
+
+    def run_out(self) -> None:
+        """Let everything come to its end: then every attempt that came has ended."""
+        for _ in range(10_000):
+            if self.came <= set(self.ended):
+                return
+            self.now += 0.6
+            self.core.tick(self.now)
+            for number, processor in self.living().items():
+                self.core.started(number)
+                if processor.killed or processor.ended:
+                    self.core.exited(number, "gone", self.now)
+                    continue
+                if self.core.pool.processors[number].standing is Standing.SUSPENDED:
+                    self.core.unblocked(number, self.now)
+                if self.core.pool.processors[number].standing is Standing.WAITING:
+                    continue
+                if processor.running is None and processor.tasks():
+                    self.begin(processor)
+                if processor.running is not None:
+                    self.finished.add(processor.running)
+                    processor.finish()
+                self.hear(number, processor, [processor.flush()] if processor.page else [])
+            self.turn()
+        raise AssertionError("attempts are left that never end")
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 2**32))
+def test_every_attempt_has_one_end_and_only_what_ran_is_charged(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(STEPS):
+        walk.step()
+    walk.run_out()
