@@ -250,6 +250,8 @@ class Requests:
         if self._pings and now >= self._heartbeat_at:
             self._heartbeat_at = now + self._heartbeat_seconds
             commands.append(Say(Heartbeat(now)))
+        while self._forgets:
+            commands.append(Say(self._forgets.popleft()))
         while self._asks and len(self._said_asks) < MAX_ASKED:
             ask = self._asks.popleft()
             if ask.ticket in self._calls:
@@ -273,8 +275,6 @@ class Requests:
             commands.append(Say(PutObject(request, put.id, put.sizes, put.offset), pieces))
             put.next_message += 1
             put.offset += size
-        while self._forgets:
-            commands.append(Say(self._forgets.popleft()))
 
     # -- being answered -------------------------------------------------------------------------------------------
 

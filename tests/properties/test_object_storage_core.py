@@ -194,6 +194,8 @@ class StorageAndPeers(RuleBasedStateMachine):
         for peer in PEERS:
             self.resume(peer)
         for _ in range(60):
+            if not self.pending:
+                break
             for peer in PEERS:
                 for _ in range(10):
                     self.deliver_up(peer, 100)
@@ -206,4 +208,4 @@ class StorageAndPeers(RuleBasedStateMachine):
 
 
 TestStorageAndPeers = StorageAndPeers.TestCase
-TestStorageAndPeers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestStorageAndPeers.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -11,6 +11,7 @@ from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     GetObject,
+    Heartbeat,
     LinkObject,
     Message,
     PutObject,
@@ -73,10 +74,10 @@ def test_link_stat_and_forget_are_said(requests: Requests) -> None:
     requests.forget([OBJECT])
     requests.forget_owner(b"client-A")
     assert said(requests.step([], 0.0)) == [
-        LinkObject(1, OTHER, OBJECT),
-        StatStorage(2),
         ForgetObjects([OBJECT]),
         ForgetOwner(b"client-A"),
+        LinkObject(1, OTHER, OBJECT),
+        StatStorage(2),
     ]
     status = StorageStatus(2, 1, 2, 3, 4)
     assert ended(requests.step([reply(1), Received(SERVER, status)], 0.0)) == [(link, None), (stat, status)]
@@ -130,7 +131,7 @@ def test_nothing_is_said_while_the_storage_is_away_and_all_of_it_when_it_is_back
     requests.get(OBJECT, 0.0, 0.0)
     requests.forget([OTHER])
     assert requests.step([], 1.0) == []
-    assert said(requests.step([Resumed(SERVER)], 2.0)) == [GetObject(1, OBJECT, 0.0), ForgetObjects([OTHER])]
+    assert said(requests.step([Resumed(SERVER)], 2.0)) == [ForgetObjects([OTHER]), GetObject(1, OBJECT, 0.0)]
 
 
 def test_a_resumed_session_repeats_nothing(requests: Requests) -> None:
@@ -195,3 +196,15 @@ def test_a_refused_peer_s_calls_fail_at_once_now_and_later(requests: Requests) -
 def test_an_object_with_too_many_parts_is_refused_before_anything_is_sent(requests: Requests) -> None:
     with pytest.raises(LimitError, match="parts"):
         requests.put(OBJECT, [b""] * 100_001, 0.0)
+
+
+def test_heartbeats_are_said_where_the_connector_leaves_them_to_its_user() -> None:
+    requests = Requests("tcp://storage:1", 10.0, 0.0, pings=True)
+    assert requests.next_deadline() is None
+    assert said(requests.step([WELCOMED], 5.0)) == [Heartbeat(5.0)]
+    assert requests.next_deadline() == 7.0
+    assert said(requests.step([], 6.9)) == []
+    assert said(requests.step([], 7.0)) == [Heartbeat(7.0)]
+    assert said(requests.step([Broken(SERVER)], 9.0)) == []
+    assert requests.next_deadline() is None
+    assert said(requests.step([Resumed(SERVER)], 9.5)) == [Heartbeat(9.5)]

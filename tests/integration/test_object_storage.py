@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError, UsageError
+from scaler.ids import IdFactory, new_peer_id, result_id
+from scaler.net.zeromq import ZmqListener
+from scaler.object_storage.client import BlockingStorage, StorageClient
+from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import StorageServer
+from scaler.protocol.messages import Role
+from scaler.protocol.roles import Server
+from tests.integration.storage_rig import storage_process
+
+PEER = new_peer_id()
+MADE = IdFactory(PEER)
+MB = 1_000_000
+PUT_HALF_AN_OBJECT = """
+import asyncio, sys
+from scaler.net.connection import Received
+from scaler.net.versions import own_hello
+from scaler.net.zeromq import ZmqConnector
+from scaler.protocol.messages import PutObject, Role
+
+async def main():
+    answered = asyncio.Event()
+    def on_turn(events):
+        if any(isinstance(event, Received) for event in events):
+            answered.set()
+    connector = ZmqConnector(sys.argv[1], peer=b"half-put", hello=own_hello(Role.WORKER), on_turn=on_turn)
+    connector.send(PutObject(1, bytes.fromhex(sys.argv[2]), [200_000], 0), [bytes(100_000)])
+    await answered.wait()
+    print("half of it is there", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def embedded() -> Iterator[str]:
+    storage = EmbeddedStorage("tcp://127.0.0.1:0", 1_000 * MB)
+    yield storage.address
+    storage.close()
+
+
+@contextmanager
+def blocking(address: str, patience_seconds: float = 5.0) -> Iterator[BlockingStorage]:
+    storage = BlockingStorage(address, new_peer_id(), Role.WORKER, patience_seconds=patience_seconds)
+    yield storage
+    storage.close()
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(main(), 30)
+
+    asyncio.run(bounded())
+
+
+def server_with_short_leases() -> StorageServer:
+    return StorageServer(
+        lambda admit, on_turn: ZmqListener(
+            ["tcp://127.0.0.1:0"], server_kind=Server.OBJECT_STORAGE, admit=admit, on_turn=on_turn
+        ),
+        memory_limit_bytes=10 * MB,
+        incarnation=1,
+        lease_seconds=0.5,
+        heartbeat_seconds=0.1,
+    )
+
+
+def test_what_one_process_puts_another_one_gets() -> None:
+    with storage_process() as storage, blocking(storage.address) as ours:
+        program = (
+            "import sys; from scaler.object_storage.client import BlockingStorage; from scaler.protocol.messages import"
+            " Role; storage = BlockingStorage(sys.argv[1], b'putter-1', Role.CLIENT);"
+            " storage.put(bytes.fromhex(sys.argv[2]), [b'pickle', bytes(500_000)]); storage.close()"
+        )
+        object_id = MADE.object()
+        subprocess.run([sys.executable, "-c", program, storage.address, object_id.hex()], check=True)
+        assert ours.get(object_id, 0.0) == [b"pickle", bytes(500_000)]
+
+
+def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
+    content = os.urandom(100 * MB)
+    object_id = MADE.object()
+
+    async def main() -> None:
+        with storage_process() as storage:
+            client = StorageClient.connected_to(storage.address, PEER, Role.CLIENT)
+            await client.put(MADE.object(), [b"warm up"])
+            before = storage.rss_bytes()
+            await client.put(object_id, [b"pickle", content])
+            assert (await client.stat()).bytes == 100 * MB + 13
+            for _ in range(3):
+                assert await client.get(object_id, 0.0) == [b"pickle", content]
+            assert storage.rss_bytes() - before < 130 * MB
+            client.forget([object_id])
+            assert (await client.stat()).bytes == 7
+            gc.collect()
+            while storage.rss_bytes() - before > 30 * MB:
+                await client.stat()
+            client.close()
+
+    run(main)
+
+
+def test_two_peers_that_wait_get_what_a_third_one_puts() -> None:
+    async def main() -> None:
+        with embedded() as address:
+            clients = [StorageClient.connected_to(address, new_peer_id(), Role.WORKER) for _ in range(3)]
+            object_id = MADE.object()
+            gets = [client.get(object_id, 20.0) for client in clients[:2]]
+            while (await clients[2].stat()).waiting_gets < 2:
+                pass
+            await clients[2].put(object_id, [b"for both"])
+            assert await asyncio.gather(*gets) == [[b"for both"], [b"for both"]]
+            for client in clients:
+                client.close()
+
+    run(main)
+
+
+def test_a_putting_peer_that_is_killed_leaves_nothing_and_its_readers_get_the_next_put() -> None:
+    async def main() -> None:
+        server = server_with_short_leases()
+        address = server.addresses[0]
+        client = StorageClient.connected_to(address, PEER, Role.CLIENT)
+        object_id = result_id(MADE.task(), 1)
+        get = client.get(object_id, 20.0)
+        putting = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PUT_HALF_AN_OBJECT, address, object_id.hex(), stdout=subprocess.PIPE
+        )
+        assert putting.stdout is not None
+        await putting.stdout.readline()
+        assert (await client.stat()).bytes == 200_000
+        putting.kill()
+        await putting.communicate()
+        while (await client.stat()).bytes:
+            pass
+        assert not get.done()
+        await client.put(object_id, [b"whole"])
+        assert await get == [b"whole"]
+        client.close()
+        server.close()
+
+    run(main)
+
+
+def test_an_idle_worker_keeps_its_session_by_heartbeats() -> None:
+    async def main() -> None:
+        server = server_with_short_leases()
+        worker = StorageClient.connected_to(server.addresses[0], new_peer_id(), Role.WORKER)
+        client = StorageClient.connected_to(server.addresses[0], PEER, Role.CLIENT)
+        object_id = MADE.object()
+        get = worker.get(object_id, 20.0)
+        with pytest.raises(ObjectLostError):
+            await client.get(MADE.object(), 1.2)  # more than twice the lease
+        assert (await client.stat()).waiting_gets == 1
+        await client.put(object_id, [b"x"])
+        assert await get == [b"x"]
+        for each in (worker, client):
+            each.close()
+        server.close()
+
+    run(main)
+
+
+def test_a_get_fails_soon_when_the_storage_is_killed() -> None:
+    with storage_process() as storage, blocking(storage.address, 0.5) as client, ThreadPoolExecutor(1) as pool:
+        client.put(MADE.object(), [b"it works"])
+        get = pool.submit(client.get, MADE.object(), 60.0)
+        storage.kill()
+        begun = time.monotonic()
+        with pytest.raises(ObjectLostError, match=storage.address):
+            get.result(10)
+        assert time.monotonic() - begun < 5
+        with pytest.raises(UnreachableError, match=storage.address):
+            client.put(MADE.object(), [b"nobody there"])
+
+
+def test_gets_and_puts_outlive_a_restart_of_the_storage() -> None:
+    async def main() -> None:
+        object_id = MADE.object()
+        with storage_process() as storage:
+            address = storage.address
+            client = StorageClient.connected_to(address, PEER, Role.CLIENT)
+            await client.put(MADE.object(), [b"it works"])
+            get = client.get(object_id, 20.0)
+            await client.stat()
+            storage.kill()
+        with storage_process(address):
+            await client.put(object_id, [b"said to the second one"])
+            assert await get == [b"said to the second one"]
+            assert (await client.stat()).objects == 1
+            client.close()
+
+    run(main)
+
+
+def test_a_storage_may_come_up_after_those_who_need_it(unused_address: str) -> None:
+    with blocking(unused_address) as client, ThreadPoolExecutor(1) as pool:
+        object_id = MADE.object()
+        put = pool.submit(client.put, object_id, [b"early"])
+        with storage_process(unused_address):
+            put.result(10)
+            assert client.get(object_id, 0.0) == [b"early"]
+
+
+@pytest.fixture
+def unused_address(tmp_path: os.PathLike[str]) -> str:
+    return f"ipc://{os.fspath(tmp_path)}/storage"
+
+
+def test_the_limits_of_the_command_line_hold() -> None:
+    flags = ("--memory-limit-bytes", "1000000", "--max-object-bytes", "400000")
+    with storage_process("tcp://127.0.0.1:0", *flags) as storage, blocking(storage.address) as client:
+        with pytest.raises(LimitError, match="max_object_bytes = 400000"):
+            client.put(MADE.object(), [bytes(400_001)])
+        client.put(MADE.object(), [bytes(400_000)])
+        client.put(MADE.object(), [bytes(400_000)])
+        with pytest.raises(LimitError, match="memory_limit_bytes = 1000000"):
+            client.put(MADE.object(), [bytes(300_000)])
+
+
+def test_many_threads_share_one_blocking_client() -> None:
+    objects = [MADE.object() for _ in range(200)]
+    with embedded() as address, blocking(address) as client, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda object_id: client.put(object_id, [object_id, bytes(50_000)]), objects))
+        got = list(pool.map(lambda object_id: client.get(object_id, 0.0)[0], objects))
+        assert got == objects
+
+
+def test_a_forked_child_may_not_use_its_parent_s_client_but_one_of_its_own() -> None:
+    with embedded() as address, blocking(address) as inherited:
+        object_id = MADE.object()
+        inherited.put(object_id, [b"parent"])
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                try:
+                    inherited.get(object_id, 0.0)
+                except ClientClosedError:
+                    with blocking(address) as own:
+                        code = 0 if own.get(object_id, 0.0) == [b"parent"] else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_closing_ends_calls_and_leaves_no_thread() -> None:
+    threads = threading.active_count()
+
+    async def main() -> None:
+        client = StorageClient.connected_to("tcp://127.0.0.1:9", PEER, Role.CLIENT)
+        get = client.get(MADE.object(), 20.0)
+        client.close()
+        client.close()
+        with pytest.raises(ClientClosedError):
+            await get
+        with pytest.raises(ClientClosedError):
+            await client.stat()
+
+    run(main)
+    with embedded() as address, blocking(address) as client:
+        client.put(MADE.object(), [b"x"])
+    client.close()
+    with pytest.raises(ClientClosedError):
+        client.put(MADE.object(), [b"x"])
+    assert threading.active_count() == threads
+
+
+def test_an_embedded_storage_says_that_its_address_is_taken() -> None:
+    with embedded() as address, pytest.raises(UsageError, match="in use"):
+        EmbeddedStorage(address)
