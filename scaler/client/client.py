@@ -63,7 +63,7 @@ class Client(ArgumentOnly):
         self._serializer = serializer
         self._options = options
         self._kinds = KindTable(loop, serializer)
-        self._submission = Submission(self, loop, serializer)
+        self._submission = Submission(loop)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
         self._is_closed = False
 
@@ -150,7 +150,7 @@ class Client(ArgumentOnly):
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
         return self._map(fn, map(tuple, iterable), True, chunk_size, return_exceptions, progress)
 
-    def get(self, graph: Mapping[Key, Any], keys: Sequence[Key], block: bool = True) -> dict[Key, Any]:
+    def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], block: bool = True) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
@@ -177,7 +177,7 @@ class Client(ArgumentOnly):
         upload = self._loop.upload(parts)
         self._loop.wait_uploaded(upload)
         self._loop.hold(upload)
-        reference = ObjectReference(self, upload, name or type(obj).__name__, size_of(parts))
+        reference = ObjectReference(self._loop.futures, upload, name or type(obj).__name__, size_of(parts))
         self._references.add(reference)
         return reference
 

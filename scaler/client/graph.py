@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaler.errors import UsageError
 
 Key = Hashable
+_NOTHING = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A computation. needs: the keys among its arguments, each once."""
 
     function: Callable[..., Any]
@@ -32,11 +32,14 @@ class Plan:
     values: dict[Key, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class KeyArgument:
     """An argument that is the value of a key."""
 
-    key: Key
+    __slots__ = ("key",)
+    __match_args__ = ("key",)
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class InnerNode:
     arguments: tuple[Any, ...]
 
 
-def plan_graph(graph: Mapping[Key, Any], keys: Sequence[Key]) -> Plan:
+def plan_graph(graph: Mapping[Any, Any], keys: Sequence[Any]) -> Plan:
     """Return what must run for these keys.
 
     Raises UsageError for keys that are missing or wanted twice, and for cycles; the text names them.
@@ -61,24 +64,27 @@ def plan_graph(graph: Mapping[Key, Any], keys: Sequence[Key]) -> Plan:
     parsed: dict[Key, Node | None] = {}
     done: dict[Key, Node] = {}
     values: dict[Key, Any] = {}
-    path: dict[Key, Iterator[Key]] = {}
+    path: list[tuple[Key, Iterator[Key]]] = []
+    on_path: set[Key] = set()
     for wanted in keys:
         if wanted in parsed:
             continue
-        path[wanted] = _enter(graph, wanted, parsed, values)
+        path.append((wanted, _enter(graph, wanted, parsed, values)))
+        on_path.add(wanted)
         while path:
-            key = next(reversed(path))
-            for needed in path[key]:
-                if needed in path:
-                    raise UsageError(f"the graph has a cycle: {_show_cycle(list(path), needed)}")
-                if needed not in parsed:
-                    path[needed] = _enter(graph, needed, parsed, values)
-                    break
-            else:
-                del path[key]
+            key, needs = path[-1]
+            needed = next((needed for needed in needs if needed in on_path or needed not in parsed), _NOTHING)
+            if needed is _NOTHING:
+                path.pop()
+                on_path.discard(key)
                 node = parsed[key]
                 if node is not None:
                     done[key] = node
+            elif needed in on_path:
+                raise UsageError(f"the graph has a cycle: {_show_cycle([key for key, _ in path], needed)}")
+            else:
+                path.append((needed, _enter(graph, needed, parsed, values)))
+                on_path.add(needed)
     return Plan(done, values)
 
 
@@ -117,7 +123,7 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return function(*arguments)
 
 
-def _enter(graph: Mapping[Key, Any], key: Key, parsed: dict[Key, Node | None], values: dict[Key, Any]) -> Iterator[Key]:
+def _enter(graph: Mapping[Any, Any], key: Key, parsed: dict[Key, Node | None], values: dict[Key, Any]) -> Iterator[Key]:
     value = graph[key]
     if not is_computation(value):
         parsed[key] = None
@@ -129,9 +135,9 @@ def _enter(graph: Mapping[Key, Any], key: Key, parsed: dict[Key, Node | None], v
     return iter(needs)
 
 
-def _parse(graph: Mapping[Key, Any], key: Key, argument: Any, needs: dict[Key, None]) -> Any:
+def _parse(graph: Mapping[Any, Any], key: Key, argument: Any, needs: dict[Key, None]) -> Any:
     """Parse one argument. It recurses only as deep as the user wrote lists and computations into each other."""
-    if isinstance(argument, Hashable) and _is_key(graph, argument):
+    if _is_key(graph, argument):
         needs[argument] = None
         return KeyArgument(argument)
     if isinstance(argument, str):
@@ -145,10 +151,10 @@ def _parse(graph: Mapping[Key, Any], key: Key, argument: Any, needs: dict[Key, N
     return argument
 
 
-def _is_key(graph: Mapping[Key, Any], argument: Hashable) -> bool:
+def _is_key(graph: Mapping[Any, Any], argument: Any) -> bool:
     try:
         return argument in graph
-    except TypeError:  # a tuple that holds something unhashable
+    except TypeError:  # it cannot be hashed
         return False
 
 

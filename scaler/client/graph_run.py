@@ -25,7 +25,7 @@ KindOf = Callable[[Callable[..., Any], bool], Kind]
 class GraphRun:
     """One run of a graph. futures: those of the wanted keys, in their order."""
 
-    def __init__(self, graph: Mapping[Key, Any], keys: Sequence[Key]) -> None:
+    def __init__(self, graph: Mapping[Any, Any], keys: Sequence[Any]) -> None:
         """Raises UsageError when the graph cannot be run."""
         self._keys = keys
         self._plan = plan_graph(graph, keys)

@@ -14,7 +14,6 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
 from scaler.serialization import (
     DependencyFailedError,
     Parts,
-    Serializer,
     dump_arguments,
     size_of,
     to_payload,
@@ -24,14 +23,11 @@ from scaler.serialization import (
 class Submission:
     """Makes tasks of one client. Safe to use from any thread."""
 
-    __slots__ = ("_client", "_futures", "_loop", "_serializer")
+    __slots__ = ("_futures", "_loop")
 
-    def __init__(self, client: object, loop: ClientLoop, serializer: Serializer | None) -> None:
-        """client: what references in the arguments must belong to."""
-        self._client = client
+    def __init__(self, loop: ClientLoop) -> None:
         self._loop = loop
         self._futures = loop.futures
-        self._serializer = serializer
 
     def submit(self, kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ScalerFuture:
         """Make a task and return its future. A future in the arguments that has failed makes this one fail alike.
@@ -41,7 +37,7 @@ class Submission:
         futures = self._futures
         while True:
             try:
-                parts, found = dump_arguments(args, kwargs, kind.serializer, self._client, kind.spec.name)
+                parts, found = dump_arguments(args, kwargs, kind.serializer, futures, kind.spec.name)
             except DependencyFailedError as error:
                 return self._failed(kind, error.exception)
             uploads: tuple[Upload, ...] = ()

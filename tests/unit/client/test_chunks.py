@@ -1,0 +1,128 @@
+"""How map cuts its items, and what a chunk does with them."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from scaler.client.chunks import (
+    MAX_CHUNK_ITEMS,
+    PATIENCE_SECONDS,
+    TARGET_SECONDS,
+    UNPROVEN_CHUNKS,
+    Chunk,
+    Chunker,
+    Failures,
+    SerializedChunk,
+    load_results,
+)
+from scaler.serialization import Serializer, dump_function, load_exception
+
+
+class Bytes(Serializer):
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        return b"B" + pickle.dumps(obj)
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return pickle.loads(payload[1:])
+
+
+def simulate(seconds_per_item: float, items: int) -> list[int]:
+    """Send chunks to one worker that is as fast as that; return their sizes."""
+    chunker = Chunker(None, 0.0)
+    sizes: list[int] = []
+    waiting: list[int] = []
+    now = 0.0
+    while items > 0:
+        size = chunker.next_size(now)
+        if size:
+            size = min(size, items)
+            items -= size
+            chunker.sent()
+            sizes.append(size)
+            waiting.append(size)
+        elif waiting and now + waiting[0] * seconds_per_item < chunker.wake_at:
+            ended = waiting.pop(0)
+            now += ended * seconds_per_item
+            chunker.ended(ended, ended * seconds_per_item, now)
+        else:
+            now = chunker.wake_at
+    return sizes
+
+
+def test_an_explicit_size_is_kept() -> None:
+    chunker = Chunker(7, 0.0)
+    for _ in range(100):
+        assert chunker.next_size(0.0) == 7
+        chunker.sent()
+
+
+def test_slow_items_travel_alone() -> None:
+    assert set(simulate(0.1, 500)) == {1}
+
+
+def test_tiny_items_travel_by_the_thousand_after_few_steps() -> None:
+    sizes = simulate(1e-7, 50_000)
+    assert max(sizes) == MAX_CHUNK_ITEMS
+    assert len(sizes) < 8 * UNPROVEN_CHUNKS
+
+
+def test_a_chunk_takes_about_the_target_time() -> None:
+    assert max(simulate(1e-4, 50_000)) == pytest.approx(TARGET_SECONDS / 1e-4, abs=1)
+
+
+def test_one_quick_item_does_not_put_many_slow_ones_in_a_chunk() -> None:
+    chunker = Chunker(None, 0.0)
+    chunker.next_size(0.0)
+    chunker.sent()
+    chunker.ended(1, 1e-6, 0.0)
+    assert chunker.next_size(0.0) <= 8
+    chunker.sent()
+    chunker.ended(8, 8.0, 8.0)
+    assert chunker.next_size(8.0) == 1
+
+
+def test_few_are_out_while_nothing_is_known_and_more_when_nothing_comes_back() -> None:
+    chunker = Chunker(None, 0.0)
+    for _ in range(UNPROVEN_CHUNKS):
+        assert chunker.next_size(0.0) == 1
+        chunker.sent()
+    assert chunker.next_size(0.0) == 0
+    assert chunker.wake_at == PATIENCE_SECONDS
+    assert chunker.next_size(PATIENCE_SECONDS) == 1
+
+
+def test_a_chunk_calls_with_every_item() -> None:
+    assert Chunk(abs, spread=False)([-1, -2]) == [1, 2]
+    assert Chunk(pow, spread=True)([(2, 3), (2, 3, 5)]) == [8, 3]
+
+
+def test_items_that_raise_harm_no_others_and_are_called_once() -> None:
+    calls = []
+
+    def inverse(x: int) -> float:
+        calls.append(x)
+        return 1 / x
+
+    returned = Chunk(inverse, spread=False)([1, 0, 2, 0])
+    assert calls == [1, 0, 2, 0]
+    assert isinstance(returned, Failures)
+    values, failures = load_results(pickle.loads(pickle.dumps(returned)), None)
+    assert values == [1.0, None, 0.5, None]
+    assert set(failures) == {1, 3}
+    exception = load_exception(failures[1])
+    assert isinstance(exception, ZeroDivisionError)
+    assert "in inverse" in str(exception.__cause__)
+
+
+def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
+    function = bytes(dump_function(divmod, Bytes())[0])
+    chunk = pickle.loads(pickle.dumps(SerializedChunk(function, Bytes())))
+    returned = chunk([[Bytes.serialize(7), Bytes.serialize(2)], [Bytes.serialize(1), Bytes.serialize(0)]])
+    values, failures = load_results(returned, Bytes())
+    assert values == [(3, 1), None]
+    assert isinstance(load_exception(failures[1]), ZeroDivisionError)

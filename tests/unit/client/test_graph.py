@@ -1,0 +1,78 @@
+"""Which graphs run, in which order, and which are refused before anything is sent."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from scaler.client.graph import fill, plan_graph
+from scaler.errors import UsageError
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def run(graph: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
+    """Run a plan here, as the tasks would."""
+    plan = plan_graph(graph, keys)
+    values = dict(plan.values)
+    for key, node in plan.nodes.items():
+        arguments = pickle.loads(pickle.dumps([fill(argument, values.__getitem__) for argument in node.arguments]))
+        values[key] = node.function(*arguments)
+    return {key: values[key] for key in keys}
+
+
+def test_values_callables_and_computations() -> None:
+    graph = {"a": 2, "b": [1, "x"], "c": (add, "a", "a"), "d": (add, "c", 10), "f": add}
+    assert run(graph, ["d", "b", "f"]) == {"d": 14, "b": [1, "x"], "f": add}
+
+
+def test_only_what_the_keys_need_is_planned_and_each_comes_after_its_needs() -> None:
+    graph = {"last": (add, "middle", "first"), "middle": (add, "first", "first"), "first": (int,), "other": (int,)}
+    plan = plan_graph(graph, ["last"])
+    assert list(plan.nodes) == ["first", "middle", "last"]
+    assert plan.nodes["middle"].needs == ("first",)
+
+
+def test_lists_and_inner_computations_of_keys() -> None:
+    graph = {("x", 0): 1, ("x", 1): (add, ("x", 0), 1), "sum": (sum, [("x", 0), ("x", 1), (add, ("x", 1), 5)])}
+    assert run(graph, ["sum"]) == {"sum": 10}
+
+
+def test_a_value_that_looks_like_a_key_is_a_value() -> None:
+    assert run({"a": 1, "b": "a"}, ["b"]) == {"b": "a"}
+
+
+@pytest.mark.parametrize(
+    ("graph", "keys", "text"),
+    [
+        ({"a": 1}, ["b"], "no such key"),
+        ({"a": 1}, ["a", "a"], "'a' is wanted twice"),
+        ({"a": (add, "b", 1)}, ["a"], "'a' needs 'b'"),
+        ({"a": (sum, ["b"])}, ["a"], "'a' needs 'b'"),
+        ({"a": (add, "b", 1), "b": (add, "c", "c"), "c": (add, "a", 1)}, ["b"], "'b' -> 'c' -> 'a' -> 'b'"),
+        ({"a": (add, "a", 1)}, ["a"], "'a' -> 'a'"),
+    ],
+)
+def test_graphs_that_cannot_be_are_refused(graph: dict[str, Any], keys: list[str], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        plan_graph(graph, keys)
+
+
+def test_a_fault_in_what_the_keys_do_not_need_disturbs_nobody() -> None:
+    assert run({"a": 1, "bad": (add, "nowhere", 1)}, ["a"]) == {"a": 1}
+
+
+def test_a_chain_of_a_hundred_thousand_is_planned_without_recursion() -> None:
+    graph: dict[int, Any] = {0: 0} | {key: (add, key - 1, 1.5) for key in range(1, 100_000)}
+    plan = plan_graph(graph, [99_999])
+    assert list(plan.nodes) == list(range(1, 100_000))
+
+
+def test_a_long_cycle_is_shown_by_its_ends() -> None:
+    graph = {key: (add, (key + 1) % 1000, 0.5) for key in range(1000)}
+    with pytest.raises(UsageError, match=r"0 -> 1 -> .* -> \.\.\. -> .* -> 0$"):
+        plan_graph(graph, [0])

@@ -1,0 +1,318 @@
+"""What a client says to its scheduler, and when: the pure session."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from scaler.client.session import MAX_IDS_PER_MESSAGE, Session
+from scaler.client.tasks import Definition, Kind, Task, Upload
+from scaler.errors import LimitError
+from scaler.ids import IdFactory
+from scaler.protocol.messages import Cancel, Hold, Message, Release, Seen, Spec, Submit, stored_reference
+from scaler.serialization import Serializer
+
+PLENTY = 1 << 40
+
+
+class Client:
+    """A session, and what a client does with it."""
+
+    def __init__(self) -> None:
+        self.ids = IdFactory(b"client--")
+        self.session = Session()
+        self.number = 0
+
+    def kind(self, name: str = "f", upload: Upload | None = None) -> Kind:
+        identifier = name.encode().ljust(16)
+        definition = Definition(identifier, b"code of " + name.encode(), upload, self.session.releases)
+        self.session.definitions[identifier] = definition
+        return Kind(Spec(identifier, name=name), (definition,), None)
+
+    def task(self, kind: Kind, *references: Task | Upload, uploads: tuple[Upload, ...] = (), size: int = 1) -> Task:
+        task = Task(self.ids.task(), kind, b"p" * size, references, uploads)
+        self.session.add(task)
+        return task
+
+    def upload(self) -> Upload:
+        identifier = self.ids.object()
+        return Upload(identifier, stored_reference(identifier, 1), self.session.releases)
+
+    def finish(self, *tasks: Task) -> None:
+        """The scheduler says that these have ended."""
+        self.number += 1
+        for task in tasks:
+            self.session.pending.pop(task.task_id, None)
+            if task.kind is not None and task.kind.spec.deliver:
+                task.forget()
+        self.session.resolve(self.number, [task.task_id for task in tasks])
+
+    def drain(self) -> list[Message]:
+        return self.session.drain(PLENTY)
+
+    def submits(self) -> list[Submit]:
+        return [message for message in self.drain() if isinstance(message, Submit)]
+
+
+def sent(messages: list[Submit]) -> list[bytes]:
+    return [identifier for message in messages for group in message.groups for identifier in group.ids]
+
+
+def test_all_that_waits_travels_in_one_submit_with_a_group_per_kind() -> None:
+    client = Client()
+    f, g = client.kind("f"), client.kind("g")
+    tasks = [client.task(kind) for kind in (f, g, f, f, g)]
+    (submit,) = client.submits()
+    assert submit.definitions == [(f.spec.function, b"code of f"), (g.spec.function, b"code of g")]
+    assert [group.spec for group in submit.groups] == [f.spec, g.spec]
+    assert submit.groups[0].ids == [tasks[index].task_id for index in (0, 2, 3)]
+    assert submit.groups[0].references == []
+    assert client.drain() == []
+
+
+def test_a_definition_is_said_once() -> None:
+    client = Client()
+    f = client.kind()
+    client.task(f)
+    client.submits()
+    client.task(f)
+    (submit,) = client.submits()
+    assert submit.definitions == []
+
+
+def test_references_make_a_column_that_is_empty_where_there_are_none() -> None:
+    client = Client()
+    f = client.kind()
+    first = client.task(f)
+    client.task(f, first, first)
+    client.task(f)
+    (submit,) = client.submits()
+    assert submit.groups[0].references == [(), (first.task_id, first.task_id), ()]
+
+
+def test_large_batches_are_split_and_a_budget_is_kept_without_losing_a_task() -> None:
+    client = Client()
+    f = client.kind()
+    tasks = [client.task(f, size=30_000) for _ in range(100)]
+    first = client.session.drain(1)
+    assert len(first) == 1
+    assert client.session.unsent_bytes > 60 * 30_000
+    assert client.session.drain(0) == []
+    submits = [message for message in first if isinstance(message, Submit)] + client.submits()
+    assert len(submits) > 2
+    assert sent(submits) == [task.task_id for task in tasks]
+    assert client.session.unsent_bytes == 0
+
+
+def test_seen_is_said_when_all_that_was_added_before_has_been_sent() -> None:
+    client = Client()
+    f = client.kind()
+    first = client.task(f)
+    (submit,) = client.submits()
+    assert submit.seen == 0
+    client.finish(first)
+    client.task(f)
+    (submit,) = client.submits()
+    assert submit.seen == 0, "what is in this batch may have been added before the future was resolved"
+    client.task(f)
+    (submit,) = client.submits()
+    assert submit.seen == 1
+
+
+def test_seen_waits_until_a_drain_without_budget_is_complete() -> None:
+    client = Client()
+    f = client.kind()
+    first = client.task(f)
+    client.submits()
+    for _ in range(100):
+        client.task(f, first, size=30_000)
+    client.finish(first)
+    client.session.drain(1)
+    assert client.session.say_seen() is None
+    assert {submit.seen for submit in client.submits()} == {0}
+    assert client.session.say_seen() == Seen(1)
+    assert client.session.say_seen() is None
+
+
+def test_an_idle_client_says_what_it_has_seen() -> None:
+    client = Client()
+    f = client.kind()
+    first = client.task(f)
+    client.submits()
+    client.finish(first)
+    assert client.drain() == []
+    assert client.session.say_seen() == Seen(1)
+
+
+def test_a_task_waits_for_its_upload_and_holds_seen_back() -> None:
+    client = Client()
+    f = client.kind()
+    first = client.task(f)
+    client.submits()
+    upload = client.upload()
+    waiting = client.task(f, first, upload, uploads=(upload,))
+    client.finish(first)
+    assert client.drain() == []
+    assert client.drain() == []
+    assert client.session.say_seen() is None
+    client.session.uploaded(upload)
+    (submit,) = client.submits()
+    assert sent([submit]) == [waiting.task_id]
+    assert submit.seen == 0
+    client.drain()
+    assert client.session.say_seen() == Seen(1)
+
+
+def test_tasks_of_a_function_that_is_being_uploaded_wait_for_it() -> None:
+    client = Client()
+    upload = client.upload()
+    kind = client.kind("big", upload)
+    task = client.task(kind)
+    assert client.drain() == []
+    client.session.uploaded(upload)
+    assert sent(client.submits()) == [task.task_id]
+
+
+def test_a_failed_upload_drops_what_waits_for_it_and_refuses_what_comes_later() -> None:
+    client = Client()
+    upload = client.upload()
+    kind = client.kind()
+    task = client.task(kind, uploads=(upload,))
+    other = client.task(kind)
+    assert client.session.drop_upload(upload, LimitError("full")) == [task]
+    assert list(client.session.pending.values()) == [other]
+    with pytest.raises(LimitError, match="full"):
+        client.task(kind, uploads=(upload,))
+    assert list(client.session.pending.values()) == [other]
+
+
+def test_uploads_and_definitions_are_released_when_no_task_uses_them() -> None:
+    client = Client()
+    upload = client.upload()
+    identifier = upload.id
+    client.session.uploaded(upload)
+    kind = client.kind()
+    task = client.task(kind, upload, uploads=(upload,))
+    function = kind.spec.function
+    del upload, kind
+    client.submits()
+    client.finish(task)
+    del task
+    (release,) = client.drain()
+    assert isinstance(release, Release)
+    assert set(release.ids) == {function, identifier}
+
+
+def test_a_definition_that_is_used_again_is_not_released() -> None:
+    client = Client()
+    kind = client.kind()
+    task = client.task(kind)
+    client.submits()
+    del kind
+    client.finish(task)
+    del task
+    again = client.kind()
+    client.task(again)
+    messages = client.drain()
+    assert [type(message) for message in messages] == [Submit]
+
+
+def test_a_task_cancelled_before_it_was_sent_is_never_sent() -> None:
+    client = Client()
+    f = client.kind()
+    task = client.task(f)
+    assert client.session.cancel(task)
+    assert not client.session.cancel(task)
+    assert client.submits() == []
+    assert not client.session.cancelling
+
+
+def test_a_cancel_follows_the_task_and_counts_until_the_scheduler_has_answered() -> None:
+    client = Client()
+    f = client.kind()
+    task = client.task(f)
+    client.drain()
+    client.session.cancel(task)
+    assert client.drain() == [Cancel([task.task_id])]
+    assert client.session.cancelling == {task.task_id}
+    client.finish(task)
+    assert not client.session.cancelling
+
+
+def test_long_lists_of_ids_are_cut() -> None:
+    client = Client()
+    f = client.kind()
+    tasks = [client.task(f) for _ in range(MAX_IDS_PER_MESSAGE + 1)]
+    client.drain()
+    for task in tasks:
+        client.session.cancel(task)
+    assert [len(message.ids) for message in client.drain() if isinstance(message, Cancel)] == [MAX_IDS_PER_MESSAGE, 1]
+
+
+def test_objects_are_held_until_cleared_and_named_again_after_a_restart() -> None:
+    client = Client()
+    upload = client.upload()
+    client.session.hold(upload)
+    assert client.drain() == [Hold([upload.id])]
+    client.session.restart(no_value)
+    assert client.drain() == [Hold([upload.id])]
+
+
+def no_value(_task: Task, _serializer: Serializer | None) -> Upload | None:
+    return None
+
+
+def test_after_a_restart_all_that_is_pending_is_said_again_with_its_definitions() -> None:
+    client = Client()
+    f = client.kind()
+    ended, sent_before = client.task(f), client.task(f)
+    client.submits()
+    client.finish(ended)
+    unsent = client.task(f)
+    client.session.restart(no_value)
+    (submit,) = client.submits()
+    assert submit.definitions == [(f.spec.function, b"code of f")]
+    assert submit.seen == 0
+    assert sent([submit]) == [sent_before.task_id, unsent.task_id]
+
+
+def test_after_a_restart_a_value_stands_in_for_a_dependency_that_has_ended() -> None:
+    client = Client()
+    f = client.kind()
+    ended = client.task(f)
+    dependent = client.task(f, ended)
+    client.submits()
+    client.finish(ended)
+    uploads = deque([client.upload()])
+    upload = uploads[0]
+    client.session.restart(lambda task, _: uploads.popleft() if task is ended else None)
+    assert client.submits() == []
+    client.session.uploaded(upload)
+    (submit,) = client.submits()
+    assert sent([submit]) == [dependent.task_id]
+    assert submit.groups[0].references == [(upload.id,)]
+
+
+def test_after_a_restart_undelivered_dependencies_run_again_before_what_needs_them() -> None:
+    client = Client()
+    wanted = client.kind()
+    inner = Kind(Spec(wanted.spec.function, deliver=False), wanted.definitions, None)
+    first = client.task(inner)
+    second = client.task(inner, first)
+    last = client.task(wanted, second)
+    client.submits()
+    client.finish(first)
+    client.finish(second)
+    client.session.restart(no_value)
+    assert sent(client.submits()) == [first.task_id, second.task_id, last.task_id]
+
+
+def test_giving_up_takes_all_tasks_and_may_tell_the_scheduler() -> None:
+    client = Client()
+    f = client.kind()
+    tasks = [client.task(f), client.task(f)]
+    client.submits()
+    assert client.session.take_all(cancel=True) == tasks
+    assert not client.session.pending
+    assert client.drain() == [Cancel([task.task_id for task in tasks])]
