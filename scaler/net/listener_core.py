@@ -54,7 +54,9 @@ class _Peer:
 
     __slots__ = ("allowed", "confirmed", "id", "late", "link", "malformed", "role", "session")
 
-    def __init__(self, session: Session, role: Role, allowed: frozenset[type[Message]], link: bytes) -> None:
+    def __init__(
+        self, session: Session, role: Role, allowed: frozenset[type[Message]], link: bytes, confirmed: bool
+    ) -> None:
         self.id = peer_of(session.id)
         self.session = session
         self.role = role
@@ -62,8 +64,8 @@ class _Peer:
         self.link: bytes | None = link
         self.late: bytes | None = None
         """The link that broke last: what it brought before it broke may still come in."""
-        self.confirmed = False
-        """True once the peer has said anything in this session, which proves that it knows of it."""
+        self.confirmed = confirmed
+        """True when a Hello that resumes can mean this session only, and not one before it that is forgotten here."""
         self.malformed = 0
 
 
@@ -355,7 +357,8 @@ class ListenerCore:
             self._forget_late(old)
             self._owing.pop(peer_id, None)
         session = Session(header.session, max_messages=self._limits.messages, max_bytes=self._limits.size_bytes)
-        link.peer = _Peer(session, hello.role, MAY_SEND[self._server][hello.role], link.id)
+        # A peer that resumes does not know yet that it must count anew; that it does shows in the first it says.
+        link.peer = _Peer(session, hello.role, MAY_SEND[self._server][hello.role], link.id, not hello.resume)
         self._peers[peer_id] = link.peer
         self._events.append(Opened(peer_id, hello))
 

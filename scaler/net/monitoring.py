@@ -24,7 +24,10 @@ _WATCHED = int(
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_MONITOR_STOPPED
 )
+GRACE_SECONDS = 2.0
+"""Longer than ZeroMQ ever takes to close a socket after its linger time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,21 @@ class Monitor:
                 return found
             found.append(SocketEvent(*_EVENT.unpack(frames[0])))
 
-    def wait(self, kind: int, count: int, timeout_seconds: float) -> None:
-        """Return when this many events of a kind have come, or when the time is over. Drops all others."""
-        while count and self._events.poll(round(timeout_seconds * 1000)):
-            count -= sum(event.kind == kind for event in self.take())
-
     def close(self) -> None:
+        """Stop watching; the socket lives on."""
         self._socket.disable_monitor()
+        self._events.close(linger=0)
+
+    def close_both(self, linger_seconds: float) -> None:
+        """Close the socket, and return when its messages are delivered or the linger time is over.
+
+        Its addresses are free and its descriptors closed then, which a closed socket alone does not promise.
+        """
+        self._socket.close(linger=round(linger_seconds * 1000))
+        # The socket's last word. To stop listening before it could block ZeroMQ's thread, which speaks to us.
+        while self._events.poll(round((linger_seconds + GRACE_SECONDS) * 1000)):
+            if any(event.kind == zmq.EVENT_MONITOR_STOPPED for event in self.take()):
+                break
         self._events.close(linger=0)
 
 

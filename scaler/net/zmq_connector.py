@@ -31,6 +31,8 @@ from scaler.net.turns import Turns
 from scaler.protocol.messages import Hello, Message, Welcome
 from scaler.protocol.session import SESSION_ID_BYTES
 
+NEVER_MILLISECONDS = 24 * 3600 * 1000
+
 _BREAKS = {
     zmq.EVENT_CLOSED: "nothing listens there",
     zmq.EVENT_DISCONNECTED: "the connection broke",
@@ -48,7 +50,8 @@ class _Line:
     def __init__(self, zmq_context: zmq.Context[Socket], address: str) -> None:
         self.socket = socket = zmq_context.socket(zmq.DEALER)
         socket.linger = 0
-        socket.reconnect_ivl = -1
+        # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
+        socket.reconnect_ivl = NEVER_MILLISECONDS
         socket.maxmsgsize = MAX_FRAME_BYTES
         socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
         socket.handshake_ivl = round(HANDSHAKE_SECONDS * 1000)
@@ -56,7 +59,8 @@ class _Line:
         socket.ipv6 = is_ipv6(address)
         self.monitor = Monitor(socket)
 
-    def close(self) -> None:
+    def drop(self) -> None:
+        """Close it without another word."""
         self.monitor.close()
         self.socket.close()
 
@@ -177,7 +181,9 @@ class ZmqConnector:
         if self._line is not None:
             if self.connected:
                 self._say_goodbye(self._line, farewell, now)
-            self._line.close()
+                self._line.monitor.close_both(LINGER_SECONDS)
+            else:
+                self._line.drop()
         self._core.stop()
         context.release(self._context)
         self._wake()
@@ -190,7 +196,6 @@ class ZmqConnector:
             blocked = self._core.flush(self._transmit, now)
         self._core.say_goodbye(farewell)
         self._core.flush(self._transmit, now)
-        line.socket.linger = round(LINGER_SECONDS * 1000)
 
     # -- the turn ------------------------------------------------------------------------------------------------
 
@@ -276,7 +281,7 @@ class ZmqConnector:
     def _drop_line(self) -> None:
         if self._line is not None:
             self._turns.watch()
-            self._line.close()
+            self._line.drop()
             self._line = None
 
     def _wake(self) -> None:

@@ -70,7 +70,8 @@ class ZmqListener:
         try:
             self._addresses = tuple(self._bind(address) for address in addresses)
         except UsageError:
-            self._release()
+            self._monitor.close_both(0)
+            context.release(self._context)
             raise
         self._turns = Turns(self._loop, self._turn)
         self._turns.watch(int(self._socket.getsockopt(zmq.FD)), self._monitor.file_descriptor)
@@ -152,15 +153,8 @@ class ZmqListener:
             time.sleep(BLOCKED_RETRY_SECONDS / 4)
         self._core.end_all(now)
         self._core.flush(self._transmit, now)
-        for address in self._addresses:
-            self._socket.unbind(address)
-        self._monitor.wait(zmq.EVENT_CLOSED, len(self._addresses), LINGER_SECONDS)
-        self._socket.linger = round(LINGER_SECONDS * 1000)
-        self._release()
-
-    def _release(self) -> None:
-        self._monitor.close()
-        self._socket.close()
+        # Not unbound before: that would end the connections at once, with what is queued for them.
+        self._monitor.close_both(LINGER_SECONDS)
         context.release(self._context)
 
     # -- the turn ------------------------------------------------------------------------------------------------

@@ -1,0 +1,466 @@
+"""What every listener and connector does, over ZeroMQ (tcp, ipc) and in memory alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from scaler.errors import LimitError, RefusedError, UsageError
+from scaler.net.connection import (
+    Broken,
+    Buffer,
+    Closed,
+    ConnectorEvent,
+    ListenerEvent,
+    Opened,
+    OutboxLimits,
+    Received,
+    Resumed,
+    Turned,
+    Welcomed,
+)
+from scaler.net.envelopes import MAX_MALFORMED_IN_A_ROW
+from scaler.net.versions import own_hello
+from scaler.protocol.messages import (
+    MAX_CHUNK_BYTES,
+    Cancel,
+    ForgetOwner,
+    GetObject,
+    Goodbye,
+    Heartbeat,
+    HeartbeatEcho,
+    Hello,
+    PutObject,
+    RefusalReason,
+    Refused,
+    Role,
+    StatStorage,
+    StorageReply,
+    StorageResult,
+    Welcome,
+    WorkerHeartbeat,
+)
+from tests.contracts.networks import Network, Peer, Server, make_network, messages_of, welcome_all
+
+
+@pytest.fixture(params=["memory", "tcp", "ipc", "tcp-uvloop"])
+def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]:
+    kind, _, loop_kind = request.param.partition("-")
+    loop = uvloop.new_event_loop() if loop_kind else asyncio.new_event_loop()
+    made = make_network(kind, tmp_path, loop)
+    try:
+        yield made
+    finally:
+        made.close()
+        loop.close()
+
+
+def met(network: Network, kind: str = "object_storage", role: Role = Role.CLIENT) -> tuple[Server, Peer]:
+    server, peer = network.serve(kind), network.connect(role)
+    network.until(lambda: peer.connector.connected)
+    return server, peer
+
+
+def asked(server: Server) -> list[int]:
+    """The numbers of the requests that came, in their order."""
+    return [
+        event.message.request
+        for event in server.events
+        if isinstance(event, Received) and isinstance(event.message, StatStorage | GetObject)
+    ]
+
+
+def answered(peer: Peer) -> list[int]:
+    return [
+        event.message.request
+        for event in peer.events
+        if isinstance(event, Received) and isinstance(event.message, StorageReply)
+    ]
+
+
+def kinds(events: list[ListenerEvent] | list[ConnectorEvent]) -> list[type]:
+    return [type(event) for event in events]
+
+
+def reply(request: int) -> StorageReply:
+    return StorageReply(request, StorageResult.OK)
+
+
+# -- the handshake --------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_is_welcomed_and_both_sides_are_told(network: Network) -> None:
+    server, peer = met(network)
+    (opened,) = server.events
+    assert isinstance(opened, Opened)
+    assert opened.peer == peer.connector.peer
+    assert opened.hello.role is Role.CLIENT
+    assert not opened.hello.resume
+    (welcomed,) = peer.events
+    assert isinstance(welcomed, Welcomed)
+    assert welcomed.welcome == Welcome(False, 1, 60.0, 2.0)
+
+
+def test_a_peer_may_come_before_its_server_and_say_things_meanwhile(network: Network) -> None:
+    peer = network.connect()
+    peer.connector.send(StatStorage(1))
+    assert not peer.connector.connected
+    server = network.serve()
+    network.until(lambda: asked(server) == [1])
+
+
+def test_a_refused_peer_is_told_why_and_stops_trying(network: Network) -> None:
+    hellos = []
+
+    def admit(_peer: bytes, hello: Hello) -> Welcome | Refused:
+        hellos.append(hello)
+        return Refused(RefusalReason.VERSION, "too old")
+
+    network.serve(admit=admit)
+    peer = network.connect()
+    network.until(lambda: bool(peer.events))
+    assert peer.events == [Turned(Refused(RefusalReason.VERSION, "too old"))]
+    assert not peer.connector.connected
+    assert len(hellos) == 1
+    with pytest.raises(RefusedError, match="too old"):
+        peer.connector.send(StatStorage(1))
+
+
+def test_a_role_without_business_there_is_refused(network: Network) -> None:
+    network.serve("object_storage")
+    peer = network.connect(Role.MANAGER)
+    network.until(lambda: bool(peer.events))
+    (turned,) = peer.events
+    assert isinstance(turned, Turned)
+    assert turned.refused.reason is RefusalReason.ROLE
+
+
+def test_a_second_process_with_the_same_peer_id_is_refused_and_the_first_one_goes_on(network: Network) -> None:
+    server, first = met(network)
+    second = network.connect(peer=first.connector.peer)
+    network.until(lambda: bool(second.events))
+    (turned,) = second.events
+    assert isinstance(turned, Turned)
+    assert turned.refused.reason is RefusalReason.DUPLICATE
+    first.connector.send(StatStorage(1))
+    network.until(lambda: asked(server) == [1])
+
+
+# -- delivery -------------------------------------------------------------------------------------------------------
+
+
+def test_messages_go_both_ways_with_their_attachments(network: Network) -> None:
+    server, peer = met(network)
+    large = bytes(range(256)) * 4096
+    attachments: list[Buffer] = [memoryview(large), b"small", bytearray(b"changing"), b""]
+    peer.connector.send(PutObject(1, b"i" * 16, [len(large), 5, 8, 0], 0), attachments)
+    network.until(lambda: len(server.events) == 2)
+    received = server.events[1]
+    assert isinstance(received, Received)
+    assert received.peer == peer.connector.peer
+    assert [bytes(attachment) for attachment in received.attachments] == [large, b"small", b"changing", b""]
+    assert all(attachment.readonly for attachment in received.attachments)
+    # What was received is handed on as it is.
+    server.listener.send(received.peer, StorageReply(1, StorageResult.OK), received.attachments)
+    network.until(lambda: len(peer.events) == 2)
+    answer = peer.events[1]
+    assert isinstance(answer, Received)
+    assert answer.message == StorageReply(1, StorageResult.OK)
+    assert [bytes(attachment) for attachment in answer.attachments] == [large, b"small", b"changing", b""]
+
+
+def test_everything_arrives_once_and_in_order_over_connections_that_break(network: Network) -> None:
+    server, peer = met(network)
+
+    def answer(events: list[ListenerEvent]) -> None:
+        for event in events:
+            if isinstance(event, Received) and isinstance(event.message, StatStorage):
+                server.listener.send(event.peer, reply(event.message.request))
+
+    server.react = answer
+    total = 0
+    for _ in range(6):
+        for _ in range(700):
+            total += 1
+            peer.connector.send(StatStorage(total))
+        # Somewhere in the middle of it.
+        target = total - 350
+        network.until(lambda target=target: len(answered(peer)) >= target)  # type: ignore[misc]
+        network.break_connections()
+    network.until(lambda: len(answered(peer)) == total)
+    assert asked(server) == list(range(1, total + 1))
+    assert answered(peer) == list(range(1, total + 1))
+    assert Resumed in kinds(server.events)
+    assert Resumed in kinds(peer.events)
+    assert kinds(server.events).count(Opened) == 1
+    network.until(lambda: peer.connector.outbox_bytes() == 0)
+    network.until(lambda: server.listener.outbox_bytes(peer.connector.peer) == 0)
+
+
+def test_a_break_is_told_at_once_and_what_is_said_meanwhile_arrives_later(network: Network) -> None:
+    server, peer = met(network)
+    network.set_reachable(False)
+    network.break_connections()
+    network.until(lambda: Broken in kinds(server.events) and Broken in kinds(peer.events))
+    assert not peer.connector.connected
+    peer.connector.send(StatStorage(7))
+    server.listener.send(peer.connector.peer, reply(8))
+    network.set_reachable(True)
+    network.until(lambda: asked(server) == [7] and answered(peer) == [8])
+    assert kinds(peer.events) == [Welcomed, Broken, Resumed, Received]
+    assert kinds(server.events) == [Opened, Broken, Resumed, Received]
+
+
+def test_a_stream_in_one_direction_is_acknowledged_on_the_way(network: Network) -> None:
+    server = network.serve(outbox=OutboxLimits(messages=300))
+    peer = network.connect(outbox=OutboxLimits(messages=300))
+    network.until(lambda: peer.connector.connected)
+    sent = 0
+    while sent < 3000:
+        try:
+            peer.connector.send(StatStorage(sent))
+        except LimitError:
+            network.until(lambda: peer.connector.outbox_bytes() < 20_000)
+        else:
+            sent += 1
+    network.until(lambda: len(asked(server)) == 3000)
+    # The last ones too, though nothing is said in the other direction.
+    network.until(lambda: peer.connector.outbox_bytes() == 0)
+    assert asked(server) == list(range(3000))
+
+
+def test_many_peers_are_told_apart(network: Network) -> None:
+    server = network.serve()
+    peers = [network.connect() for _ in range(12)]
+    for number, peer in enumerate(peers):
+        peer.connector.send(StatStorage(number))
+    network.until(lambda: len(asked(server)) == 12)
+    by_peer = {
+        event.peer: event.message.request
+        for event in server.events
+        if isinstance(event, Received) and isinstance(event.message, StatStorage)
+    }
+    assert by_peer == {peer.connector.peer: number for number, peer in enumerate(peers)}
+    for peer_id, number in by_peer.items():
+        server.listener.send(peer_id, reply(number))
+    network.until(lambda: [answered(peer) for peer in peers] == [[number] for number in range(12)])
+
+
+# -- the end of sessions --------------------------------------------------------------------------------------------
+
+
+def test_a_goodbye_ends_the_session_behind_all_that_was_said(network: Network) -> None:
+    server, peer = met(network)
+    for number in range(60):
+        peer.connector.send(StatStorage(number))
+    peer.connector.close("done here")
+    peer.connector.close()
+    network.until(lambda: Closed in kinds(server.events))
+    assert server.events[-1] == Closed(peer.connector.peer, "done here")
+    assert asked(server) == list(range(60))
+    server.listener.send(peer.connector.peer, reply(1))
+    assert server.listener.counters.undeliverable == 1
+
+
+def test_a_restarted_server_opens_a_new_session_and_what_was_said_in_the_old_one_is_void(network: Network) -> None:
+    first, peer = met(network)
+    peer.connector.send(StatStorage(1))
+    network.until(lambda: asked(first) == [1])
+    first.listener.close()
+    first.listener.close()
+    network.until(lambda: Broken in kinds(peer.events))
+    peer.connector.send(StatStorage(2))
+    second = network.serve()
+    network.until(lambda: peer.connector.connected)
+    assert peer.connector.outbox_bytes() == 0
+    peer.connector.send(StatStorage(3))
+    network.until(lambda: asked(second) == [3])
+    second.listener.send(peer.connector.peer, reply(3))
+    network.until(lambda: answered(peer) == [3])
+    assert kinds(peer.events) == [Welcomed, Broken, Welcomed, Received]
+    opened = second.events[0]
+    assert isinstance(opened, Opened)
+    assert opened.hello.resume
+
+
+def test_a_closing_server_delivers_what_it_has_said(network: Network) -> None:
+    server, peer = met(network)
+    for number in range(60):
+        server.listener.send(peer.connector.peer, reply(number))
+    server.listener.close()
+    network.until(lambda: Broken in kinds(peer.events))
+    assert answered(peer) == list(range(60))
+
+
+def test_a_forgotten_peer_that_is_still_there_begins_anew(network: Network) -> None:
+    server, peer = met(network)
+    server.listener.forget(peer.connector.peer)
+    network.until(lambda: kinds(peer.events) == [Welcomed, Broken, Welcomed])
+    assert kinds(server.events) == [Opened, Opened]
+
+
+def test_a_forgotten_peer_that_was_away_begins_anew(network: Network) -> None:
+    server, peer = met(network)
+    network.set_reachable(False)
+    network.break_connections()
+    network.until(lambda: Broken in kinds(server.events) and Broken in kinds(peer.events))
+    peer.connector.send(StatStorage(1))
+    server.listener.forget(peer.connector.peer, Goodbye("the lease is over"))
+    network.set_reachable(True)
+    network.until(lambda: peer.connector.connected)
+    peer.connector.send(StatStorage(2))
+    network.until(lambda: asked(server) == [2])
+    assert kinds(peer.events) == [Welcomed, Broken, Welcomed]
+
+
+def test_a_farewell_with_a_refusal_stops_the_peer_for_good(network: Network) -> None:
+    server, peer = met(network)
+    refused = Refused(RefusalReason.EXPIRED, "you were away for too long")
+    server.listener.forget(peer.connector.peer, refused)
+    network.until(lambda: Turned in kinds(peer.events))
+    assert peer.events[-1] == Turned(refused)
+    with pytest.raises(RefusedError, match="too long"):
+        peer.connector.send(StatStorage(1))
+
+
+def test_a_component_may_close_its_end_from_within_a_turn(network: Network) -> None:
+    server = network.serve()
+    peer = network.connect()
+    peer.react = lambda events: peer.connector.close("seen enough")
+    network.until(lambda: Closed in kinds(server.events))
+    other = network.connect()
+    server.react = lambda events: server.listener.close()
+    network.until(lambda: Broken in kinds(other.events) or Opened in kinds(server.events[2:]))
+
+
+# -- limits and nonsense --------------------------------------------------------------------------------------------
+
+
+def test_messages_that_the_role_may_not_send_are_dropped_counted_and_in_the_end_cost_the_connection(
+    network: Network,
+) -> None:
+    server, peer = met(network, role=Role.CLIENT)
+    for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
+        peer.connector.send(ForgetOwner(bytes(8)))
+    peer.connector.send(StatStorage(1))
+    network.until(lambda: asked(server) == [1])
+    assert server.listener.malformed_of(peer.connector.peer) == MAX_MALFORMED_IN_A_ROW - 1
+    for _ in range(MAX_MALFORMED_IN_A_ROW):
+        peer.connector.send(ForgetOwner(bytes(8)))
+    peer.connector.send(StatStorage(2))
+    network.until(lambda: Turned in kinds(peer.events) and Closed in kinds(server.events))
+    turned = peer.events[-1]
+    assert isinstance(turned, Turned)
+    assert turned.refused.reason is RefusalReason.MALFORMED
+    assert "ForgetOwner" in turned.refused.text
+    assert asked(server) == [1]
+    assert server.listener.counters.malformed == 2 * MAX_MALFORMED_IN_A_ROW - 1
+
+
+def test_too_large_a_message_is_refused_before_it_is_sent(network: Network) -> None:
+    server, peer = met(network, kind="scheduler")
+    with pytest.raises(LimitError, match="MAX_CHUNK_BYTES"):
+        peer.connector.send(Cancel([]), [bytes(MAX_CHUNK_BYTES + 1)])
+    with pytest.raises(LimitError, match="MAX_CONTROL_BYTES"):
+        peer.connector.send(Cancel([bytes(16)] * 70_000))
+    with pytest.raises(ValueError, match="contiguous"):
+        peer.connector.send(Cancel([]), [memoryview(bytes(10))[::2]])
+    peer.connector.send(Cancel([bytes(16)]))
+    network.until(lambda: len(server.events) == 2)
+    assert isinstance(server.events[1], Received)
+    assert server.events[1].message == Cancel([bytes(16)])
+    assert server.listener.counters.malformed == 0
+
+
+def test_messages_outside_the_sequence_carry_no_attachments(network: Network) -> None:
+    server, peer = met(network)
+    with pytest.raises(ValueError, match="no attachments"):
+        peer.connector.send(Heartbeat(1.0), [b"x"])
+    with pytest.raises(ValueError, match="no attachments"):
+        server.listener.send(peer.connector.peer, HeartbeatEcho(1.0), [b"x"])
+
+
+def test_a_connector_with_a_full_outbox_says_so(network: Network) -> None:
+    peer = network.connect(outbox=OutboxLimits(messages=3))
+    for number in range(3):
+        peer.connector.send(StatStorage(number))
+    with pytest.raises(LimitError, match="3 messages"):
+        peer.connector.send(StatStorage(4))
+
+
+def test_a_peer_that_takes_nothing_is_given_up_when_its_outbox_is_full(network: Network) -> None:
+    server = network.serve(outbox=OutboxLimits(messages=10_000, size_bytes=100_000))
+    peer = network.connect()
+    network.until(lambda: peer.connector.connected)
+    network.set_reachable(False)
+    network.break_connections()
+    network.until(lambda: Broken in kinds(server.events) and Broken in kinds(peer.events))
+    for number in range(1000):
+        server.listener.send(peer.connector.peer, reply(number))
+    network.until(lambda: Closed in kinds(server.events))
+    closed = server.events[-1]
+    assert isinstance(closed, Closed)
+    assert "100000" in closed.text
+    assert server.listener.outbox_bytes(peer.connector.peer) == 0
+    network.set_reachable(True)
+    network.until(lambda: peer.connector.connected)
+    assert kinds(peer.events) == [Welcomed, Broken, Welcomed]
+
+
+def test_two_servers_cannot_have_one_address(network: Network) -> None:
+    network.serve()
+    with pytest.raises(UsageError, match="in use"):
+        network.serve()
+
+
+# -- signs of life --------------------------------------------------------------------------------------------------
+
+
+def quick(_peer: bytes, _hello: Hello) -> Welcome | Refused:
+    return Welcome(False, 1, lease_seconds=0.4, heartbeat_seconds=0.05)
+
+
+def test_a_connector_pings_for_its_component(network: Network) -> None:
+    server = network.serve(admit=quick)
+    peer = network.connect(Role.CLIENT)
+    network.until(lambda: len(messages_of(server.events, Received)) >= 3)
+    assert all(isinstance(e.message, Heartbeat) for e in server.events if isinstance(e, Received))
+    assert kinds(peer.events) == [Welcomed]
+
+
+def test_workers_ping_themselves_and_hear_the_echo(network: Network) -> None:
+    server = network.serve("scheduler", admit=welcome_all)
+    peer = network.connect(Role.WORKER)
+    network.until(lambda: peer.connector.connected)
+    beat = WorkerHeartbeat(12.5, 0.0, 0, 0, 0.0)
+    peer.connector.send(beat)
+    network.until(lambda: len(peer.events) == 2)
+    assert peer.events[1] == Received(peer.connector.peer, HeartbeatEcho(12.5))
+    assert server.events[1] == Received(peer.connector.peer, beat)
+
+
+def test_a_silent_connection_is_given_up_for_a_new_one(network: Network) -> None:
+    server = network.serve(admit=quick)
+    peer = network.connect(Role.CLIENT)
+    network.until(lambda: peer.connector.connected)
+    network.swallow()
+    peer.connector.send(StatStorage(1))
+    server.listener.send(peer.connector.peer, reply(2))
+    network.until(lambda: asked(server) == [1] and answered(peer) == [2])
+    assert kinds(peer.events) == [Welcomed, Broken, Resumed, Received]
+    # The server had no way to know: the new connection ends the old one.
+    seen = [kind for kind in kinds(server.events) if kind in {Opened, Broken, Resumed}]
+    assert seen == [Opened, Broken, Resumed]
+
+
+def test_a_peer_that_resumes_what_the_server_never_knew_begins_anew(network: Network) -> None:
+    server = network.serve()
+    peer = network.connect(hello=replace(own_hello(Role.CLIENT), resume=True))
+    network.until(lambda: peer.connector.connected)
+    assert kinds(server.events) == [Opened]
+    assert kinds(peer.events) == [Welcomed]
