@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 from scaler.config.worker import WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Buffer, ConnectorEvent, Received, Welcomed
+from scaler.object_storage.embedded import EmbeddedStorage
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, parts_of, to_payload
 from scaler.worker.agent.shell import Agent
@@ -44,26 +44,42 @@ class PlayedScheduler:
 
 
 class Rig:
-    def __init__(self, agent: Agent, scheduler: PlayedScheduler, nursery: Nursery) -> None:
+    def __init__(
+        self, agent: Agent, scheduler: PlayedScheduler, nursery: Nursery, storage: EmbeddedStorage | None
+    ) -> None:
         self.agent = agent
         self.scheduler = scheduler
         self.nursery = nursery
+        self._storage = storage
         self.ids = IdFactory(b"client--")
         self._defined: set[bytes] = set()
+
+    @property
+    def storage(self) -> EmbeddedStorage:
+        assert self._storage is not None
+        return self._storage
 
     def hear(self, *messages: Message) -> None:
         self.scheduler.on_turn([Received(b"schedulr", message) for message in messages])
 
     def submit(self, function: Callable[..., Any], *argument_lists: tuple[Any, ...], **spec: Any) -> list[bytes]:
         """Send a Run with one task per tuple of arguments; returns their ids."""
-        payload = to_payload(dump_function(function))
-        identifier = content_id(payload)
-        definitions = [] if identifier in self._defined else [(identifier, payload)]
+        return self.submit_payloads(
+            to_payload(dump_function(function)),
+            [to_payload(dump_arguments(each, {})[0]) for each in argument_lists],
+            [],
+            **spec,
+        )
+
+    def submit_payloads(
+        self, function: bytes, payloads: list[bytes], inputs: list[tuple[bytes, ...]], **spec: Any
+    ) -> list[bytes]:
+        """Send a Run of these payloads; returns the tasks' ids."""
+        identifier = content_id(function)
+        definitions = [] if identifier in self._defined else [(identifier, function)]
         self._defined.add(identifier)
-        ids = [self.ids.task() for _ in argument_lists]
-        payloads = [to_payload(dump_arguments(each, {})[0]) for each in argument_lists]
-        group = RunGroup(Spec(identifier, **spec), ids, [1] * len(ids), payloads)
-        self.hear(Run(definitions, [group]))
+        ids = [self.ids.task() for _ in payloads]
+        self.hear(Run(definitions, [RunGroup(Spec(identifier, **spec), ids, [1] * len(ids), payloads, inputs)]))
         return ids
 
     def recall(self, identifier: bytes, *, kill: bool) -> None:
@@ -111,7 +127,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def _running(nursery: Nursery, config: WorkerConfig, storage: str, lease: float) -> AsyncIterator[Rig]:
+async def _running(
+    nursery: Nursery, config: WorkerConfig, address: str, storage: EmbeddedStorage | None
+) -> AsyncIterator[Rig]:
     played: list[PlayedScheduler] = []
 
     def connect(on_turn: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
@@ -119,8 +137,8 @@ async def _running(nursery: Nursery, config: WorkerConfig, storage: str, lease: 
         return played[0]
 
     agent = Agent(config, nursery, connect)
-    rig = Rig(agent, played[0], nursery)
-    rig.scheduler.on_turn([Welcomed(Welcome(False, 1, lease, 2.0, storage))])
+    rig = Rig(agent, played[0], nursery, storage)
+    rig.scheduler.on_turn([Welcomed(Welcome(False, 1, 60.0, 2.0, address))])
     try:
         yield rig
     finally:
@@ -133,30 +151,28 @@ def play(
     story: Callable[[Rig], Any],
     *,
     storage: str = "",
-    lease: float = 60.0,
+    with_storage: bool = False,
     trim: int = 2**30,
     gc: float = 30.0,
     **config: Any,
 ) -> None:
-    """Run a story with a worker, and see that nothing of the worker is left."""
-    settings = ProcessorSettings(gc, trim, config.get("preload"))
-    nursery = start_nursery(settings)
+    """Run a story with a worker, and see that nothing of the worker is left. with_storage: with a real storage."""
+    nursery = start_nursery(ProcessorSettings(gc, trim, config.get("preload")))
+    embedded = EmbeddedStorage("tcp://127.0.0.1:0", 2**30) if with_storage else None
     made = WorkerConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="manager", unit_id="unit", **config)
 
     async def run() -> None:
-        async with _running(nursery, made, storage, lease) as rig:
+        async with _running(nursery, made, embedded.address if embedded else storage, embedded) as rig:
             await story(rig)
 
     try:
         asyncio.run(run())
     finally:
         nursery.close()
+        if embedded is not None:
+            embedded.close()
     assert not psutil.pid_exists(nursery.pid)
 
 
 def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def unpickled(payload: bytes) -> Any:
-    return pickle.loads(payload)
