@@ -7,6 +7,7 @@ waiting tasks taken back, and gets no more than it can start until it finishes s
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
 
 from scaler.scheduler.core.outbox import Outbox
@@ -18,6 +19,8 @@ WORTH_MOVING_SECONDS = 0.003
 MAX_IDLE_SERVED = 64
 MAX_LADEN_COMPARED = 64
 """How many idle and laden workers one step looks at: keeps a step short in a large cluster."""
+MAX_TASKS_COMPARED = 512
+"""How many tasks of a laden worker are looked at for an idle one."""
 LOOK_AGAIN_SECONDS = 0.005
 
 
@@ -47,40 +50,47 @@ class Balance:
 
     def _serve_idle(self, now: float) -> None:
         placement = self._placement
-        idle = [worker for pool in placement.pools for worker in islice(pool.idle, MAX_IDLE_SERVED)][:MAX_IDLE_SERVED]
-        if not idle:
+        pools = [pool for pool in placement.pools if pool.idle]
+        if not pools:
             return
         laden = list(islice(placement.laden, MAX_LADEN_COMPARED))
-        for worker in idle:
-            self._serve(worker, laden, now)
-        for worker in laden:
+        busiest = self._busiest(laden, now)
+        served = 0
+        for pool in pools:
+            # What no worker with these offers can run is asked about once for all of them.
+            candidates = deque(busiest)
+            for idle in islice(pool.idle, MAX_IDLE_SERVED - served):
+                served += 1
+                while candidates:
+                    worker = candidates.popleft()
+                    waiting = worker.busy - worker.slots
+                    wanted = max(1, waiting * idle.slots // (idle.slots + worker.slots))
+                    if self._recall_last(worker, wanted, idle):
+                        del busiest[worker]
+                        break
+        if len(placement.laden) > MAX_LADEN_COMPARED:
             # Those compared go to the back, so that the next step looks at others.
-            if worker in placement.laden and len(placement.laden) > MAX_LADEN_COMPARED:
-                del placement.laden[worker]
-                placement.laden[worker] = None
+            for worker in laden:
+                placement.laden.move_to_end(worker)
 
-    def _serve(self, idle: Worker, laden: list[Worker], now: float) -> None:
-        best: Worker | None = None
-        best_wait = 0.0
-        for worker in laden:
-            if worker.recalled or worker.busy <= worker.slots:
-                continue
-            wait = max(worker.load / worker.slots, now - worker.progressed_at)
-            if wait > best_wait:
-                best, best_wait = worker, wait
-        if best is None:
-            return
-        if best_wait < WORTH_MOVING_SECONDS:
+    def _busiest(self, laden: list[Worker], now: float) -> dict[Worker, None]:
+        """Return those from which it is worth to take tasks, the busiest first."""
+        candidates = [
+            (max(worker.load / worker.slots, now - worker.progressed_at), index, worker)
+            for index, worker in enumerate(laden)
+            if not worker.recalled
+        ]
+        worth = [row for row in candidates if row[0] >= WORTH_MOVING_SECONDS]
+        if len(worth) < len(candidates):
             self.look_again_at = now + LOOK_AGAIN_SECONDS
-            return
-        waiting = best.busy - best.slots
-        wanted = max(1, waiting * idle.slots // (idle.slots + best.slots)) if waiting > 1 else 1
-        self._recall_last(best, wanted, idle)
+        worth.sort(reverse=True)
+        return dict.fromkeys(worker for _, _, worker in worth)
 
-    def _recall_last(self, worker: Worker, wanted: int, idle: Worker | None) -> None:
-        """Recall tasks from the end of a worker's queue: those that would start last."""
+    def _recall_last(self, worker: Worker, wanted: int, idle: Worker | None) -> int:
+        """Recall tasks from the end of a worker's queue: those that would start last. Returns how many."""
         chosen: list[Task] = []
-        for task in reversed(worker.tasks.values()):
+        last = reversed(worker.tasks.values())
+        for task in last if idle is None else islice(last, MAX_TASKS_COMPARED):
             if len(chosen) >= wanted or worker.busy - len(chosen) <= worker.slots:
                 break
             if task.id in worker.blocked:
@@ -91,6 +101,7 @@ class Balance:
             task.state = Recalled(worker, cancel=False)
             worker.recalled += 1
             self._outbox.recall(worker, task, kill=False)
+        return len(chosen)
 
     def _relieve_stalled(self, now: float) -> None:
         for worker in list(self._placement.laden):

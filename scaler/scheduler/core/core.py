@@ -88,7 +88,7 @@ class SchedulerCore:
         self.objects = ObjectTable()
         self.ready = ReadyQueues()
         self.outbox = Outbox(self.objects, self.facts)
-        self.tasks = Tasks(self.clients, self.objects, self.ready, self.outbox, self.facts, settings.max_tasks_waiting)
+        self.tasks = Tasks(self.objects, self.ready, self.outbox, self.facts, settings.max_tasks_waiting)
         self.placement = Placement(self.ready, self.tasks, self.outbox, policy.allocation)
         self.balance = Balance(
             self.placement, self.outbox, settings.load_balance_seconds, settings.load_balance_trigger_times, now
@@ -159,12 +159,7 @@ class SchedulerCore:
             case WorkerDetails():
                 self._worker_joined(peer, hello, details, now)
             case ManagerDetails():
-                try:
-                    self.elastic.join(peer, details, self.workers.values(), now)
-                except UsageError as error:
-                    self._expel(peer, str(error))
-                    return
-                self.facts.add(PeerJoined("manager", peer, details.manager_id))
+                self._manager_joined(peer, details, now)
             case ClientDetails() | None:
                 name = details.name if details is not None else ""
                 self._retained.pop(peer, None)
@@ -187,9 +182,24 @@ class SchedulerCore:
         self.elastic.worker_joined(worker, now)
         self.facts.add(PeerJoined("worker", peer, worker.name))
 
+    def _manager_joined(self, peer: bytes, details: ManagerDetails, now: float) -> None:
+        if details.unit_slots < 1:
+            self._expel(peer, f"a worker manager whose units have {details.unit_slots} slots")
+            return
+        earlier = self.elastic.by_name(details.manager_id)
+        if earlier is not None:
+            # The shell admits a second one only while the first is out of contact: it was restarted.
+            self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
+        try:
+            self.elastic.join(peer, details, self.workers.values(), now)
+        except UsageError as error:
+            self._expel(peer, str(error))
+            return
+        self.facts.add(PeerJoined("manager", peer, details.manager_id))
+
     def _nested_joined(self, peer: bytes, via: bytes, now: float) -> None:
         worker = self.workers.get(via)
-        if worker is None or peer in self.clients:
+        if worker is None or self._record(peer) is not None:
             return
         worker.nested.add(peer)
         self.clients[peer] = Client(peer, f"in a task on {worker.name}", worker, now)

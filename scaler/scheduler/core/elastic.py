@@ -19,6 +19,8 @@ from scaler.scheduler.core.state import Client, ManagerRecord, Worker
 PLAN_SECONDS = 0.5
 """How often the policy is asked."""
 STARTUP_WEIGHT = 0.3
+MAX_DRAINED_NAMED = 1000
+"""Units that one Desired names; the others are named when these have gone."""
 
 
 class Elastic:
@@ -58,6 +60,7 @@ class Elastic:
 
     def status(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None:
         record.status = status
+        record.left_units.intersection_update(unit.unit_id for unit in status.units)
         record.heard_at = now
 
     def worker_joined(self, worker: Worker, now: float) -> None:
@@ -76,6 +79,7 @@ class Elastic:
         record = self.by_name(worker.details.manager_id)
         if record is not None and record.running_units.get(worker.details.unit_id) is worker:
             del record.running_units[worker.details.unit_id]
+            record.left_units.add(worker.details.unit_id)
 
     # -- the decision
 
@@ -143,7 +147,8 @@ class Elastic:
             idle = sorted((worker for worker in staying if not worker.tasks), key=lambda worker: worker.idle_since)
             for worker in idle[:surplus]:
                 self._drain(worker, reason)
-        drained = tuple(sorted(unit for unit, worker in record.running_units.items() if worker.draining))
+        leaving = (unit for unit, worker in record.running_units.items() if worker.draining and not worker.tasks)
+        drained = tuple(sorted(leaving)[:MAX_DRAINED_NAMED])
         busy = sum(not worker.draining for worker in record.running_units.values())
         told = (max(wanted, busy), drained)
         if told == record.told:
@@ -166,5 +171,7 @@ def _pending(record: ManagerRecord) -> list[UnitStatus]:
     return [
         unit
         for unit in record.status.units
-        if unit.state in (UnitState.PENDING, UnitState.RUNNING) and unit.unit_id not in record.running_units
+        if unit.state in (UnitState.PENDING, UnitState.RUNNING)
+        and unit.unit_id not in record.running_units
+        and unit.unit_id not in record.left_units
     ]

@@ -11,12 +11,16 @@ from scaler.scheduler.core.state import Assigned, Client, Delayed, Group, Ready,
 
 def check(core: SchedulerCore) -> None:
     """Raise AssertionError with what is wrong, when an invariant does not hold."""
-    everybody = [*core.clients.values(), *core.tasks.leaving.values()]
+    everybody = [*core.clients.values(), *_leaving(core)]
     _check_clients(core, everybody)
     _check_tasks(core, everybody)
     _check_workers(core)
     _check_dependencies(core)
     _check_objects(core)
+
+
+def _leaving(core: SchedulerCore) -> list[Client]:
+    return [client for clients in core.tasks.leaving.values() for client in clients]
 
 
 def _check_clients(core: SchedulerCore, everybody: list[Client]) -> None:
@@ -26,7 +30,7 @@ def _check_clients(core: SchedulerCore, everybody: list[Client]) -> None:
         assert client.batch is None, f"client {client.name} has an unsent batch after the step"
         numbers = [batch.number for batch in client.unseen]
         assert numbers == sorted(set(numbers)), f"client {client.name} has Finished numbers out of order"
-    for client in core.tasks.leaving.values():
+    for client in _leaving(core):
         assert client.gone, "a leaving client is gone"
         assert client.tasks, "a leaving client without tasks is forgotten"
         for task in client.tasks.values():
@@ -112,10 +116,8 @@ def _check_dependencies(core: SchedulerCore) -> None:
             for reference in task.references:
                 if not is_task(reference):
                     continue
-                owner = core.clients.get(owner_of(reference))
-                if owner is None:
-                    continue
-                if reference in owner.tasks:
+                assert owner_of(reference) == client.id, f"task {task.id.hex()} depends on another client's"
+                if reference in client.tasks:
                     missing += 1
                 else:
                     uses[reference] += 1
@@ -133,7 +135,7 @@ def _check_dependencies(core: SchedulerCore) -> None:
 
 def _check_objects(core: SchedulerCore) -> None:
     used: Counter[bytes] = Counter()
-    for client in [*core.clients.values(), *core.tasks.leaving.values()]:
+    for client in [*core.clients.values(), *_leaving(core)]:
         for spec in client.groups:
             used.update(identifier for identifier in (spec.function, spec.serializer) if identifier)
     for identifier, definition in core.objects.definitions.items():

@@ -102,8 +102,9 @@ class ObjectTable:
             self.forgotten.append(identifier)
 
     def forget(self, identifier: bytes) -> None:
-        """Nobody was ever told of this object (a late result): the storage need not keep it."""
-        self.forgotten.append(identifier)
+        """A late result stored this object: the storage need not keep it, unless somebody was told of it."""
+        if identifier not in self._stored:
+            self.forgotten.append(identifier)
 
     # -- clients
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from scaler.protocol.batches import split_ids
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     Finished,
+    ForgetObjects,
     Message,
     Recall,
     Run,
@@ -173,8 +175,8 @@ class Outbox:
                 worker = workers.get(worker_id)
                 if worker is not None:
                     worker.known.difference_update(ids)
-                    self._commands.append(Send(worker_id, Undefine(ids)))
+                    self._commands.extend(Send(worker_id, part) for part in split_ids(Undefine(ids)))
             objects.undefined.clear()
         if objects.forgotten:
-            self._commands.append(ForgetStored(objects.forgotten))
-            objects.forgotten = []
+            forgotten, objects.forgotten = objects.forgotten, []
+            self._commands.extend(ForgetStored(part.ids) for part in split_ids(ForgetObjects(forgotten)))

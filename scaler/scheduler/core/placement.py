@@ -11,7 +11,6 @@ from collections import OrderedDict
 
 from scaler.needs import Needs, Offers
 from scaler.policy.view import Allocation
-from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
 from scaler.scheduler.core.state import Task, Worker
@@ -180,14 +179,10 @@ class Placement:
             if count >= slots and group.spec.retries == 0:
                 self._put_back(queue, task)
                 break
-            if not alone and self._avoids(task, worker):
+            if self._avoids(task, worker, alone):
                 skipped.append(task)
                 continue
             inputs = self._tasks.inputs_of(task) if task.references else ()
-            if inputs is None:
-                self._put_back(queue, task)
-                self._tasks.end(task, Outcome.OBJECT_LOST, b"the client that owned an input is gone")
-                continue
             group.assigned += 1
             task.attempt += 1
             task.state = worker.assigned
@@ -205,7 +200,9 @@ class Placement:
         queue.add_first(task)
 
     @staticmethod
-    def _avoids(task: Task, worker: Worker) -> bool:
-        """Tell whether a task should go elsewhere: it failed on this worker, or an attempt of it is still here."""
+    def _avoids(task: Task, worker: Worker, alone: bool) -> bool:
+        """Tell whether a task goes elsewhere: it failed here and others could run it, or an attempt is still here."""
+        if task.id in worker.tasks:
+            return True
         troubles = task.troubles
-        return task.id in worker.tasks or (troubles is not None and troubles.last_worker is worker)
+        return troubles is not None and not alone and troubles.last_worker is worker

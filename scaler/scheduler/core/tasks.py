@@ -20,6 +20,7 @@ from scaler.protocol.messages import (
     Suspended,
     TaskGroup,
     is_stored,
+    stored_reference,
 )
 from scaler.scheduler.core.facts import Facts, TaskRetried, TasksSubmitted
 from scaler.scheduler.core.objects import ObjectTable
@@ -52,6 +53,8 @@ MAX_RETRY_DELAY_SECONDS = 1.0
 MAX_EVIDENCE = 8
 """Lines of evidence kept per task; the text of its end quotes them."""
 
+_NOT_KEPT = Kept(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
+_NOT_ITS_OWN = Kept(Outcome.OBJECT_LOST, b"it depends on what another client made, and only its own can be named")
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.TIMED_OUT, Outcome.OBJECT_LOST)
 
 
@@ -59,7 +62,6 @@ class Tasks:
     """All living tasks. `waiting_limit` is the most tasks that may be Waiting or Ready, -1 for no limit."""
 
     __slots__ = (
-        "_clients",
         "_delayed",
         "_facts",
         "_objects",
@@ -75,14 +77,12 @@ class Tasks:
 
     def __init__(
         self,
-        clients: dict[bytes, Client],
         objects: ObjectTable,
         ready: ReadyQueues,
         outbox: Outbox,
         facts: Facts,
         waiting_limit: int,
     ) -> None:
-        self._clients = clients
         self._objects = objects
         self._ready = ready
         self._outbox = outbox
@@ -93,8 +93,8 @@ class Tasks:
         self._sequence = 0
         self.waiting = 0
         """Tasks in state Waiting or Delayed."""
-        self.leaving: dict[bytes, Client] = {}
-        """Clients that are gone but whose last tasks have not come back yet."""
+        self.leaving: dict[bytes, list[Client]] = {}
+        """Clients that are gone but whose last tasks have not come back yet, by id: one may go several times."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
 
     # -- submission
@@ -129,12 +129,12 @@ class Tasks:
         entangled: list[tuple[Task, tuple[bytes, ...]]],
         nonsense: list[str],
     ) -> None:
-        room = self._room(client)
+        room = self._room(client, len(entangled))
         group = self._group(client, columns.spec, depth_of_parent)
         tasks = client.tasks
         ready: list[Task] = []
         references = columns.references
-        leaving = self.leaving.get(client.id)
+        leaving = self.leaving.get(client.id, ())
         for index, identifier in enumerate(columns.ids):
             if identifier in tasks or identifier in client.kept:
                 continue  # said again: one execution, one answer
@@ -146,8 +146,9 @@ class Tasks:
                 continue
             room -= 1
             task = Task(identifier, group, columns.payloads[index], references[index] if references else ())
-            if leaving is not None and identifier in leaving.tasks:
-                task.attempt = leaving.tasks[identifier].attempt
+            for earlier in leaving:
+                if identifier in earlier.tasks:
+                    task.attempt = max(task.attempt, earlier.tasks[identifier].attempt)
             tasks[identifier] = task
             group.live += 1
             if task.references:
@@ -160,10 +161,11 @@ class Tasks:
             self._facts.add(TasksSubmitted(client.id, columns.spec.name, columns.ids))
         self._settle(group)
 
-    def _room(self, client: Client) -> int:
+    def _room(self, client: Client, entangled: int) -> int:
+        """Return how many more tasks may come. entangled: those of this message that are not counted anywhere yet."""
         room = MAX_TASKS_PER_CLIENT - len(client.tasks)
         if self._waiting_limit >= 0:
-            room = min(room, self._waiting_limit - self.waiting - self._ready.count)
+            room = min(room, self._waiting_limit - self.waiting - self._ready.count - entangled)
         return room
 
     def _group(self, client: Client, spec: Spec, depth_of_parent: int) -> Group:
@@ -193,22 +195,24 @@ class Tasks:
         """Resolve what a new task references: it waits for tasks, uses objects, or fails at once."""
         missing = 0
         failed: Kept | None = None
+        client = task.group.client
         for reference in references:
+            if owner_of(reference) != client.id:
+                failed = failed or _NOT_ITS_OWN
+                continue
             if not is_task(reference):
                 self._objects.use(reference)
                 continue
-            owner = self._clients.get(owner_of(reference))
-            other = owner.tasks.get(reference) if owner is not None else None
+            other = client.tasks.get(reference)
             if other is not None:
                 if other.dependents is None:
                     other.dependents = []
                 other.dependents.append(task)
                 missing += 1
                 continue
-            kept = owner.kept.get(reference) if owner is not None else None
+            kept = client.kept.get(reference)
             if kept is None:
-                kept = Kept(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
-                failed = failed or kept
+                failed = failed or _NOT_KEPT
             else:
                 kept.uses += 1
                 if kept.outcome != Outcome.SUCCESS:
@@ -250,6 +254,8 @@ class Tasks:
                 self.drop_late(payload)
                 continue
             self._leave(worker, task)
+            if is_stored(payload) and payload[1:9] != identifier[:8]:
+                outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another client's id"
             duration_us = message.duration_us[index]
             if outcome <= Outcome.EXCEPTION_TO_RETRY:
                 healthy = True
@@ -456,7 +462,7 @@ class Tasks:
         if client.gone:
             self.drop_late(payload)
             if not client.tasks:
-                self.leaving.pop(client.id, None)
+                self._has_left(client)
         else:
             self._tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)
         if not group.live:
@@ -499,17 +505,17 @@ class Tasks:
 
     def _drop_references(self, task: Task) -> None:
         """A task ended: what it referenced is used once less. A dependency that is still alive loses nothing."""
+        client = task.group.client
         for reference in task.references:
+            if owner_of(reference) != client.id:
+                continue
             if not is_task(reference):
                 self._objects.unuse(reference)
                 continue
-            owner = self._clients.get(owner_of(reference))
-            if owner is None or reference in owner.tasks:
-                continue
-            kept = owner.kept.get(reference)
+            kept = client.kept.get(reference)
             if kept is not None:
                 kept.uses -= 1
-                self._drop_kept(owner, reference, kept)
+                self._drop_kept(client, reference, kept)
 
     def _drop_kept(self, client: Client, identifier: bytes, kept: Kept) -> None:
         if kept.uses or kept.unseen:
@@ -557,24 +563,27 @@ class Tasks:
         client.batch = None
         client.unseen.clear()
         client.kept.clear()
-        self.leaving[client.id] = client
+        self.leaving.setdefault(client.id, []).append(client)
         self.cancel(client, list(client.tasks))
         if not client.tasks:
-            self.leaving.pop(client.id, None)
+            self._has_left(client)
 
-    def inputs_of(self, task: Task) -> tuple[bytes, ...] | None:
-        """Return the payloads of a ready task's references, in their order; None when their client is gone."""
-        found: list[bytes] = []
-        for reference in task.references:
-            if is_task(reference):
-                owner = self._clients.get(owner_of(reference))
-                kept = owner.kept.get(reference) if owner is not None else None
-                if kept is None:
-                    return None
-                found.append(kept.payload)
-            else:
-                found.append(b"\x03" + reference + bytes(8))
-        return tuple(found)
+    def _has_left(self, client: Client) -> None:
+        """The last task of a client that is gone has come back."""
+        left = self.leaving.get(client.id)
+        if left is not None and client in left:
+            left.remove(client)
+            if not left:
+                del self.leaving[client.id]
+
+    @staticmethod
+    def inputs_of(task: Task) -> tuple[bytes, ...]:
+        """Return the payloads of a ready task's references, in their order."""
+        kept = task.group.client.kept
+        return tuple(
+            kept[reference].payload if is_task(reference) else stored_reference(reference, 0)
+            for reference in task.references
+        )
 
     def timings(self) -> Sequence[tuple[bytes, Timing]]:
         """Return what was measured per function id."""
