@@ -78,7 +78,7 @@ FAULTS: dict[str, Fault] = {
         "_drop_kept",
         "if kept.uses or kept.unseen:",
         "if kept.unseen:",
-        "nothing is lost|has .* uses|NoneType|misses|KeyError",
+        "^b['\"]|nothing is lost|has .* uses|misses",
     ),
     "a cancelled task that comes back from its worker runs again": (
         Tasks,

@@ -27,8 +27,8 @@ def test_every_task_has_one_right_outcome_in_a_rough_world(seed: int) -> None:
 
 
 def test_nothing_is_lost_or_repeated_when_nothing_goes_wrong() -> None:
-    report = World(seed=7, workers=20, clients=2, tasks=4000, chances=CALM, check_every=10, settle_seconds=0).run()
-    assert report.outcomes[Outcome.SUCCESS] == 4000
+    report = World(seed=7, workers=20, clients=2, tasks=2000, chances=CALM, check_every=10, settle_seconds=0).run()
+    assert report.outcomes[Outcome.SUCCESS] == 2000
     assert report.forgotten_objects > 0
 
 
@@ -41,8 +41,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_larger_cluster_holds_its_invariants(seed: int) -> None:
-    report = World(seed=seed, workers=300, clients=5, tasks=15_000, chances=Chances(), burst=500, check_every=200).run()
-    assert report.outcomes[Outcome.SUCCESS] > 10_000
+    report = World(seed=seed, workers=150, clients=5, tasks=5_000, chances=Chances(), burst=500, check_every=100).run()
+    assert report.outcomes[Outcome.SUCCESS] > 3_500
 
 
 @pytest.mark.long

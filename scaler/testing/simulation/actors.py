@@ -51,11 +51,14 @@ def value_of(task: bytes) -> bytes:
 
 
 class SimulatedWorker:
-    """An agent: runs `slots` tasks at once, the others wait in order."""
+    """An agent: runs `slots` tasks at once, the others wait in order. Some offer a gpu."""
 
-    def __init__(self, identifier: bytes, slots: int, world: Setting, random: Random, chances: Chances) -> None:
+    def __init__(
+        self, identifier: bytes, slots: int, gpu: bool, world: Setting, random: Random, chances: Chances
+    ) -> None:
         self.id = identifier
         self.slots = slots
+        self.gpu = gpu
         self.alive = True
         self.say: Callable[[Message], None] = lambda _: None
         self._world = world

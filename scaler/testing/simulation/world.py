@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import (
@@ -32,6 +33,8 @@ RECONNECT_SECONDS = 0.3
 STEP_SECONDS = 0.0005
 """The scheduler's loop turn: what arrives within it is one batch."""
 BURST_SECONDS = 0.02
+GPU_EVERY = 3
+"""One in so many workers offers a gpu, and whoever takes its place does too: no task waits for what never comes."""
 
 
 class _NoScaling:
@@ -61,6 +64,7 @@ class Report:
 
 
 Actor = SimulatedWorker | SimulatedClient
+_Kind = TypeVar("_Kind", SimulatedWorker, SimulatedClient)
 
 
 class World:
@@ -109,8 +113,8 @@ class World:
         self._worst = 0.0
         self._steps = 0
         self._breaks = self._worker_losses = self._client_losses = self._forgotten = 0
-        for _ in range(workers):
-            self._add_worker()
+        for number in range(workers):
+            self._add_worker(gpu=number % GPU_EVERY == 0)
         for number in range(clients):
             self._add_client(tasks // clients + (number < tasks % clients))
         for rate, misfortune in (
@@ -190,8 +194,8 @@ class World:
 
     # -- who is there
 
-    def _add_worker(self) -> None:
-        worker = SimulatedWorker(self._random.randbytes(8), self._slots, self, self._random, self._chances)
+    def _add_worker(self, gpu: bool) -> None:
+        worker = SimulatedWorker(self._random.randbytes(8), self._slots, gpu, self, self._random, self._chances)
         self._connect(worker)
 
     def _add_client(self, tasks: int) -> None:
@@ -261,7 +265,7 @@ class World:
 
         self.later(self.now + self._random.expovariate(rate), strike)
 
-    def _living(self, kind: type[Actor]) -> Sequence[Actor]:
+    def _living(self, kind: type[_Kind]) -> Sequence[_Kind]:
         return [
             actor
             for key, actor in self._actors.items()
@@ -269,9 +273,11 @@ class World:
         ]
 
     def _break_one(self) -> None:
-        actors = self._living(SimulatedWorker) or self._living(SimulatedClient)
+        actors: list[Actor] = []
         if self._random.random() < 0.3:
-            actors = self._living(SimulatedClient) or actors
+            actors.extend(self._living(SimulatedClient))
+        if not actors:
+            actors.extend(self._living(SimulatedWorker))
         if not actors:
             return
         actor = self._random.choice(actors)
@@ -297,7 +303,7 @@ class World:
         self._links[worker.id].drop()
         self._worker_losses += 1
         self._arrive(events.Broke(worker.id))
-        self.later(self.now + self._random.uniform(0.1, 2.0), self._add_worker)
+        self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_worker(worker.gpu))
 
     def _freeze_worker(self) -> None:
         """Silence without a break: nothing arrives on either side for longer than the lease."""
@@ -309,6 +315,7 @@ class World:
         link = self._links[worker.id]
         thaw = self.now + self._chances.freeze_seconds
         link.wire_clear_at = dict.fromkeys(link.wire_clear_at, thaw)
+        self.later(thaw, lambda: self._frozen.discard(worker.id))
 
     def _crash_client(self) -> None:
         """A client ends in the middle of its work: half of them say goodbye, the others are found out."""
@@ -360,7 +367,7 @@ class World:
 
 def _hello(actor: Actor) -> Hello:
     if isinstance(actor, SimulatedWorker):
-        capabilities: dict[str, float | None] = {"gpu": 2.0} if actor.id[0] % 3 == 0 else {}
+        capabilities: dict[str, float | None] = {"gpu": 2.0} if actor.gpu else {}
         details = WorkerDetails("simulated", actor.id.hex(), actor.slots, 1000, capabilities)
         return Hello(Role.WORKER, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, details)
     return Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, ClientDetails("simulated"))
