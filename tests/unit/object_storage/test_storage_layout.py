@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from scaler.object_storage import layout
@@ -30,9 +32,9 @@ def test_large_parts_are_not_copied_on_their_way_out_or_in() -> None:
 
 def test_a_part_is_cut_only_when_it_is_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MAX_CHUNK_BYTES", 3 * MIB)
-    parts = views(b"pickle", bytes(2 * MIB), bytes(2 * MIB), bytes(7 * MIB), b"end")
+    parts = views(b"pickle", bytes(2 * MIB), bytes(2 * MIB), os.urandom(10 * MIB), b"end")
     sizes = [[piece.nbytes for piece in message] for message in cut(parts)]
-    assert sizes == [[6, 2 * MIB], [2 * MIB], [3 * MIB], [3 * MIB], [MIB, 3]]
+    assert sizes == [[6, 2 * MIB], [2 * MIB], [3 * MIB], [3 * MIB], [3 * MIB], [MIB, 3]]
     joined = assemble([part.nbytes for part in parts], [piece for message in cut(parts) for piece in message])
     assert joined == parts
 
