@@ -11,14 +11,14 @@ came leaves in exactly one Done or Returned(started=False), unless the scheduler
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scaler.errors import ProtocolError
 from scaler.protocol.messages import Outcome, Recall, Run, Undefine, Welcome
-from scaler.worker.attempts import Attempt, KnownSpec, Library, Queue
+from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
-from scaler.worker.frames import Results, pack_definition, pack_forget, pack_spec, pack_storage, pack_task
+from scaler.worker.feeding import Feeding
+from scaler.worker.frames import Results, pack_forget
 from scaler.worker.hands import Hands
 from scaler.worker.outbox import Level, Outbox
 from scaler.worker.pool import MAX_SUSPENDED, SPARE_SECONDS, Doom, Pool, Processor, Standing
@@ -29,8 +29,6 @@ BUSY_TICK_SECONDS = 0.01
 IDLE_TICK_SECONDS = 0.5
 LATE_RESULT_SECONDS = 0.005
 """Results that wait in a page behind a task that has run for so long are fetched."""
-SHARE_AFTER_SECONDS = 0.01
-"""When a processor idles, what waits behind a task that has run for so long is given to it."""
 PAUSE_AFTER_SECONDS = 0.1
 PAUSE_SECONDS = 1.0
 """A suspended processor is paused for so long at a time: its own threads may have something to send."""
@@ -69,10 +67,10 @@ class AgentCore:
         self._draining = ""
         self._drain_deadline = float("inf")
         self._failed_starts = 0
-        self._storage_address = ""
         self._known_to_scheduler = False
         self.pool = Pool(settings.slots)
         self.outbox = Outbox()
+        self._feeding = Feeding(self.pool, self._queue, self._library, hands, self.outbox)
         self.ending: Ending | None = None
         self.wake_at = now
         """When `tick` is due."""
@@ -87,10 +85,7 @@ class AgentCore:
         self._known_to_scheduler = True
         self._contact.welcomed(welcome.lease_seconds, now)
         self._silence = Silence.NONE
-        if storage_address != self._storage_address:
-            self._storage_address = storage_address
-            for processor in self.pool:
-                self._hands.say(processor.number, pack_storage(storage_address))
+        self._feeding.use_storage(storage_address)
 
     def heard(self, now: float) -> None:
         """The scheduler is alive: anything came from it."""
@@ -110,7 +105,7 @@ class AgentCore:
         for group in message.groups:
             known, evicted = library.know(group.spec)
             if evicted is not None:
-                self._forget_specs([evicted], ())
+                self._feeding.forget([evicted], ())
             inputs = group.inputs or [()] * len(group.ids)
             for identifier, number, payload, values in zip(
                 group.ids, group.attempts, group.payloads, inputs, strict=True
@@ -125,7 +120,7 @@ class AgentCore:
             self.wake_at = min(self.wake_at, now + BUSY_TICK_SECONDS)
 
     def undefine(self, message: Undefine) -> None:
-        self._forget_specs(self._library.undefine(message.ids), message.ids)
+        self._feeding.forget(self._library.undefine(message.ids), message.ids)
 
     def recall(self, message: Recall, now: float) -> None:
         """Give attempts back; kill those that run when the message says so."""
@@ -142,7 +137,7 @@ class AgentCore:
                 unstarted.append(item)
         goes_on: list[Attempt] = []
         for number, items in fed.items():
-            self._take_back(self.pool.processors[number])
+            self._feeding.take_back(self.pool.processors[number])
             for item in items:
                 if not item.processor:
                     self._queue.remove(item)
@@ -159,7 +154,7 @@ class AgentCore:
         self._draining = self._draining or text or "drained"
         for processor in self.pool:
             if processor.fed:
-                self._take_back(processor)
+                self._feeding.take_back(processor)
         self.outbox.returned(list(self._queue.drain()), started=False)
 
     def stop(self, text: str, grace_seconds: float, now: float) -> None:
@@ -228,7 +223,7 @@ class AgentCore:
             return
         processor.stand(Standing.SUSPENDED, now)
         processor.yielding = False
-        self._take_back(processor)
+        self._feeding.take_back(processor)
         if processor.fed:
             self.outbox.suspended(processor.fed[0], True)
         self.wake_at = min(self.wake_at, now + PAUSE_AFTER_SECONDS)
@@ -271,7 +266,7 @@ class AgentCore:
         if processor is None:
             return
         self._collect(processor, now)
-        self._take_back(processor)
+        self._feeding.take_back(processor)
         glance = self._hands.glance(number)
         if not processor.ready and processor.doom is None:
             self._count_failed_start(how)
@@ -301,12 +296,12 @@ class AgentCore:
             if not self._queue.attempts:
                 self.ending = Ending(0, self._draining)
                 return
-        self._fill(now)
+        self._feeding.fill(now)
         if len(self._queue) and self._silence is Silence.NONE:
-            self._feed()
+            self._feeding.feed()
             self.wake_at = min(self.wake_at, now + BUSY_TICK_SECONDS)
-        if self._settings.slots > 1:
-            self._share(now)
+        if self._settings.slots > 1 and self._silence is Silence.NONE and self._feeding.share(now):
+            self.wake_at = min(self.wake_at, now + BUSY_TICK_SECONDS)
 
     def tick(self, now: float) -> None:
         """Do what time asks for; it is due at `wake_at`. Call `settle` after it."""
@@ -348,122 +343,6 @@ class AgentCore:
             assert all(item.processor == processor.number for item in processor.fed)
         assert len(self.pool.active()) <= self.pool.slots
 
-    # -- slots -----------------------------------------------------------------------------------------------------
-
-    def _fill(self, now: float) -> None:
-        """Hand out free slots: to those that wait for one, to spare processors, to new ones."""
-        pool = self.pool
-        active = len(pool.active())
-        if active == pool.slots and not any(each.standing is Standing.WAITING for each in pool.processors.values()):
-            return
-        waiting = pool.waiting()
-        for processor in pool.active():
-            if waiting and not processor.fed and processor.ready and active + len(waiting) > pool.slots:
-                processor.stand(Standing.SPARE, now)
-                active -= 1
-        while active < pool.slots:
-            if waiting:
-                processor = waiting.pop(0)
-                processor.stand(Standing.ACTIVE, now)
-                self._hands.grant(processor.number)
-                if processor.fed:
-                    self.outbox.suspended(processor.fed[0], False)
-            elif spares := pool.spares():
-                spares[-1].stand(Standing.ACTIVE, now)
-            elif pool.unsuspended() < pool.slots and (not pool.suspended() or len(self._queue)):
-                self._spawn(now)
-            else:
-                break
-            active += 1
-        for processor in pool.active():
-            processor.yielding = False
-        for processor in sorted(pool.active(), key=lambda each: len(each.fed))[: len(waiting)]:
-            processor.yielding = True
-            self._take_back(processor)
-
-    def _spawn(self, now: float) -> None:
-        processor = self.pool.add(now)
-        self._hands.spawn(processor.number)
-        if self._storage_address:
-            self._hands.say(processor.number, pack_storage(self._storage_address))
-
-    # -- feeding ---------------------------------------------------------------------------------------------------
-
-    def _feed(self) -> None:
-        hungry = [each for each in self.pool.active() if not each.yielding and each.has_room()]
-        queue = self._queue
-        while hungry and len(queue):
-            processor = hungry[0] if len(hungry) == 1 else min(hungry, key=lambda each: (each.work_us, len(each.fed)))
-            item = queue.take()
-            if item is None:
-                return
-            if not self._give(processor, item):
-                queue.put_back([item])
-                hungry.remove(processor)
-            elif not processor.has_room():
-                hungry.remove(processor)
-
-    def _give(self, processor: Processor, item: Attempt) -> bool:
-        """Feed an attempt to a processor. False: its socket is full."""
-        spec = item.spec
-        if spec.number not in processor.specs:
-            missing = [identifier for identifier in spec.definitions if identifier not in self._library.definitions]
-            if missing:
-                del self._queue.attempts[item.id]
-                self.outbox.ended(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
-                return True
-            if not self._introduce(processor, spec):
-                return False
-        if not self._hands.say(
-            processor.number, pack_task(spec.number, item.id, item.attempt, item.payload, item.inputs)
-        ):
-            return False
-        item.processor = processor.number
-        item.cost_us = spec.pace.mean_us
-        processor.work_us += item.cost_us
-        processor.fed.append(item)
-        return True
-
-    def _introduce(self, processor: Processor, spec: KnownSpec) -> bool:
-        for identifier in spec.definitions:
-            if identifier not in processor.definitions:
-                datagram = pack_definition(identifier, self._library.definitions[identifier])
-                if not self._hands.say(processor.number, datagram):
-                    return False
-                processor.definitions.add(identifier)
-        if not self._hands.say(processor.number, pack_spec(spec.frame)):
-            return False
-        processor.specs.add(spec.number)
-        return True
-
-    def _share(self, now: float) -> None:
-        """Take back what waits behind a long task when another processor has nothing to do."""
-        if len(self._queue) or self._silence is not Silence.NONE:
-            return
-        active = [each for each in self.pool.active() if not each.yielding]
-        idle = any(not each.fed and each.ready for each in active)
-        if not idle:
-            return
-        for processor in sorted(active, key=lambda each: each.work_us, reverse=True):
-            if len(processor.fed) < 2:
-                continue
-            glance = self._hands.glance(processor.number)
-            stuck = glance.begun > processor.resulted and now - glance.begun_at > SHARE_AFTER_SECONDS
-            if stuck or not processor.ready:
-                self._take_back(processor)
-                self._feed()
-                return
-            self.wake_at = min(self.wake_at, now + BUSY_TICK_SECONDS)
-
-    def _take_back(self, processor: Processor) -> None:
-        """Put what a processor has not read to the head of the queue."""
-        count = self._hands.take_back(processor.number)
-        items = [processor.fed.pop() for _ in range(count)]
-        for item in items:
-            processor.work_us -= item.cost_us
-        if processor.doom is None or processor.doom.outcome is not None:
-            self._queue.put_back(reversed(items))
-
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def _kill(self, processor: Processor, item: Attempt, doom: Doom, now: float) -> None:
@@ -490,7 +369,7 @@ class AgentCore:
         if processor.standing is Standing.ENDING:
             return
         self.outbox.note(Level.ERROR, f"processor {processor.number} is ended: {text}")
-        self._take_back(processor)
+        self._feeding.take_back(processor)
         processor.stand(Standing.ENDING, processor.since)
         processor.doom = Doom(Outcome.PROCESSOR_DIED, f"the processor that ran the task was ended: {text}")
         self._hands.kill(processor.number)
@@ -516,7 +395,7 @@ class AgentCore:
             item = processor.fed[0]
             limit = item.spec.limit_seconds
             if limit and elapsed >= limit and glance.finished == processor.resulted:
-                self._take_back(processor)
+                self._feeding.take_back(processor)
                 text = f"the task ran longer than its time limit of {limit:g} s and was ended"
                 self._kill(processor, item, Doom(Outcome.TIMED_OUT, text), now)
                 return
@@ -551,7 +430,7 @@ class AgentCore:
         if silence is not Silence.NONE:
             self.outbox.note(Level.WARNING, f"no word from the scheduler: {silence.name.lower().replace('_', ' ')}")
             for processor in self.pool:
-                self._take_back(processor)
+                self._feeding.take_back(processor)
         if silence is Silence.KILL_ONCE:
             text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
             for processor in self.pool:
@@ -575,7 +454,7 @@ class AgentCore:
             if processor.fed:
                 processor.standing = Standing.ENDING
                 processor.doom = Doom(None, "")
-                self._take_back(processor)
+                self._feeding.take_back(processor)
                 self._hands.kill(processor.number)
             elif processor.standing is not Standing.ENDING:
                 self._hands.say(processor.number, pack_forget(list(processor.definitions), list(processor.specs)))
@@ -585,18 +464,6 @@ class AgentCore:
             pass
         self._queue.attempts.clear()
         self._library.clear()
-
-    def _forget_specs(self, specs: Iterable[KnownSpec], definitions: Iterable[bytes]) -> None:
-        numbers = {spec.number for spec in specs}
-        identifiers = set(definitions)
-        for processor in self.pool:
-            forget_specs = numbers & processor.specs
-            forget_definitions = identifiers & processor.definitions
-            if (forget_specs or forget_definitions) and self._hands.say(
-                processor.number, pack_forget(list(forget_definitions), list(forget_specs))
-            ):
-                processor.specs -= forget_specs
-                processor.definitions -= forget_definitions
 
     def _count_failed_start(self, text: str) -> None:
         self._failed_starts += 1
