@@ -82,10 +82,7 @@ def is_by_value(data: Buffer) -> bool:
 def carried_by(function: object, by_value: bool) -> Carried | None:
     """Return what a function carries, or None when that can change without being replaced."""
     if not by_value:
-        if isinstance(function, BuiltinFunctionType):
-            owner = function.__self__
-            return [] if owner is None or isinstance(owner, ModuleType | type) else None
-        return [] if isinstance(function, FunctionType | type) else None
+        return [] if isinstance(function, FunctionType | type) or isinstance(_reduced(function), str) else None
     if not isinstance(function, FunctionType):
         return None
     carried: Carried = []
@@ -104,6 +101,14 @@ def carried_by(function: object, by_value: bool) -> Carried | None:
             else:
                 return None
     return carried
+
+
+def _reduced(function: object) -> object:
+    """Return what pickle would make of an object: a string for what it finds by name in a module."""
+    try:
+        return function.__reduce_ex__(5)
+    except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything; then it is no name)
+        return None
 
 
 def _mentions(function: FunctionType) -> Iterator[tuple[object, str, object]]:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from scaler.client.tasks import Held, Kind, Reference, Task, Upload
 from scaler.errors import UsageError
@@ -141,6 +141,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
         self.payload = payload
         self.references = references
         self.uploads = uploads
+        self.is_sent = False
         self._state = PENDING
         self._result = None
         self._exception: BaseException | None = None
@@ -151,15 +152,17 @@ class ScalerFuture(Future[Any], ByReference, Task):
 
     # -- what concurrent.futures reads and calls on futures that it did not make
 
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
-        return self._owner.condition
+    if not TYPE_CHECKING:  # to the type checker they are what Future says: attributes
 
-    @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]
-        if self._waiting is None:
-            self._waiting = _Waiters(self._owner)
-        return self._waiting
+        @property
+        def _condition(self) -> threading.Condition:
+            return self._owner.condition
+
+        @property
+        def _waiters(self) -> list[Any]:
+            if self._waiting is None:
+                self._waiting = _Waiters(self._owner)
+            return self._waiting
 
     # -- what users call
 
@@ -313,7 +316,8 @@ class ScalerFuture(Future[Any], ByReference, Task):
                 waiter.add_exception(self)
             else:
                 waiter.add_result(self)
-        self._waiting = None
+        # Those of concurrent.futures are taken out by who put them in.
+        self._waiting = [waiter for waiter in self._waiting or () if type(waiter) is not _Waiter] or None
 
     def run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""
@@ -334,7 +338,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
         with self._owner.condition:
             if self._state is not PENDING:
                 return
-            self._waiters.append(waiter)
+            self._waiters.append(cast("Any", waiter))
         with self._owner.waiting():
             ended = waiter.wait(timeout)
         if not ended and self._state is PENDING:

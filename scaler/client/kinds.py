@@ -26,6 +26,7 @@ from scaler.serialization import (
 
 DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
+MAX_RECENT_DEFINITIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class KindTable:
         self._serializer_definition: Definition | None = None
         self._functions = FunctionTable(self._define_function)
         self._plain_functions = FunctionTable(self._define_plain)
+        self._recent: dict[bytes, Definition] = {}
+        """Keeps what was used lately from being released, only to be defined again by the next task."""
 
     def kind(self, function: Callable[..., Any], options: Options, parent: bytes) -> Kind:
         """Return the kind of a task. Raises UsageError or SerializationError when the function cannot be sent."""
@@ -113,6 +116,7 @@ class KindTable:
         """Nothing that was sent may be used again."""
         self._functions.clear()
         self._plain_functions.clear()
+        self._recent.clear()
         self._serializer_definition = None
 
     def _make(self, known: KnownFunction, options: Options, parent: bytes) -> Kind:
@@ -162,4 +166,8 @@ class KindTable:
             if definition is None:
                 definition = Definition(identifier, payload, upload, session.releases)
                 session.definitions[identifier] = definition
+            self._recent.pop(identifier, None)
+            self._recent[identifier] = definition
+            if len(self._recent) > MAX_RECENT_DEFINITIONS:
+                del self._recent[next(iter(self._recent))]
         return definition

@@ -248,13 +248,19 @@ class ClientLoop:
         connector = self._connector
         if self._welcome is None or connector is None:
             return
+        session = self._session
+        with self.futures.condition:
+            messages = session.drain(MAX_OUTBOX_BYTES - connector.outbox_bytes())
+            orphans, session.orphans = session.orphans, []
         try:
-            for message in self._session.drain(MAX_OUTBOX_BYTES - connector.outbox_bytes()):
+            for message in messages:
                 connector.send(message)
         except ClientClosedError as error:
             self._lose(str(error))
             return
-        if self._session.unsent and not self._is_retrying:
+        if orphans:
+            self.futures.drop(orphans, CancelledError())
+        if session.unsent and not self._is_retrying:
             self._is_retrying = True
             self._loop.call_later(RETRY_SECONDS, self._retry)
 
@@ -273,7 +279,8 @@ class ClientLoop:
         self._turn()
         if self._welcome is None or self._connector is None:
             return
-        seen = self._session.say_seen()
+        with self.futures.condition:
+            seen = self._session.say_seen()
         if seen is not None:
             self._connector.send(seen)
         lease = self._welcome.lease_seconds

@@ -9,8 +9,7 @@ names futures that were unresolved when it was added. `resolved` is the number o
 resolved; whatever is added after that embeds their values. So once everything is sent that had been added when
 `resolved` was n, n may be said as seen. Tasks that wait for an upload were added too, and hold it back.
 
-Threads: all but `drain` and `say_seen` are called under the client's lock; those two by its loop only. Both ends of a
-deque are atomic, and `resolved` changes in the loop only, so `drain` takes no lock.
+Threads: everything is called under the client's lock; only `releases` is appended to from anywhere.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ MAX_IDS_PER_MESSAGE = 32 * 1024
 _ROW_BYTES = 64
 """Rough size of a task's own columns, added to its payload when batches are split and limits are counted."""
 
+_Gate = tuple[int, set[Upload]]
+"""Of a task that cannot be sent yet: `resolved` when it was added, and the uploads that it waits for."""
 StandIn = Callable[[Task, Serializer | None], Upload | None]
 
 
@@ -39,6 +40,7 @@ class Session:
     __slots__ = (
         "_cancels",
         "_checkpoint",
+        "_dropped",
         "_gated",
         "_said",
         "_seen",
@@ -50,6 +52,7 @@ class Session:
         "cancelling",
         "definitions",
         "objects",
+        "orphans",
         "pending",
         "releases",
         "resolved",
@@ -62,13 +65,17 @@ class Session:
         self.definitions: WeakValueDictionary[bytes, Definition] = WeakValueDictionary()
         self.objects: dict[bytes, Upload] = {}
         """Objects that the user sent, until `clear`."""
+        self.orphans: list[Task] = []
+        """Tasks that `drain` took off, because they need one that was cancelled before it was sent."""
         self.releases: deque[bytes] = deque()
         self.resolved = 0
         self.added_bytes = 0
         self._sent_bytes = 0
         self._unsent: deque[Task] = deque()
         self._sent = 0
-        self._gated: dict[Task, int] = {}
+        self._gated: dict[Task, _Gate] = {}
+        self._dropped: set[bytes] = set()
+        """Tasks that were cancelled before they were sent: those that name them cannot be sent either."""
         self._cancels: deque[bytes] = deque()
         self._unheld: list[bytes] = []
         self._checkpoint: tuple[int, int] | None = None
@@ -95,19 +102,22 @@ class Session:
         self.pending[task.task_id] = task
         kind = task.kind
         assert kind is not None, "a task that has ended is not added"
-        if (task.uploads or kind.uploads) and self._gate(task, kind):
+        if (task.uploads or kind.uploads or (self._gated and task.references)) and self._gate(task, kind):
             return
         self.added_bytes += len(task.payload) + _ROW_BYTES
         self._unsent.append(task)
 
     def _gate(self, task: Task, kind: Kind) -> bool:
-        missing = [upload for upload in (*task.uploads, *kind.uploads) if not upload.ready]
+        missing = {upload for upload in (*task.uploads, *kind.uploads) if not upload.ready}
         for upload in missing:
             if upload.error is not None:
                 del self.pending[task.task_id]
                 raise upload.error
+        for reference in task.references:  # it cannot be sent before what it names
+            if isinstance(reference, Task) and reference in self._gated:
+                missing |= self._gated[reference][1]
         if missing:
-            self._gated[task] = self.resolved
+            self._gated[task] = (self.resolved, missing)
             for upload in missing:
                 upload.waiting.append(task)
         return bool(missing)
@@ -116,10 +126,12 @@ class Session:
         """An upload is in the storage: send what waited for it alone."""
         upload.ready = True
         for task in upload.waiting:
-            kind = task.kind
-            if kind is not None and all(other.ready for other in (*task.uploads, *kind.uploads)):
-                self.added_bytes += len(task.payload) + _ROW_BYTES
-                self._unsent.append(task)
+            gate = self._gated.get(task)
+            if gate is not None:
+                gate[1].discard(upload)
+                if not gate[1]:
+                    self.added_bytes += len(task.payload) + _ROW_BYTES
+                    self._unsent.append(task)
         upload.waiting.clear()
 
     def drop_upload(self, upload: Upload, error: ScalerError) -> list[Task]:
@@ -139,9 +151,12 @@ class Session:
         """Take a task off. Returns False when it has ended before."""
         if self.pending.pop(task.task_id, None) is None:
             return False
-        if self._gated.pop(task, None) is None:
+        self._gated.pop(task, None)
+        if task.is_sent:
             self.cancelling.add(task.task_id)
             self._cancels.append(task.task_id)
+        else:
+            self._dropped.add(task.task_id)
         task.forget()
         return True
 
@@ -159,7 +174,7 @@ class Session:
         """Take off all tasks, as when the client gives up. cancel: say so to the scheduler, one by one."""
         tasks = list(self.pending.values())
         self.pending.clear()
-        sent = [task.task_id for task in tasks if task not in self._gated]
+        sent = [task.task_id for task in tasks if task.is_sent]
         self.cancelling.update(sent)
         if cancel:
             self._cancels.extend(sent)
@@ -203,7 +218,7 @@ class Session:
         return Seen(seen)
 
     def _sayable(self) -> int:
-        return min(self._seen, *self._gated.values()) if self._gated else self._seen
+        return min(self._seen, *(resolved for resolved, _ in self._gated.values())) if self._gated else self._seen
 
     def _drain_tasks(self, messages: list[Message], budget_bytes: int) -> None:
         unsent = self._unsent
@@ -218,8 +233,10 @@ class Session:
                 self._sent += 1
                 kind = task.kind
                 if kind is None:  # cancelled before it was sent
-                    self.cancelling.discard(task.task_id)
                     continue
+                if self._dropped and self._is_orphan(task):
+                    continue
+                task.is_sent = True
                 group = groups.get(kind)
                 if group is None:
                     group = groups[kind] = TaskGroup(kind.spec, [], [], [])
@@ -247,6 +264,20 @@ class Session:
             budget_bytes -= size
         if not unsent:
             self._sent_bytes = self.added_bytes
+            if not gated:
+                self._dropped.clear()
+
+    def _is_orphan(self, task: Task) -> bool:
+        """Take a task off if it names one that was never sent and never will be."""
+        dropped = self._dropped
+        if not any(isinstance(reference, Task) and reference.task_id in dropped for reference in task.references):
+            return False
+        self.pending.pop(task.task_id, None)
+        self._gated.pop(task, None)
+        dropped.add(task.task_id)
+        task.forget()
+        self.orphans.append(task)
+        return True
 
     def restart(self, stand_in: StandIn) -> None:
         """The scheduler has forgotten everything: arrange that all is said again, oldest first.
@@ -265,11 +296,12 @@ class Session:
         tasks = list(self._sendable())
         self.pending = {task.task_id: task for task in tasks}
         for task in tasks:
+            task.is_sent = False
             for reference in task.references:
                 if isinstance(reference, Task) and reference.reference_id not in self.pending:
                     self._replace(task, reference, stand_in)
             if task in self._gated:
-                self._gated[task] = 0
+                self._gated[task] = (0, self._gated[task][1])
             else:
                 self.add(task)
 

@@ -85,7 +85,7 @@ class Task:
     only running it again could tell a scheduler that has forgotten everything what its value is.
     """
 
-    __slots__ = ("kind", "payload", "references", "task_id", "uploads")
+    __slots__ = ("is_sent", "kind", "payload", "references", "task_id", "uploads")
 
     def __init__(
         self,
@@ -100,6 +100,7 @@ class Task:
         self.payload = payload
         self.references = references
         self.uploads = uploads
+        self.is_sent = False
 
     @property
     def reference_id(self) -> bytes:

@@ -228,6 +228,31 @@ def test_a_task_cancelled_before_it_was_sent_is_never_sent() -> None:
     assert not client.session.cancelling
 
 
+def test_what_names_a_task_that_was_cancelled_before_it_was_sent_is_taken_off_too() -> None:
+    client = Client()
+    f = client.kind()
+    task = client.task(f)
+    dependent = client.task(f, task)
+    last = client.task(f, dependent)
+    other = client.task(f)
+    client.session.cancel(task)
+    assert sent(client.submits()) == [other.task_id]
+    assert client.session.orphans == [dependent, last]
+    assert list(client.session.pending.values()) == [other]
+
+
+def test_a_task_is_not_sent_before_one_that_it_names_and_that_waits_for_an_upload() -> None:
+    client = Client()
+    f = client.kind()
+    upload = client.upload()
+    waiting = client.task(f, uploads=(upload,))
+    dependent = client.task(f, waiting)
+    other = client.task(f)
+    assert sent(client.submits()) == [other.task_id]
+    client.session.uploaded(upload)
+    assert sent(client.submits()) == [waiting.task_id, dependent.task_id]
+
+
 def test_a_cancel_follows_the_task_and_counts_until_the_scheduler_has_answered() -> None:
     client = Client()
     f = client.kind()
