@@ -9,6 +9,7 @@ import time
 from scaler import Client
 
 TASKS = 10_000
+BLOCK = 2_000
 
 
 def square(value: int) -> int:
@@ -19,8 +20,10 @@ def power(base: int, exponent: int) -> int:
     return base**exponent
 
 
-def count_primes(start: int, stop: int) -> int:
-    return sum(all(number % divisor for divisor in range(2, int(number**0.5) + 1)) for number in range(start, stop))
+def count_primes(start: int) -> int:
+    """Count the primes among the BLOCK numbers from start on."""
+    numbers = range(max(start, 2), start + BLOCK)
+    return sum(all(number % divisor for divisor in range(2, int(number**0.5) + 1)) for number in numbers)
 
 
 def add(left: int, right: int) -> int:
@@ -31,8 +34,7 @@ def main(address: str) -> None:
     with Client(address=address) as client:
         print("submit:  square(12) =", client.submit(square, 12).result())
 
-        blocks = [(start, start + 2_000) for start in range(2, 400_000, 2_000)]
-        counts = client.map(count_primes, *zip(*blocks, strict=True), progress=True)
+        counts = client.map(count_primes, range(0, 400_000, BLOCK), progress=True)
         print("map:     primes below 400,000 =", sum(counts))
 
         print("starmap: powers of two =", client.starmap(power, [(2, exponent) for exponent in range(10)]))

@@ -96,6 +96,8 @@ class SchedulerClusterCombo:
         """
         complaints = _Complaints()
         with contextlib.ExitStack() as after:
+            # At a given address there may be a server of somebody else: nothing connects there before ours has it.
+            together = address is None and object_storage_address is None
             if address is None:
                 ports = ReservedPorts(_PORTS_OF_A_SCHEDULER)
                 after.callback(ports.release)
@@ -103,7 +105,7 @@ class SchedulerClusterCombo:
             components, scheduler = _components(address, n_workers, object_storage_address, monitor_address, settings)
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
-            self._supervisor = Supervisor(components, together=True, complain=complaints)
+            self._supervisor = Supervisor(components, together=together, complain=complaints)
             # The thread that starts the processes lives as long as they do, whichever thread made the combo: a worker
             # may ask the system to end it together with the thread that it came from.
             thread = threading.Thread(target=self._supervisor.run, name="scaler-combo", daemon=True)
@@ -129,10 +131,9 @@ class SchedulerClusterCombo:
 
     def get_object_storage_address(self) -> str:
         """Return where the object storage listens."""
-        for name in (_OBJECT_STORAGE, _SCHEDULER):
-            if address := self._supervisor.address(name, "object_storage"):
-                return address
-        raise AssertionError("no component said where the object storage listens")
+        address = self._supervisor.address(_SCHEDULER, "object_storage")
+        assert address is not None, "a scheduler that is ready says where its object storage is"
+        return address
 
     @property
     def failure(self) -> str | None:

@@ -24,7 +24,6 @@ def demo() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "examples" / "run_demo.py")],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
@@ -32,7 +31,7 @@ def demo() -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.kill()
+        process.terminate()
         process.communicate(timeout=END_SECONDS)
 
 
@@ -50,17 +49,17 @@ def assert_nothing_is_left(processes: list[psutil.Process]) -> None:
             taker.bind(("127.0.0.1", port))
 
 
-def test_the_demo_shows_right_results_progress_and_speed() -> None:
+def test_the_demo_shows_right_results_progress_and_speed(capfd: pytest.CaptureFixture[str]) -> None:
     with demo() as process:
-        output, errors = process.communicate(timeout=50)
-        assert process.returncode == 0, errors
+        output, _ = process.communicate(timeout=50)
+        assert process.returncode == 0
     lines = {line.partition(":")[0]: line for line in output.splitlines()}
     assert lines["submit"].endswith("= 144")
     assert lines["map"].endswith("= 33860")
     assert lines["starmap"].endswith("[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]")
     assert lines["graph"].endswith("= 90")
     assert lines["speed"].endswith("tasks/s")
-    assert "100%" in errors, "the progress of the map is shown"
+    assert "100%" in capfd.readouterr().err, "the progress of the map is shown"
     assert_nothing_is_left([])
 
 
@@ -75,15 +74,19 @@ def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(number: int, line: str
     assert_nothing_is_left(processes)
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_the_work_loses_nothing() -> None:
+@pytest.mark.parametrize("which", ["agent", "nursery", "processor"])
+def test_a_process_of_a_worker_that_is_killed_in_the_middle_of_the_work_loses_nothing(which: str) -> None:
     with demo() as process:
         read_until(process, "submit:")
-        (agent,) = [
-            child
-            for child in psutil.Process(process.pid).children(recursive=True)
-            if child.cmdline()[-2:] == ["-m", "scaler.worker"] and child.children()
-        ]
-        agent.kill()
-        output, errors = process.communicate(timeout=50)
-        assert process.returncode == 0, errors
+        workers_processes(process.pid)[which].kill()
+        output, _ = process.communicate(timeout=50)
+        assert process.returncode == 0
     assert "primes below 400,000 = 33860" in output
+
+
+def workers_processes(pid: int) -> dict[str, psutil.Process]:
+    """Return the processes of the one worker that descends from this process: each is the parent of the next."""
+    family = psutil.Process(pid).children(recursive=True)
+    found = [child for child in family if child.cmdline()[-2:] == ["-m", "scaler.worker"]]
+    found.sort(key=lambda child: len(child.parents()))
+    return dict(zip(("agent", "nursery", "processor"), found, strict=True))

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, promised_output, run_python
+
+from tests.examples.blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, promised_output, run_python
 
 PAGES = ("README.md", "docs/guide.md")
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -124,8 +125,7 @@ def test_a_forked_child_ends_nothing() -> None:
 def test_a_component_that_cannot_start_is_an_error_with_its_own_words() -> None:
     with SchedulerClusterCombo(n_workers=1) as combo, pytest.raises(ComponentError) as caught:
         SchedulerClusterCombo(combo.get_address(), n_workers=1)
-    assert "scheduler" in str(caught.value)
-    assert combo.get_address() in str(caught.value)
+    assert re.search(r"scheduler .* ended before it was ready: exit code 2;.*is in use", str(caught.value), re.DOTALL)
 
 
 def test_a_component_that_is_killed_ends_the_others_and_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -147,7 +147,8 @@ def test_a_component_that_is_killed_is_named_and_ends_everything_with_a_failure(
         scheduler.kill()
         code, _, errors = launcher.end()
     assert code == 1
-    assert own_lines(errors)[0] == f"scheduler (pid {scheduler.pid}) ended unexpectedly: killed by signal 9 (SIGKILL)"
+    story = f"scheduler (pid {scheduler.pid}) ended unexpectedly: killed by signal 9 (SIGKILL); its last lines:"
+    assert own_lines(errors)[0] == story
     wait_until_gone(processes)
 
 
