@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.object_storage.core import StorageCore
@@ -77,3 +78,8 @@ def contents(sent: Sequence[Send]) -> list[tuple[bytes, int, bytes]]:
         for send in sent
         if isinstance(send.message, StorageReply) and send.attachments
     ]
+
+
+def messages(sent: Sequence[Send]) -> list[Any]:
+    """Return what is said, to look at its fields."""
+    return [send.message for send in sent]

@@ -6,6 +6,7 @@ from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Received
 from scaler.object_storage.core import MAX_GETS_PER_PEER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.objects import MAX_FORGOTTEN_IDS, MAX_UPLOADS_PER_PEER
+from scaler.object_storage.state import Send
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
@@ -17,7 +18,16 @@ from scaler.protocol.messages import (
     StatStorage,
     StorageStatus,
 )
-from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, contents, replies
+from tests.unit.object_storage.storage_story import (
+    CLIENT,
+    READER,
+    SCHEDULER,
+    WORKER,
+    Story,
+    contents,
+    messages,
+    replies,
+)
 
 MADE = IdFactory(CLIENT)
 OBJECT = MADE.object()
@@ -42,7 +52,7 @@ def status(story: Story) -> StorageStatus:
 def test_what_was_put_is_got_with_its_layout(story: Story) -> None:
     assert replies(story.puts(CLIENT, OBJECT, b"pickle", b"", b"buffer", request=7)) == [(CLIENT, 7, "ok")]
     (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0))
-    assert answer.message.parts == [6, 0, 6]
+    assert messages([answer])[0].parts == [6, 0, 6]
     assert contents([answer]) == [(READER, 3, b"picklebuffer")]
 
 
@@ -178,14 +188,14 @@ def test_unfinished_uploads_count_whole_so_that_they_never_starve_each_other(sto
 def test_an_object_that_never_fits_is_too_large(story: Story) -> None:
     sent = story.puts(CLIENT, OBJECT, bytes(1001))
     assert replies(sent) == [(CLIENT, 1, "too_large")]
-    assert "memory_limit_bytes = 1000" in sent[0].message.text
+    assert "memory_limit_bytes = 1000" in messages(sent)[0].text
 
 
 def test_an_object_above_the_operator_s_limit_is_too_large() -> None:
     story = Story(limit_bytes=-1, max_object_bytes=10)
     sent = story.puts(CLIENT, OBJECT, bytes(11))
     assert replies(sent) == [(CLIENT, 1, "too_large")]
-    assert "max_object_bytes = 10" in sent[0].message.text
+    assert "max_object_bytes = 10" in messages(sent)[0].text
     assert replies(story.puts(CLIENT, OBJECT, bytes(10))) == [(CLIENT, 1, "ok")]
 
 
@@ -200,7 +210,9 @@ def test_one_peer_cannot_begin_uploads_without_end() -> None:
 def test_one_peer_cannot_wait_for_objects_without_end(story: Story) -> None:
     gets = [Received(READER, GetObject(n, OBJECT, 9.0)) for n in range(MAX_GETS_PER_PEER)]
     assert story.core.step(gets, story.now) == []
-    assert replies(story.core.step([Received(READER, GetObject(0, OBJECT, 9.0))], story.now)) == [(READER, 0, "full")]
+    (refusal,) = story.core.step([Received(READER, GetObject(0, OBJECT, 9.0))], story.now)
+    assert isinstance(refusal, Send)
+    assert replies([refusal]) == [(READER, 0, "full")]
 
 
 # -- link and forget ---------------------------------------------------------------------------------------------------
@@ -331,9 +343,9 @@ def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
     for offset, content in ((0, piece), (MAX_CHUNK_BYTES, piece), (2 * MAX_CHUNK_BYTES, b"12345")):
         story.says(CLIENT, PutObject(1, OBJECT, parts, offset), [content])
     sent = story.says(READER, GetObject(1, OBJECT, 0.0))
-    assert [send.message.offset for send in sent] == [0, MAX_CHUNK_BYTES]
-    assert [send.message.parts for send in sent] == [parts, []]
-    assert [send.message.offset for send in story.step()] == [2 * MAX_CHUNK_BYTES]
+    assert [message.offset for message in messages(sent)] == [0, MAX_CHUNK_BYTES]
+    assert [message.parts for message in messages(sent)] == [parts, []]
+    assert [message.offset for message in messages(story.step())] == [2 * MAX_CHUNK_BYTES]
 
 
 # -- peers that go -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,7 @@ def test_too_few_bytes_are_an_error_and_no_short_part() -> None:
 
 
 def test_typed_and_many_dimensional_buffers_are_seen_as_bytes() -> None:
-    numbers = memoryview(bytes(24)).cast("d").cast("B").cast("d", [1, 3])
+    numbers: Any = memoryview(bytes(24)).cast("d").cast("B").cast("d", [1, 3])
+    nothing: Any = memoryview(bytes(0)).cast("d")
     assert as_bytes_view(numbers).nbytes == len(as_bytes_view(numbers)) == 24
-    assert len(as_bytes_view(memoryview(bytes(0)).cast("d"))) == 0
+    assert len(as_bytes_view(nothing)) == 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, UnreachableError
@@ -13,7 +15,6 @@ from scaler.protocol.messages import (
     GetObject,
     Heartbeat,
     LinkObject,
-    Message,
     PutObject,
     RefusalReason,
     Refused,
@@ -39,7 +40,7 @@ def content(request: int, *pieces: bytes, parts: list[int], offset: int = 0) -> 
     return Received(SERVER, message, [memoryview(piece) for piece in pieces])
 
 
-def said(commands: list[Command]) -> list[Message]:
+def said(commands: list[Command]) -> list[Any]:
     return [command.message for command in commands if isinstance(command, Say)]
 
 
