@@ -74,9 +74,10 @@ class Cluster:
 
     # -- peers
 
-    def client(self, name: str = "client") -> str:
-        self._factories[name] = IdFactory(self.peer(name))
-        self.step(events.Joined(self.peer(name), self._hello(Role.CLIENT, ClientDetails(name))))
+    def client(self, name: str = "client", title: str | None = None) -> str:
+        """A client joins, or comes back with a new session; title is what people see, its name unless given."""
+        self._factories.setdefault(name, IdFactory(self.peer(name)))
+        self.step(events.Joined(self.peer(name), self._hello(Role.CLIENT, ClientDetails(title or name))))
         return name
 
     def worker(
@@ -91,8 +92,17 @@ class Cluster:
         self.step(events.Joined(self.peer(name), self._hello(Role.WORKER, details)))
         return name
 
-    def manager(self, name: str, max_concurrency: int = 8) -> str:
-        details = ManagerDetails(name, "test", max_concurrency, 1, {})
+    def manager(
+        self,
+        name: str,
+        max_concurrency: int = 8,
+        *,
+        manager_id: str | None = None,
+        unit_slots: int = 1,
+        capabilities: dict[str, float | None] | None = None,
+        fixed: bool = False,
+    ) -> str:
+        details = ManagerDetails(manager_id or name, "test", max_concurrency, unit_slots, capabilities or {}, fixed)
         self.step(events.Joined(self.peer(name), self._hello(Role.MANAGER, details)))
         return name
 

@@ -194,3 +194,26 @@ def test_a_draining_worker_is_told_once_and_gets_nothing_more() -> None:
         (task,) = cluster.submit(client, retries=0)
         cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
     assert sum(isinstance(message, Drain) for _, message in cluster.said) == 1
+
+
+def test_balancing_looks_past_a_busier_worker_whose_tasks_the_idle_one_cannot_run() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    gpu = cluster.worker("gpu", {"gpu": 1.0})
+    cluster.submit(client, 2, needs=(("gpu", 1.0),))
+    cluster.wait(0.5, alive=[gpu])
+    plain = cluster.worker("plain", {"cpu": None})
+    _, behind = cluster.submit(client, 2, needs=(("cpu", 0.0),))
+    idle = cluster.worker("idle", {"cpu": None})
+    cluster.wait(0.25, alive=[gpu, plain, idle])
+    assert cluster.recalls(plain, kill=False) == [behind]
+    assert cluster.recalls(gpu, kill=False) == []
+
+
+def test_a_client_cannot_come_in_under_the_id_of_a_worker() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.step(events.NestedJoined(cluster.peer(worker), cluster.peer(worker)))
+    cluster.finish(worker, task)
+    assert cluster.outcome(client, task) is Outcome.SUCCESS

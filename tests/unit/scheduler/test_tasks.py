@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import result_id
+from scaler.protocol.codec import encode
 from scaler.protocol.messages import (
+    MAX_CONTROL_BYTES,
     Clear,
     Done,
+    ForgetObjects,
     Hold,
     Outcome,
     Release,
@@ -18,7 +21,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.commands import ForgetOwned, ForgetStored
-from tests.unit.scheduler.driver import VALUE, Cluster
+from tests.unit.scheduler.driver import FUNCTION, VALUE, Cluster
 
 
 @pytest.fixture
@@ -351,3 +354,84 @@ def test_one_client_cannot_release_what_another_holds(cluster: Cluster) -> None:
     cluster.say(mine, Hold([held]))
     cluster.say(other, Release([held]))
     assert forgotten(cluster) == []
+
+
+def test_a_client_that_goes_twice_while_its_tasks_still_run_leaves_nothing_behind(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w", slots=2)
+    cluster.submit(client)
+    cluster.leave(client)
+    cluster.client(client)
+    cluster.submit(client)
+    cluster.leave(client)
+    cluster.finish(worker, *cluster.on(worker), outcome=Outcome.CANCELLED, payload=b"")
+    assert cluster.core.tasks.leaving == {}
+    assert cluster.core.objects.definitions == {}
+
+
+def test_a_task_is_never_sent_to_a_worker_that_still_has_an_earlier_attempt(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w", slots=2)
+    (task,) = cluster.submit(client)
+    cluster.leave(client)
+    cluster.client(client)
+    cluster.submit(client, ids=[task])
+    assert len(cluster.runs(worker)) == 1
+    cluster.finish(worker, task, outcome=Outcome.CANCELLED, payload=b"")
+    assert [attempt for _, attempt, _ in cluster.runs(worker)] == [1, 2]
+    cluster.finish(worker, task)
+    assert cluster.outcome(client, task) is Outcome.SUCCESS
+
+
+def test_only_its_own_tasks_and_objects_can_be_named_by_a_client(cluster: Cluster) -> None:
+    mine, other = cluster.client("mine"), cluster.client("other")
+    (theirs,) = cluster.submit(other)
+    stored = cluster.object_id(other)
+    tasks = [cluster.submit(mine, references=[(reference,)])[0] for reference in (theirs, stored)]
+    for task in tasks:
+        outcome, text = cluster.outcomes(mine)[task]
+        assert outcome is Outcome.OBJECT_LOST
+        assert b"another client" in text
+    assert cluster.core.objects.stored == {}
+
+
+def test_a_result_that_a_worker_stored_under_another_clients_id_is_no_result(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    other = cluster.client("other")
+    held = cluster.object_id(other)
+    cluster.say(other, Hold([held]))
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task, payload=stored_reference(held, 1))
+    assert cluster.outcome(client, task) is Outcome.OBJECT_LOST
+    assert forgotten(cluster) == []
+
+
+def test_a_result_that_is_said_twice_does_not_cost_the_client_its_object(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    stored = result_id(task, 1)
+    for _ in range(2):
+        cluster.finish(worker, task, payload=stored_reference(stored, 10**6), attempt=1)
+    assert forgotten(cluster) == []
+
+
+def test_tasks_that_wait_for_others_of_the_same_message_count_towards_the_limit() -> None:
+    cluster = Cluster(max_tasks_waiting=3)
+    client = cluster.client()
+    first, *rest = (cluster.task_id(client) for _ in range(5))
+    spec = Spec(FUNCTION)
+    groups = [
+        TaskGroup(spec, [first], [b"\x80"]),
+        TaskGroup(spec, rest[:2], [b"\x80"] * 2, [(first,)] * 2),
+        TaskGroup(spec, rest[2:], [b"\x80"] * 2, [(first,)] * 2),
+    ]
+    cluster.say(client, Submit([(FUNCTION, b"\x80")], groups))
+    assert [cluster.outcome(client, task) for task in rest] == [None, None, Outcome.REJECTED, Outcome.REJECTED]
+
+
+def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cluster) -> None:
+    client = cluster.client()
+    held = [cluster.object_id(client) for _ in range(100_000)]
+    cluster.say(client, Hold(held))
+    commands = cluster.say(client, Clear())
+    parts = [command.ids for command in commands if isinstance(command, ForgetStored)]
+    assert [task for part in parts for task in part] == held
+    assert all(len(encode(ForgetObjects(part))) < MAX_CONTROL_BYTES for part in parts)
