@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -57,9 +58,10 @@ def beside(address: str, ports: int, suffix: str) -> str:
 def check_not_in_use(address: str) -> None:
     """Raise UsageError when another process listens on this ipc path; ZeroMQ would take it away in silence.
 
-    A socket file that a dead process left behind is no hindrance, and any other kind of file is one.
+    The same is raised for a malformed address, and for a file of that name that is no socket. A socket file that a dead
+    process left behind is no hindrance.
     """
-    if not address.startswith("ipc://"):
+    if split_tcp(address) is not None:
         return
     path = Path(address.removeprefix("ipc://"))
     try:
@@ -74,6 +76,20 @@ def check_not_in_use(address: str) -> None:
     # A full queue of connections (EAGAIN) proves a listener as much as an accepted one does.
     if failed in {0, errno.EAGAIN, errno.EINPROGRESS}:
         raise UsageError(in_use(address))
+
+
+class SocketFile:
+    """The file of an ipc address that this process listens on. ZeroMQ makes it, and leaves it behind."""
+
+    def __init__(self, address: str) -> None:
+        self._path = Path(address.removeprefix("ipc://"))
+        self._inode = self._path.stat().st_ino
+
+    def remove(self) -> None:
+        """Remove the file, unless another process has put its own in the place."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
 
 
 def in_use(address: str) -> str:

@@ -43,8 +43,14 @@ class Parts(NamedTuple):
     problem: str
 
     def file_descriptor(self) -> int:
-        """Return the descriptor of the connection that brought this, which may be closed by now."""
-        return int(self.frame.get(zmq.SRCFD))
+        """Return the descriptor of the connection that brought this, which may be closed by now.
+
+        -1 when ZeroMQ does not say, as for peers that speak an older version of its protocol than any of ours.
+        """
+        try:
+            return int(self.frame.get(zmq.SRCFD))
+        except zmq.ZMQError:
+            return -1
 
 
 def receive_parts(socket: Socket, routed: bool) -> Parts | None:

@@ -11,7 +11,7 @@ import zmq
 
 from scaler.errors import UsageError
 from scaler.net import context
-from scaler.net.address import cannot_bind, check_not_in_use, is_ipv6
+from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_ipv6
 from scaler.net.connection import Admit, Buffer, ListenerEvent, OutboxLimits
 from scaler.net.envelopes import HANDSHAKE_SECONDS, LINGER_SECONDS, SILENCE_SECONDS, Counters, Taken
 from scaler.net.frames import (
@@ -66,12 +66,12 @@ class ZmqListener:
         self._breaking: dict[bytes, int] = {}
         self._closed = False
         self._in_turn = False
+        self._files: list[SocketFile] = []
         self._monitor = Monitor(self._socket)
         try:
             self._addresses = tuple(self._bind(address) for address in addresses)
         except UsageError:
-            self._monitor.close_both(0)
-            context.release(self._context)
+            self._close_socket(0)
             raise
         self._turns = Turns(self._loop, self._turn)
         self._turns.watch(int(self._socket.getsockopt(zmq.FD)), self._monitor.file_descriptor)
@@ -98,6 +98,8 @@ class ZmqListener:
         except zmq.ZMQError as error:
             raise UsageError(cannot_bind(address, error.errno or 0)) from error
         endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+        if address.startswith("ipc://"):
+            self._files.append(SocketFile(address))
         assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
         return endpoint.rstrip(b"\0").decode()
 
@@ -153,8 +155,13 @@ class ZmqListener:
             time.sleep(BLOCKED_RETRY_SECONDS / 4)
         self._core.end_all(now)
         self._core.flush(self._transmit, now)
+        self._close_socket(LINGER_SECONDS)
+
+    def _close_socket(self, linger_seconds: float) -> None:
         # Not unbound before: that would end the connections at once, with what is queued for them.
-        self._monitor.close_both(LINGER_SECONDS)
+        for file in self._files:
+            file.remove()
+        self._monitor.close_both(linger_seconds)
         context.release(self._context)
 
     # -- the turn ------------------------------------------------------------------------------------------------

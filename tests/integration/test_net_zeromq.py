@@ -1,0 +1,490 @@
+"""What only real sockets can show: strangers on the port, processes that die, addresses, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+
+from scaler.errors import RefusedError, UnreachableError, UsageError
+from scaler.ids import new_peer_id
+from scaler.net import zmq_listener
+from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, Received
+from scaler.net.envelopes import MAX_MALFORMED_IN_A_ROW
+from scaler.net.versions import own_hello
+from scaler.net.zeromq import ZmqConnector, ZmqListener
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import (
+    MAX_CHUNK_BYTES,
+    PROTOCOL_VERSION,
+    Hello,
+    RefusalReason,
+    Refused,
+    Role,
+    StatStorage,
+    StorageReply,
+    StorageResult,
+    Welcome,
+)
+from scaler.protocol.session import Header
+
+SESSION_ID = bytes(range(16))
+_made: list[Callable[[], None]] = []
+"""How to close what the running test has made, the last one first; closing twice is fine."""
+
+
+class Servant:
+    """A storage server that answers, and remembers what it was told."""
+
+    def __init__(self, *addresses: str, refuse: Refused | None = None) -> None:
+        self.events: list[ListenerEvent] = []
+        self.refuse = refuse
+        self.listener = ZmqListener(addresses, server_kind="object_storage", admit=self._admit, on_turn=self._on_turn)
+        _made.append(self.listener.close)
+
+    @property
+    def address(self) -> str:
+        return self.listener.addresses[0]
+
+    def saw(self, kind: type[ListenerEvent]) -> bool:
+        return any(isinstance(event, kind) for event in self.events)
+
+    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+        return self.refuse or Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+    def _on_turn(self, events: list[ListenerEvent]) -> None:
+        self.events.extend(events)
+        for event in events:
+            if isinstance(event, Received) and isinstance(event.message, StatStorage):
+                self.listener.send(event.peer, StorageReply(event.message.request, StorageResult.OK))
+
+
+class Asker:
+    """A client that can ask the server, to see that it still answers."""
+
+    def __init__(self, address: str) -> None:
+        self.events: list[ConnectorEvent] = []
+        self.connector = ZmqConnector(
+            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_turn=self.events.extend
+        )
+        _made.append(self.connector.close)
+
+    async def ask(self, number: int) -> None:
+        self.connector.send(StatStorage(number))
+        await until(
+            lambda: any(
+                isinstance(event, Received) and event.message == StorageReply(number, StorageResult.OK)
+                for event in self.events
+            )
+        )
+
+
+async def until(condition: Callable[[], bool], seconds: float = 4.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 (what other threads and processes do announces nothing here)
+            await asyncio.sleep(0.001)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        try:
+            await test()
+        finally:
+            while _made:
+                _made.pop()()
+
+    asyncio.run(whole())
+
+
+class Stranger:
+    """A bare ZeroMQ socket that says what it likes."""
+
+    def __init__(self, address: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.reconnect_ivl = 3_600_000
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.connect(address)
+        _made.append(lambda: self._context.destroy(linger=0))
+
+    def say(self, *frames: bytes) -> None:
+        self._socket.send_multipart(frames)
+
+    async def refused(self) -> Refused:
+        """The next message that comes, which is a refusal."""
+        await until(lambda: bool(self._socket.poll(0)))
+        message = decode(self._socket.recv_multipart()[1])
+        assert isinstance(message, Refused)
+        return message
+
+    def was_cut(self) -> bool:
+        return bool(self._monitor.poll(0))
+
+
+def header(version: int = PROTOCOL_VERSION, sequence: int = 0, session: bytes = SESSION_ID) -> bytes:
+    return Header(version, 0, session, sequence, 0).pack()
+
+
+# -- strangers --------------------------------------------------------------------------------------------------------
+
+
+def test_http_and_random_bytes_on_the_port_disturb_nobody() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        client = Asker(server.address)
+        await client.ask(1)
+        port = int(server.address.rpartition(":")[2])
+        strangers = []
+        for noise in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", os.urandom(10_000), b"\xff" + bytes(200), b""):
+            stranger = socket.create_connection(("127.0.0.1", port))
+            strangers.append(stranger)
+            stranger.sendall(noise)
+        await client.ask(2)
+        for stranger in strangers:
+            stranger.close()
+        await client.ask(3)
+        assert sum(isinstance(event, Opened) for event in server.events) == 1
+        assert not server.saw(Closed)
+
+    run(test)
+
+
+def test_garbage_in_good_frames_is_counted_and_in_the_end_refused_and_cut() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        client = Asker(server.address)
+        stranger = Stranger(server.address)
+        nonsense: list[tuple[bytes, ...]] = [
+            (b"alone",),
+            (b"short", b"header"),
+            (header(), os.urandom(100)),
+            (header(sequence=1), encode(StatStorage(1))),
+            (header(), b"", *([b"x"] * 3000)),
+        ]
+        assert len(nonsense) == MAX_MALFORMED_IN_A_ROW
+        for frames in nonsense:
+            stranger.say(*frames)
+        refused = await stranger.refused()
+        assert refused.reason is RefusalReason.MALFORMED
+        await until(stranger.was_cut)
+        assert server.listener.counters.malformed == len(nonsense)
+        await client.ask(1)
+
+    run(test)
+
+
+def test_nonsense_within_a_session_counts_for_its_peer_and_ends_it() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        stranger = Stranger(server.address)
+        stranger.say(header(), encode(own_hello(Role.CLIENT)))
+        await until(lambda: server.saw(Opened))
+        stranger.say(header(session=bytes(16)), encode(StatStorage(1)))
+        stranger.say(Header(PROTOCOL_VERSION, 1, SESSION_ID, 1, 0).pack(), encode(StatStorage(1)))
+        stranger.say(Header(PROTOCOL_VERSION, 0, SESSION_ID, 1, 99).pack(), encode(StatStorage(1)))
+        stranger.say(header(), encode(own_hello(Role.CLIENT)))
+        await until(lambda: server.listener.malformed_of(SESSION_ID[:8]) == 4)
+        stranger.say(header(sequence=1), encode(StatStorage(1)))
+        await until(lambda: server.saw(Received))
+        for _ in range(MAX_MALFORMED_IN_A_ROW):
+            stranger.say(header(sequence=0), b"no message")
+        await until(lambda: server.saw(Closed))
+
+    run(test)
+
+
+def test_a_missing_message_breaks_the_connection_and_not_the_session() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        stranger = Stranger(server.address)
+        stranger.say(header(), encode(own_hello(Role.CLIENT)))
+        stranger.say(header(sequence=1), encode(StatStorage(1)))
+        stranger.say(header(sequence=3), encode(StatStorage(3)))
+        await until(lambda: server.saw(Broken))
+        await until(stranger.was_cut)
+        assert server.listener.counters.gaps == 1
+        assert not server.saw(Closed)
+        assert server.listener.outbox_bytes(SESSION_ID[:8]) > 0
+
+    run(test)
+
+
+def test_another_protocol_version_is_refused_in_words_that_name_both() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        stranger = Stranger(server.address)
+        stranger.say(header(version=9), b"whatever that version says")
+        refused = await stranger.refused()
+        assert refused.reason is RefusalReason.VERSION
+        assert "protocol 9" in refused.text
+        assert f"protocol {PROTOCOL_VERSION}" in refused.text
+
+    run(test)
+
+
+def test_an_oversized_frame_costs_its_sender_the_connection_and_nobody_else() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        client = Asker(server.address)
+        await client.ask(1)
+        stranger = Stranger(server.address)
+        stranger.say(header(), encode(own_hello(Role.CLIENT)))
+        await until(lambda: sum(isinstance(event, Opened) for event in server.events) == 2)
+        stranger.say(header(sequence=1), encode(StatStorage(1)), bytes(MAX_CHUNK_BYTES + 1))
+        await until(stranger.was_cut)
+        await until(lambda: server.saw(Broken))
+        await client.ask(2)
+        assert not server.saw(Closed)
+
+    run(test)
+
+
+def test_who_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq_listener, "SILENCE_SECONDS", 0.3)
+
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        client = Asker(server.address)
+        stranger = Stranger(server.address)
+        port = int(server.address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as bare:
+            bare.setblocking(False)
+            await until(stranger.was_cut)
+            received = b"greeting"
+            async with asyncio.timeout(4):
+                while received:
+                    received = await asyncio.get_running_loop().sock_recv(bare, 1000)
+        await client.ask(1)
+        assert not server.saw(Broken)
+
+    run(test)
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+CHILD = """
+import asyncio, sys
+from scaler.ids import new_peer_id
+from scaler.net.versions import own_hello
+from scaler.net.zeromq import ZmqConnector
+from scaler.protocol.messages import Role, StatStorage
+
+async def main():
+    connector = ZmqConnector(
+        sys.argv[1], peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_turn=lambda events: None
+    )
+    await connector.wait_connected(4)
+    for number in range(100):
+        connector.send(StatStorage(number))
+    if sys.argv[2] == "close":
+        connector.close("done")
+    else:
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def child(address: str, then: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", CHILD, address, then])
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/socket")
+        process = child(server.address, "stay")
+        try:
+            await until(lambda: server.saw(Received))
+            process.send_signal(signal.SIGKILL)
+            killed = asyncio.get_running_loop().time()
+            await until(lambda: server.saw(Broken))
+            assert asyncio.get_running_loop().time() - killed < 0.5
+        finally:
+            process.kill()
+            process.wait()
+        assert not server.saw(Closed)
+
+    run(test)
+
+
+def test_what_was_sent_before_a_close_arrives_though_the_process_ends() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        process = child(server.address, "close")
+        try:
+            await until(lambda: server.saw(Closed))
+        finally:
+            process.kill()
+            process.wait()
+        assert sum(isinstance(event, Received) for event in server.events) == 100
+
+    run(test)
+
+
+def test_a_forked_child_leaves_its_parents_connections_alone() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        client = Asker(server.address)
+        await client.ask(1)
+        pid = os.fork()
+        if pid == 0:
+            client.connector.close()
+            server.listener.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0) == (pid, 0)  # noqa: ASYNC222 (it ends at once, and the loop has to stand still)
+        await client.ask(2)
+        assert not server.saw(Closed)
+
+    run(test)
+
+
+def test_closing_leaves_no_descriptor_and_no_thread_and_frees_the_address() -> None:
+    process = psutil.Process()
+
+    async def test() -> None:
+        address = "tcp://127.0.0.1:0"
+        for _ in range(10):
+            server = Servant(address)
+            address = server.address
+            client = Asker(address)
+            await client.ask(1)
+            client.connector.close()
+            server.listener.close()
+            server.listener.close()
+
+    run(test)
+    descriptors, threads = process.num_fds(), process.num_threads()
+    run(test)
+    assert process.num_fds() == descriptors
+    assert process.num_threads() == threads
+    assert threads == threading.active_count()
+
+
+# -- addresses --------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_may_have_several_addresses(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0", f"ipc://{tmp_path}/socket", "tcp://*:0")
+        assert len(server.listener.addresses) == 3
+        clients = [Asker(address.replace("0.0.0.0", "127.0.0.1")) for address in server.listener.addresses]
+        for client in clients:
+            await client.ask(1)
+        for client in clients:
+            client.connector.close()
+        server.listener.close()
+        assert not (tmp_path / "socket").exists()
+
+    run(test)
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this host has no IPv6")
+def test_ipv6_addresses_are_written_in_brackets() -> None:
+    async def test() -> None:
+        server = Servant("tcp://[::1]:0")
+        client = Asker(server.address)
+        await client.ask(1)
+
+    run(test)
+
+
+def test_what_a_dead_server_left_at_an_ipc_path_is_no_hindrance(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+    async def test() -> None:
+        server = Servant(f"ipc://{path}")
+        client = Asker(server.address)
+        await client.ask(1)
+
+    run(test)
+
+
+def test_addresses_that_cannot_be_listened_on_are_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a socket")
+
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+            with pytest.raises(UsageError, match=rf"{taken}: it is in use; .*another address"):
+                Servant(taken)
+        with pytest.raises(UsageError, match="this host has no such address"):
+            Servant("tcp://192.0.2.7:0")
+        with pytest.raises(UsageError, match="directory does not exist"):
+            Servant(f"ipc://{tmp_path}/missing/socket")
+        with pytest.raises(UsageError, match="no socket"):
+            Servant(f"ipc://{tmp_path}/file")
+        with pytest.raises(UsageError, match="tcp://host:port"):
+            Servant("http://127.0.0.1:80")
+        # Nothing of the good address stays behind when another one is bad.
+        server = Servant("tcp://127.0.0.1:0")
+        good = server.address
+        server.listener.close()
+        with pytest.raises(UsageError):
+            Servant(good, "tcp://192.0.2.7:0")
+        Servant(good).listener.close()
+
+    run(test)
+
+
+# -- waiting for a connection -----------------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_server_that_is_not_there_ends_with_its_address_and_the_time() -> None:
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as once:
+            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+        client = Asker(address)
+        with pytest.raises(UnreachableError, match=rf"{address} within 0.2 s \(nothing listens there\)"):
+            await client.connector.wait_connected(0.2)
+        # It has not given up.
+        Servant(address)
+        assert await client.connector.wait_connected(4) == Welcome(False, 1, 60.0, 2.0)
+        client.connector.close()
+        with pytest.raises(UnreachableError, match="closed"):
+            await client.connector.wait_connected(4)
+
+    run(test)
+
+
+def test_waiting_for_something_that_is_no_server_says_so() -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def test() -> None:
+        web = await asyncio.start_server(answer, "127.0.0.1", 0)
+        client = Asker(f"tcp://127.0.0.1:{web.sockets[0].getsockname()[1]}")
+        with pytest.raises(UnreachableError, match="does not speak ZeroMQ"):
+            await client.connector.wait_connected(0.3)
+        client.connector.close()
+        web.close()
+        await web.wait_closed()
+
+    run(test)
+
+
+def test_waiting_for_a_server_that_refuses_ends_at_once_with_its_reason() -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0", refuse=Refused(RefusalReason.VERSION, "Python 3.10 here, 3.11 there"))
+        client = Asker(server.address)
+        with pytest.raises(RefusedError, match=r"Python 3\.10 here"):
+            await client.connector.wait_connected(4)
+        with pytest.raises(RefusedError):
+            await client.connector.wait_connected(4)
+
+    run(test)
