@@ -131,7 +131,7 @@ class SchedulerCore:
         self._touched.clear()
         self._more = self.placement.place(time)
         self.balance.step(time)
-        self.elastic.step(self.clients.values(), self.workers, time)
+        self.elastic.step(self.clients.values(), self.workers, self.ready.any, time)
         return self.outbox.flush(self.workers)
 
     def next_step_at(self, now: float) -> float:

@@ -18,13 +18,25 @@ from scaler.scheduler.core.state import Client, ManagerRecord, Worker
 
 PLAN_SECONDS = 0.5
 """How often the policy is asked."""
+QUICK_PLAN_SECONDS = 0.1
+"""How long after a plan the next one may be when tasks come that no worker has room for."""
 STARTUP_WEIGHT = 0.3
 MAX_DRAINED_NAMED = 1000
 """Units that one Desired names; the others are named when these have gone."""
 
 
 class Elastic:
-    __slots__ = ("_facts", "_joined", "_next_plan", "_outbox", "_placement", "_policy", "managers")
+    __slots__ = (
+        "_crowded",
+        "_facts",
+        "_joined",
+        "_next_plan",
+        "_outbox",
+        "_placement",
+        "_planned_at",
+        "_policy",
+        "managers",
+    )
 
     def __init__(self, policy: ScalingPolicy, placement: Placement, outbox: Outbox, facts: Facts, now: float) -> None:
         self._policy = policy
@@ -32,6 +44,8 @@ class Elastic:
         self._outbox = outbox
         self._facts = facts
         self._next_plan = now
+        self._planned_at = now
+        self._crowded = False
         self._joined = 0
         self.managers: dict[bytes, ManagerRecord] = {}
 
@@ -59,7 +73,10 @@ class Elastic:
         return next((record for record in self.managers.values() if record.details.manager_id == manager_id), None)
 
     def status(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None:
+        if record.status is None:
+            self._next_plan = now
         record.status = status
+        record.status_at = now
         record.left_units.intersection_update(unit.unit_id for unit in status.units)
         record.heard_at = now
 
@@ -71,7 +88,7 @@ class Elastic:
         record.running_units[unit_id] = worker
         for unit in record.status.units if record.status is not None else ():
             if unit.unit_id == unit_id:
-                took = unit.age_seconds + (now - record.heard_at)
+                took = unit.age_seconds + (now - record.status_at)
                 old = record.startup_seconds
                 record.startup_seconds = took if old is None else old + STARTUP_WEIGHT * (took - old)
 
@@ -83,9 +100,16 @@ class Elastic:
 
     # -- the decision
 
-    def step(self, clients: Iterable[Client], workers: dict[bytes, Worker], now: float) -> None:
-        if not self.managers or now < self._next_plan:
+    def step(self, clients: Iterable[Client], workers: dict[bytes, Worker], crowded: bool, now: float) -> None:
+        """Ask the policy when it is time. crowded: there are ready tasks that no worker here has room for."""
+        if not self.managers:
             return
+        if crowded and not self._crowded:
+            self._next_plan = min(self._next_plan, self._planned_at + QUICK_PLAN_SECONDS)
+        self._crowded = crowded
+        if now < self._next_plan:
+            return
+        self._planned_at = now
         self._next_plan = now + PLAN_SECONDS
         view = ClusterView(now, self._demand(clients, workers), self._managers(now))
         wanted = self._policy.plan(view)
@@ -133,7 +157,7 @@ class Elastic:
             max_slots=details.max_concurrency,
             unit_slots=details.unit_slots,
             units_running=len(staying),
-            pending_ages=tuple(unit.age_seconds + now - record.heard_at for unit in _pending(record)),
+            pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in _pending(record)),
             idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
             startup_seconds=record.startup_seconds,
             trouble=record.status.trouble if record.status is not None else "",

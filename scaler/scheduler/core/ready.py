@@ -157,6 +157,11 @@ class ReadyQueues:
     def count(self) -> int:
         return sum(queue.count for queue in self._queues.values())
 
+    @property
+    def any(self) -> bool:
+        """True when a task is ready."""
+        return any(queue.count for queue in self._queues.values())
+
     def waiting(self) -> list[ReadyQueue]:
         """Return the queues that have a ready task, best rank first."""
         found = [queue for queue in self._queues.values() if queue.count]

@@ -293,6 +293,7 @@ class ManagerRecord:
     joined: int
     heard_at: float
     status: ManagerStatus | None = None
+    status_at: float = 0.0
     broken_at: float | None = None
     told: tuple[int, tuple[str, ...]] | None = None
     reason: str = ""

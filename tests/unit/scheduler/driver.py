@@ -92,6 +92,18 @@ class Cluster:
         self.step(events.Joined(self.peer(name), self._hello(Role.WORKER, details)))
         return name
 
+    def workers(self, names: Iterable[str], manager_id: str = "manager") -> None:
+        """Many workers with one slot, in one batch."""
+        self.step(
+            *(
+                events.Joined(
+                    self.peer(name),
+                    self._hello(Role.WORKER, WorkerDetails(manager_id, f"unit-{name}", 1, 1000, {})),
+                )
+                for name in names
+            )
+        )
+
     def manager(
         self,
         name: str,

@@ -1,0 +1,390 @@
+"""Elasticity: what managers are told, whom scaling down takes, and what the policy sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.policy.load import load_policy
+from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
+from scaler.protocol.messages import (
+    Desired,
+    Drain,
+    HeartbeatEcho,
+    ManagerStatus,
+    Outcome,
+    UnitState,
+    UnitStatus,
+)
+from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.commands import Expel
+from scaler.scheduler.core.elastic import MAX_DRAINED_NAMED
+from tests.unit.scheduler.driver import Cluster
+
+PATIENT = {"client_timeout_seconds": 1e6, "worker_timeout_seconds": 1e6}
+
+
+class Told:
+    """A policy that wants what the test says, and keeps what it was shown."""
+
+    allocation = Allocation()
+
+    def __init__(self, **units: int) -> None:
+        self.units = units
+        self.views: list[ClusterView] = []
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        self.views.append(view)
+        return {name: Wanted(units, f"{units} are wanted") for name, units in self.units.items()}
+
+    def seen(self, manager_id: str = "m") -> ManagerView:
+        return next(manager for manager in self.views[-1].managers if manager.manager_id == manager_id)
+
+
+def report(cluster: Cluster, manager: str, *units: UnitStatus, trouble: str = "") -> None:
+    cluster.say(manager, ManagerStatus(cluster.now, list(units), trouble))
+
+
+def pending(name: str, age_seconds: float = 0.0) -> UnitStatus:
+    return UnitStatus(f"unit-{name}", UnitState.PENDING, 1, age_seconds)
+
+
+def desired(cluster: Cluster, manager: str = "m") -> list[Desired]:
+    return [message for name, message in cluster.said if name == manager and isinstance(message, Desired)]
+
+
+def drained(cluster: Cluster) -> list[str]:
+    return [name for name, message in cluster.said if isinstance(message, Drain)]
+
+
+def test_a_manager_is_told_what_it_should_have_once_it_has_said_what_it_has() -> None:
+    cluster = Cluster(Told(m=3))
+    manager = cluster.manager("m")
+    cluster.wait(2.0, alive=[manager])
+    assert desired(cluster) == []
+    report(cluster, manager)
+    assert desired(cluster) == [Desired(3, [], "3 are wanted")]
+    assert any(isinstance(message, HeartbeatEcho) for name, message in cluster.said if name == manager)
+
+
+def test_it_is_told_again_only_when_the_answer_changes_or_it_came_back() -> None:
+    policy = Told(m=3)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    report(cluster, manager)
+    cluster.wait(3.0, alive=[manager])
+    assert len(desired(cluster)) == 1
+    policy.units["m"] = 4
+    cluster.wait(0.75, alive=[manager])
+    assert [message.units for message in desired(cluster)] == [3, 4]
+    cluster.manager("m")
+    report(cluster, manager)
+    assert [message.units for message in desired(cluster)] == [3, 4, 4]
+
+
+def test_a_manager_that_the_policy_leaves_alone_is_told_nothing() -> None:
+    cluster = Cluster(Told())
+    manager = cluster.manager("m")
+    report(cluster, manager)
+    cluster.wait(2.0, alive=[manager])
+    assert desired(cluster) == []
+
+
+def test_units_are_pending_until_their_worker_connects_and_running_afterwards() -> None:
+    policy = Told(m=2)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    report(cluster, manager, pending("a", 4.0), pending("b", 1.0))
+    assert policy.seen().pending_ages == pytest.approx((4.0, 1.0))
+    cluster.wait(0.5, alive=[manager])
+    assert policy.seen().pending_ages == pytest.approx((4.5, 1.5))
+    cluster.worker("a", manager_id="m")
+    cluster.wait(0.5, alive=[manager, "a"])
+    assert policy.seen().units_running == 1
+    assert len(policy.seen().pending_ages) == 1
+
+
+def test_units_that_stop_or_failed_do_not_count() -> None:
+    policy = Told(m=2)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    states = (UnitState.STOPPING, UnitState.FAILED, UnitState.STOPPED)
+    report(cluster, manager, *(UnitStatus(state, state, 1, 1.0) for state in states), trouble="no quota")
+    assert policy.seen().units == 0
+    assert policy.seen().trouble == "no quota"
+
+
+def test_the_start_up_time_is_measured_from_start_to_connection_and_averaged() -> None:
+    policy = Told(m=2)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    report(cluster, manager, pending("a", 4.0), pending("b", 0.0))
+    assert policy.seen().startup_seconds is None
+    cluster.now += 0.25
+    cluster.worker("a", manager_id="m")
+    cluster.wait(0.5, alive=[manager, "a"])
+    assert policy.seen().startup_seconds == pytest.approx(4.25)
+    cluster.now += 0.25
+    cluster.worker("b", manager_id="m")
+    cluster.wait(0.5, alive=[manager, "a", "b"])
+    assert policy.seen().startup_seconds == pytest.approx(4.25 + 0.3 * (1.0 - 4.25))
+
+
+def test_workers_that_were_here_before_their_manager_are_its_running_units() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    cluster.worker("a", manager_id="m")
+    cluster.worker("b", manager_id="another")
+    manager = cluster.manager("m")
+    report(cluster, manager)
+    assert policy.seen().units_running == 1
+
+
+def test_only_idle_workers_are_drained_the_longest_idle_first_and_busy_units_are_never_named() -> None:
+    policy = Told(m=3)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m")
+    cluster.worker("busy", manager_id="m", queue_size=0)
+    (task,) = cluster.submit(client)
+    cluster.worker("young", manager_id="m")
+    cluster.worker("old", manager_id="m")
+    (short,) = cluster.submit(client)
+    cluster.now += 0.1
+    cluster.finish("young", short)
+    report(cluster, manager)
+    policy.units["m"] = 2
+    cluster.wait(0.5, alive=[manager])
+    assert drained(cluster) == ["old"]
+    assert desired(cluster)[-1] == Desired(2, ["unit-old"], "2 are wanted")
+    policy.units["m"] = 0
+    cluster.wait(0.5, alive=[manager])
+    assert drained(cluster) == ["old", "young"]
+    assert desired(cluster)[-1] == Desired(1, ["unit-old", "unit-young"], "0 are wanted")
+    cluster.finish("busy", task)
+    cluster.wait(0.5, alive=[manager])
+    assert desired(cluster)[-1] == Desired(0, ["unit-busy", "unit-old", "unit-young"], "0 are wanted")
+
+
+def test_a_drained_worker_gets_no_more_tasks_and_its_end_charges_nobody() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m")
+    worker = cluster.worker("w", manager_id="m")
+    report(cluster, manager)
+    policy.units["m"] = 0
+    cluster.wait(0.5, alive=[manager])
+    assert drained(cluster) == [worker]
+    (task,) = cluster.submit(client)
+    assert cluster.on(worker) == []
+    cluster.leave(worker, "drained")
+    other = cluster.worker("other", manager_id="m")
+    assert cluster.on(other) == [task]
+
+
+def test_a_quarantined_worker_is_named_as_drained_only_when_it_has_nothing_left() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m")
+    worker = cluster.worker("w", slots=2, manager_id="m")
+    report(cluster, manager)
+    (task,) = cluster.submit(client, retries=0)
+    for _ in range(5):
+        (dying,) = cluster.submit(client, retries=0)
+        cluster.finish(worker, dying, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    assert drained(cluster) == [worker]
+    cluster.wait(1.0, alive=[manager, worker, client])
+    assert all(message.drained == [] for message in desired(cluster))
+    cluster.finish(worker, task)
+    cluster.wait(0.5, alive=[manager, worker, client])
+    assert desired(cluster)[-1].drained == ["unit-w"]
+
+
+def test_however_many_are_drained_a_message_names_a_bounded_number_of_units() -> None:
+    policy = Told(m=0)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m", max_concurrency=-1)
+    cluster.workers((f"w{number}" for number in range(MAX_DRAINED_NAMED + 50)), "m")
+    report(cluster, manager)
+    cluster.wait(0.5, alive=[manager])
+    first = desired(cluster)[-1].drained
+    assert len(first) == MAX_DRAINED_NAMED
+    cluster.step(*(events.Left(cluster.peer(unit.removeprefix("unit-")), "") for unit in first[:50]))
+    cluster.wait(0.5, alive=[manager])
+    assert len(set(desired(cluster)[-1].drained) | set(first)) == MAX_DRAINED_NAMED + 50
+
+
+def test_a_broken_manager_is_out_of_the_view_after_a_short_grace() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    other = cluster.manager("other")
+    report(cluster, manager)
+    cluster.break_connection(manager)
+    cluster.wait(2.0, alive=[other])
+    assert len(policy.views[-1].managers) == 2
+    cluster.wait(2.0, alive=[other])
+    assert [view.manager_id for view in policy.views[-1].managers] == ["other"]
+    assert Expel in {type(command) for command in cluster.commands}
+
+
+def test_a_manager_that_comes_back_in_time_stays() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    cluster.break_connection(manager)
+    cluster.wait(2.0)
+    cluster.step(events.Returned(cluster.peer(manager)))
+    cluster.wait(10.0)
+    assert len(policy.views[-1].managers) == 1
+
+
+def test_a_restarted_manager_takes_the_place_of_its_earlier_self_and_its_units() -> None:
+    policy = Told(m=2)
+    cluster = Cluster(policy)
+    cluster.manager("first", manager_id="m")
+    cluster.worker("a", manager_id="m")
+    cluster.break_connection("first")
+    second = cluster.manager("second", manager_id="m")
+    cluster.worker("b", manager_id="m")
+    report(cluster, second)
+    assert [manager.units_running for manager in policy.views[-1].managers] == [2]
+    assert [message.units for message in desired(cluster, second)] == [2]
+
+
+def test_a_manager_whose_units_have_no_slots_is_turned_away() -> None:
+    cluster = Cluster(load_policy("simple", "scaling=vanilla"))
+    cluster.submit(cluster.client())
+    cluster.manager("m", unit_slots=0)
+    cluster.wait(1.0)
+    assert [type(command) for command in cluster.commands if isinstance(command, Expel)] == [Expel]
+    assert cluster.core.elastic.managers == {}
+
+
+def test_tasks_that_nobody_has_room_for_are_planned_for_at_once() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m")
+    report(cluster, manager)
+    cluster.wait(1.0, alive=[manager])
+    cluster.now += 0.11
+    before = len(policy.views)
+    cluster.submit(client)
+    assert len(policy.views) == before + 1
+    cluster.submit(client)
+    assert len(policy.views) == before + 1
+
+
+def test_the_policy_sees_what_runs_what_waits_and_how_long_it_takes() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m")
+    worker = cluster.worker("w", manager_id="m", queue_size=1)
+    first, *_ = cluster.submit(client, 5, name="work")
+    report(cluster, manager)
+    (row,) = policy.views[-1].demand
+    assert (row.function, row.queued, row.running, row.task_seconds) == ("work", 4, 1, None)
+    cluster.finish(worker, first, seconds=2.0)
+    cluster.wait(0.5, alive=[manager, worker])
+    (row,) = policy.views[-1].demand
+    assert (row.queued, row.running) == (3, 1)
+    assert row.task_seconds == pytest.approx(2.0)
+
+
+# -- with the policies that ship
+
+
+class Units:
+    """A manager of the test: does what Desired says, a unit's worker connects `startup_seconds` after its start."""
+
+    def __init__(self, cluster: Cluster, name: str, startup_seconds: float = 1.0, **options: object) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.startup_seconds = startup_seconds
+        self.started: dict[str, float] = {}
+        self.made = 0
+        self.stopped_busy = 0
+        cluster.manager(name, **options)  # type: ignore[arg-type]
+
+    def beat(self) -> None:
+        cluster = self.cluster
+        told = desired(cluster, self.name)
+        if told:
+            for unit in told[-1].drained:
+                name = unit.removeprefix("unit-")
+                if self.started.pop(name, None) is not None:
+                    self.stopped_busy += bool(cluster.on(name))
+                    cluster.leave(name, "drained")
+            while len(self.started) < told[-1].units:
+                self.made += 1
+                self.started[f"{self.name}{self.made}"] = cluster.now
+        for name, at in self.started.items():
+            if cluster.now - at >= self.startup_seconds and cluster.peer(name) not in cluster.core.workers:
+                cluster.worker(name, manager_id=self.name)
+        units = [
+            UnitStatus(f"unit-{name}", UnitState.PENDING, 1, cluster.now - at) for name, at in self.started.items()
+        ]
+        report(cluster, self.name, *units)
+
+
+def live(cluster: Cluster, *managers: Units, seconds: float, task_seconds: float) -> int:
+    """Let time pass in quarters of a second; workers finish tasks that have run for task_seconds."""
+    began: dict[bytes, float] = {}
+    most = 0
+    until = cluster.now + seconds
+    while cluster.now < until:
+        cluster.now += 0.25
+        for manager in managers:
+            manager.beat()
+        for worker in list(cluster.core.workers.values()):
+            name = worker.id.rstrip(b".").decode()
+            for task in cluster.on(name)[:1]:
+                if cluster.now - began.setdefault(task, cluster.now) >= task_seconds:
+                    cluster.finish(name, task, seconds=task_seconds)
+        most = max(most, len(cluster.core.workers))
+    return most
+
+
+def test_simple_grows_for_a_burst_and_goes_back_to_nothing_without_losing_a_task() -> None:
+    cluster = Cluster(load_policy("simple", "allocate=even_load; scaling=vanilla"), **PATIENT)
+    client = cluster.client()
+    manager = Units(cluster, "m", max_concurrency=8)
+    live(cluster, manager, seconds=2.0, task_seconds=1.0)
+    assert manager.made == 0
+    tasks = cluster.submit(client, 60)
+    most = live(cluster, manager, seconds=40.0, task_seconds=1.0)
+    assert most == 8
+    assert {cluster.outcome(client, task) for task in tasks} == {Outcome.SUCCESS}
+    live(cluster, manager, seconds=60.0, task_seconds=1.0)
+    assert len(cluster.core.workers) == 0
+    assert manager.stopped_busy == 0
+    assert manager.made == 8
+
+
+def test_simple_without_scaling_starts_nothing() -> None:
+    cluster = Cluster(load_policy("simple", "scaling=no"), **PATIENT)
+    cluster.submit(cluster.client(), 10)
+    manager = Units(cluster, "m")
+    live(cluster, manager, seconds=5.0, task_seconds=1.0)
+    assert manager.made == 0
+
+
+def test_demand_for_a_gpu_grows_only_the_manager_that_offers_one() -> None:
+    cluster = Cluster(load_policy("simple", "allocate=capability; scaling=capability"), **PATIENT)
+    cluster.submit(cluster.client(), 10, needs=(("gpu", 1.0),))
+    plain = Units(cluster, "plain")
+    gpu = Units(cluster, "gpu", capabilities={"gpu": 1.0})
+    live(cluster, plain, gpu, seconds=3.0, task_seconds=1.0)
+    assert plain.made == 0
+    assert gpu.made > 0
+
+
+def test_waterfall_fills_its_first_tier_before_the_second() -> None:
+    cluster = Cluster(load_policy("waterfall_v1", "1,local,2\n2,cloud,-1"), **PATIENT)
+    client = cluster.client()
+    local, cloud = Units(cluster, "local"), Units(cluster, "cloud")
+    cluster.submit(client, 2)
+    live(cluster, local, cloud, seconds=2.0, task_seconds=30.0)
+    assert (local.made, cloud.made) == (2, 0)
+    cluster.submit(client, 100)
+    live(cluster, local, cloud, seconds=2.0, task_seconds=30.0)
+    assert local.made == 2
+    assert cloud.made > 2
