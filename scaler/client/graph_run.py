@@ -54,10 +54,18 @@ class GraphRun:
             task.cancel()
 
     def _submit(self, submission: Submission, kind_of: KindOf) -> None:
+        self._prepare(submission, kind_of)
+        while not submission.submit_all(self._tasks):
+            # A future among the graph's values has ended meanwhile: its value must be embedded.
+            self._prepare(submission, kind_of)
+
+    def _prepare(self, submission: Submission, kind_of: KindOf) -> None:
+        """Make all tasks before the first is submitted: the values of inner nodes never come here to be embedded."""
         plan = self._plan
         wanted = set(self._keys)
         kinds: dict[tuple[int, bool], Kind] = {}
         placed: dict[Key, Any] = dict(plan.values)
+        self._tasks = []
         self._share_values(submission, kind_of, placed)
         value_of = placed.__getitem__
         for key, node in plan.nodes.items():
@@ -66,7 +74,7 @@ class GraphRun:
             if kind is None:
                 kind = kinds[id(node.function), deliver] = kind_of(node.function, deliver)
             arguments = tuple([fill(argument, value_of) for argument in node.arguments])
-            task = placed[key] = submission.submit(kind, arguments, {})
+            task = placed[key] = submission.prepare(kind, arguments, {})
             self._tasks.append(task)
         for key in self._keys:
             future = placed[key]
@@ -76,7 +84,8 @@ class GraphRun:
                 if isinstance(value, ScalerFuture):
                     future = value
                 elif isinstance(value, ObjectReference):
-                    future = submission.submit(kind, (value,), {})
+                    future = submission.prepare(kind, (value,), {})
+                    self._tasks.append(future)
                 else:
                     future = submission.finished(kind, value)
             self.futures[key] = future

@@ -54,8 +54,6 @@ MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """What may be on its way to the scheduler; then tasks wait in the session."""
 HOUSEKEEPING_SECONDS = 1.0
 RETRY_SECONDS = 0.01
-RESULT_DEADLINE_SECONDS = 10.0
-"""How long a result may take to appear in the storage after the scheduler said that it is there."""
 JOIN_SECONDS = 5.0
 
 OnTurn = Callable[[list[ConnectorEvent]], None]
@@ -379,7 +377,8 @@ class ClientLoop:
         value: object = None
         exception: BaseException | None
         try:
-            parts = await self._storage_client().get(held.id, RESULT_DEADLINE_SECONDS)
+            # Without a deadline: the result was whole in the storage before its task was said to be done.
+            parts = await self._storage_client().get(held.id, 0.0)
         except ScalerError as error:
             exception = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, cast
 
@@ -36,27 +36,35 @@ class Submission:
         """
         futures = self._futures
         while True:
-            try:
-                parts, found = dump_arguments(args, kwargs, kind.serializer, futures, kind.spec.name)
-            except DependencyFailedError as error:
-                return self._failed(kind, error.exception)
-            uploads: tuple[Upload, ...] = ()
-            references: tuple[Reference, ...] = ()
-            if found:
-                references = cast("tuple[Reference, ...]", tuple(found))
-                uploads = tuple(reference.upload for reference in found if isinstance(reference, InStorage))
-            if kind.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
-                payload = cast("bytes", parts[0])
-            elif size_of(parts) <= INLINE_LIMIT_BYTES:
-                payload = to_payload(parts, PayloadTag.PARTS if kind.serializer is None else PayloadTag.ARGUMENTS)
-            else:
-                upload = self._loop.upload(parts)
-                payload = upload.payload
-                uploads = (*uploads, upload)
-                references = (*references, upload)
-            future = ScalerFuture(futures, futures.ids.task(), kind, payload, references, uploads)
-            if futures.submit(future):
+            future = self.prepare(kind, args, kwargs)
+            if future.done() or futures.submit(future):
                 return future
+
+    def prepare(self, kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ScalerFuture:
+        """Make a task without submitting it. Its future has ended already when one in the arguments has failed."""
+        try:
+            parts, found = dump_arguments(args, kwargs, kind.serializer, self._futures, kind.spec.name)
+        except DependencyFailedError as error:
+            return self._failed(kind, error.exception)
+        uploads: tuple[Upload, ...] = ()
+        references: tuple[Reference, ...] = ()
+        if found:
+            references = cast("tuple[Reference, ...]", tuple(found))
+            uploads = tuple(reference.upload for reference in found if isinstance(reference, InStorage))
+        if kind.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
+            payload = cast("bytes", parts[0])
+        elif size_of(parts) <= INLINE_LIMIT_BYTES:
+            payload = to_payload(parts, PayloadTag.PARTS if kind.serializer is None else PayloadTag.ARGUMENTS)
+        else:
+            upload = self._loop.upload(parts)
+            payload = upload.payload
+            uploads = (*uploads, upload)
+            references = (*references, upload)
+        return ScalerFuture(self._futures, self._futures.ids.task(), kind, payload, references, uploads)
+
+    def submit_all(self, futures: Sequence[ScalerFuture]) -> bool:
+        """Submit prepared tasks together. Returns False, and submits none, when they must be prepared again."""
+        return self._futures.submit_all([future for future in futures if not future.done()])
 
     def _failed(self, kind: Kind, exception: BaseException | None) -> ScalerFuture:
         future = ScalerFuture(self._futures, self._futures.ids.task(), kind, b"")
