@@ -133,8 +133,12 @@ class Record:
 
 def read(file: IO[bytes]) -> Record:
     """Read a black box. Raises ValueError when the file is not one."""
-    head = json.loads(file.readline())
-    return Record(CoreSettings(**head["settings"]), Policy(**head["policy"]), head["complete"], _read_steps(file))
+    try:
+        head = json.loads(file.readline())
+        settings, policy = CoreSettings(**head["settings"]), Policy(**head["policy"])
+        return Record(settings, policy, head["complete"], _read_steps(file))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError("its first line is not the head of a black box") from error
 
 
 def _read_steps(file: IO[bytes]) -> Iterator[tuple[float, list[events.Input]]]:
@@ -150,7 +154,8 @@ def _read_steps(file: IO[bytes]) -> Iterator[tuple[float, list[events.Input]]]:
 def replay(path: Path) -> int:
     """Step a new core through a black box, checking every invariant; returns the number of steps.
 
-    Raises AssertionError where the core, or an invariant, does not hold.
+    Raises what the core raises, or AssertionError where an invariant does not hold; a note says in which step.
+    Raises ValueError when the file is not a black box, and OSError when it cannot be read.
     """
     with path.open("rb") as file:
         record = read(file)
@@ -160,8 +165,12 @@ def replay(path: Path) -> int:
         for now, inputs in record.steps:
             if core is None:
                 core = SchedulerCore(record.settings, policy, now)
-            core.step(inputs, now)
-            check(core)
+            try:
+                core.step(inputs, now)
+                check(core)
+            except Exception as error:
+                error.add_note(f"in step {count} of the record, at {now:.6f} s, with inputs {inputs!r}")
+                raise
             count += 1
         return count
 
@@ -171,7 +180,11 @@ def main() -> int:
     if len(sys.argv) != 2:
         sys.stderr.write("usage: python -m scaler.scheduler.recorder FILE\n")
         return 2
-    steps = replay(Path(sys.argv[1]))
+    try:
+        steps = replay(Path(sys.argv[1]))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{sys.argv[1]}: {error}\n")
+        return 2
     sys.stdout.write(f"replayed {steps} steps; every invariant held\n")
     return 0
 

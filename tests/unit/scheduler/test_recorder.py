@@ -1,0 +1,151 @@
+"""The black box: what was recorded can be replayed, and finds the same mistake again."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from scaler.policy.load import load_policy
+from scaler.protocol.messages import Heartbeat, Outcome, Seen, Suspended, UnitState, UnitStatus
+from scaler.protocol.messages import ManagerStatus as Status
+from scaler.scheduler import recorder as black_box
+from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.commands import Command
+from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.recorder import Policy, Recorder, read, replay
+from tests.unit.scheduler.driver import Cluster
+
+POLICY = Policy("simple", "allocate=even_load; scaling=vanilla")
+SETTINGS = CoreSettings(max_tasks_waiting=1000, worker_timeout_seconds=30.0)
+
+
+class Recorded(Cluster):
+    """A cluster whose inputs are recorded, as the shell does it."""
+
+    def __init__(self) -> None:
+        super().__init__(load_policy(POLICY.engine_type, POLICY.content), **asdict(SETTINGS))
+        self.recorder = Recorder(SETTINGS, POLICY)
+        self.steps: list[list[Command]] = []
+
+    def step(self, *inputs: events.Input) -> list[Command]:
+        self.recorder.add(inputs, self.now)
+        commands = super().step(*inputs)
+        self.steps.append(commands)
+        return commands
+
+
+def eventful() -> Recorded:
+    """A story in which every kind of input occurs."""
+    cluster = Recorded()
+    client, manager = cluster.client(), cluster.manager("m")
+    cluster.say(manager, Status(1.0, [UnitStatus("unit-a", UnitState.PENDING, 1, 0.5)]))
+    worker = cluster.worker("a", {"gpu": 1.0}, manager_id="m")
+    first, *rest = cluster.submit(client, 4)
+    dependent = cluster.submit(client, references=[(first, rest[0])], needs=(("gpu", 1.0),), priority=1)
+    cluster.step(events.NestedJoined(cluster.peer("nested"), cluster.peer(worker)))
+    cluster.say("nested", Heartbeat(1.0))
+    cluster.say(worker, Suspended([first], [1], [True]))
+    cluster.say(worker, Suspended([first], [1], [False]))
+    cluster.finish(worker, first)
+    cluster.say(client, Seen(1))
+    cluster.break_connection(worker)
+    cluster.wait(1.0, alive=[client])
+    cluster.step(events.Returned(cluster.peer(worker)))
+    cluster.cancel(client, rest[2])
+    while cluster.on(worker):
+        cluster.finish(worker, cluster.on(worker)[0])
+    cluster.wait(1.0, alive=[client, worker, manager])
+    assert cluster.outcome(client, dependent[0]) is Outcome.SUCCESS
+    cluster.leave(worker, "goodbye")
+    return cluster
+
+
+def test_a_replay_makes_the_same_commands(tmp_path: Path) -> None:
+    cluster = eventful()
+    path = tmp_path / "box"
+    cluster.recorder.write(path)
+    with path.open("rb") as file:
+        record = read(file)
+        assert record.settings == SETTINGS
+        assert record.policy == POLICY
+        assert record.complete
+        steps = list(record.steps)
+    core = SchedulerCore(record.settings, load_policy(record.policy.engine_type, record.policy.content), steps[0][0])
+    assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
+
+
+def test_a_replay_of_a_sound_core_finds_nothing(tmp_path: Path) -> None:
+    cluster = eventful()
+    path = tmp_path / "box"
+    cluster.recorder.write(path)
+    assert replay(path) == len(cluster.steps)
+
+
+def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = eventful()
+    path = tmp_path / "box"
+    cluster.recorder.write(path)
+    monkeypatch.setattr(ObjectTable, "drop_definition", lambda *_: None)
+    with pytest.raises(AssertionError, match="is counted wrong") as caught:
+        replay(path)
+    assert caught.value.__notes__[0].startswith("in step ")
+    assert "Done(ids=" in caught.value.__notes__[0]
+
+
+def test_the_record_holds_users_data_and_is_for_its_user_alone(tmp_path: Path) -> None:
+    cluster = eventful()
+    path = tmp_path / "box"
+    cluster.recorder.write(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_RECORDED_STEPS", 10), ("MAX_RECORDED_ROWS", 30)])
+def test_the_record_is_bounded_and_says_that_its_beginning_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(black_box, limit, value)
+    cluster = Recorded()
+    client = cluster.client()
+    for _ in range(50):
+        cluster.submit(client, 3)
+    path = tmp_path / "box"
+    cluster.recorder.write(path)
+    with path.open("rb") as file:
+        record = read(file)
+        assert not record.complete
+        assert len(list(record.steps)) == 10
+    assert replay(path) == 10
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "scaler.scheduler.recorder", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_the_command_replays_a_file(tmp_path: Path) -> None:
+    cluster = eventful()
+    path = tmp_path / "box"
+    cluster.recorder.write(path)
+    done = run(str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"replayed {len(cluster.steps)} steps; every invariant held\n"
+
+
+def test_the_command_says_what_is_wrong_with_a_file_or_how_it_is_used(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("[]\n")
+    for arguments, text in (
+        ((), "usage: "),
+        ((str(other),), "not the head of a black box"),
+        ((str(tmp_path / "missing"),), "No such file"),
+    ):
+        done = run(*arguments)
+        assert done.returncode == 2
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr
