@@ -1,0 +1,127 @@
+"""What one submitted task costs its client: microseconds of CPU, with a scheduler that answers at once.
+
+The sink answers every Submit with a Finished in the same process, without a wire. `encoded` adds the codec both ways.
+
+    python benchmarks/client_submit.py [TASKS]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+
+from scaler.client.future import ScalerFuture
+from scaler.client.kinds import KindTable, Options
+from scaler.client.loop import ClientLoop, Doors, OnTurn
+from scaler.client.submission import Submission
+from scaler.ids import new_peer_id
+from scaler.net.connection import Buffer, Connector, ConnectorEvent, Received, Welcomed
+from scaler.object_storage.client import StorageClient
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import Finished, Message, Outcome, Submit, Welcome
+
+RESULT = b"\x80\x05K\x01."
+
+
+class Sink:
+    """A connector whose scheduler is in it. hold: keep the tasks instead of answering."""
+
+    def __init__(self, peer: bytes, on_turn: OnTurn, encoded: bool, hold: bool) -> None:
+        self.peer = peer
+        self.connected = True
+        self._on_turn = on_turn
+        self._encoded = encoded
+        self._hold = hold
+        self._number = 0
+        self._loop = asyncio.get_running_loop()
+        first: list[ConnectorEvent] = [Welcomed(Welcome(False, 1, 60.0, 2.0))]
+        self._loop.call_soon(on_turn, first)
+
+    def send(self, message: Message, _attachments: Sequence[Buffer] = ()) -> None:
+        """Take a message; answer a Submit on the next turn of the loop."""
+        if self._encoded:
+            message = decode(encode(message))
+        if isinstance(message, Submit) and not self._hold:
+            self._loop.call_soon(self._answer, [identifier for group in message.groups for identifier in group.ids])
+
+    def _answer(self, ids: list[bytes]) -> None:
+        self._number += 1
+        count = len(ids)
+        answer: Message = Finished(self._number, ids, [Outcome.SUCCESS] * count, [RESULT] * count, [1] * count)
+        if self._encoded:
+            answer = decode(encode(answer))
+        self._on_turn([Received(self.peer, answer)])
+
+    def outbox_bytes(self) -> int:
+        """Return 0: it keeps nothing."""
+        return 0
+
+    def close(self, farewell: str = "") -> None:
+        """Nothing to end."""
+
+
+def no_storage(_address: str, _peer: bytes) -> StorageClient:
+    raise AssertionError("nothing here is large")
+
+
+def open_client(encoded: bool, hold: bool) -> tuple[ClientLoop, Callable[[int], ScalerFuture]]:
+    def connect(peer: bytes, on_turn: OnTurn) -> Connector:
+        return Sink(peer, on_turn, encoded, hold)
+
+    loop = ClientLoop(new_peer_id(), Doors(connect, no_storage, "nowhere"), 10.0)
+    kinds = KindTable(loop, None)
+    submission = Submission(loop)
+    options = Options()
+
+    def submit(number: int) -> ScalerFuture:
+        return submission.submit(kinds.kind(abs, options, b""), (number,), {})
+
+    return loop, submit
+
+
+def measure(tasks: int, encoded: bool) -> None:
+    loop, submit = open_client(encoded, hold=False)
+    best = (1e9, 1e9, 1e9)
+    for _ in range(5):
+        began, cpu = time.perf_counter(), time.process_time()
+        futures = [submit(number) for number in range(tasks)]
+        submitted = time.perf_counter() - began
+        wait(futures[-1:])
+        for future in futures:
+            future.result()
+        best = min(best, (time.process_time() - cpu, time.perf_counter() - began, submitted))
+        del futures
+    loop.close("done")
+    cpu, wall, submitted = (1e6 * seconds / tasks for seconds in best)
+    name = "encoded" if encoded else "plain"
+    print(f"{name:8} cpu {cpu:6.2f} us/task   wall {wall:6.2f} us/task   in submit {submitted:6.2f} us/task")
+
+
+def measure_memory(tasks: int) -> None:
+    loop, submit = open_client(encoded=False, hold=True)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    futures = [submit(number) for number in range(tasks)]
+    while loop.futures.session.unsent:
+        time.sleep(0.01)
+    print(
+        f"memory   {(tracemalloc.get_traced_memory()[0] - before) / tasks:6.0f} bytes per pending task and its future"
+    )
+    tracemalloc.stop()
+    del futures
+    loop.close("done")
+
+
+def main() -> None:
+    tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 30_000
+    for encoded in (False, True):
+        measure(tasks, encoded)
+    measure_memory(tasks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+"""What a client does when limits are reached, schedulers come and go, values are late, and programs end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaler import Client
+from scaler.errors import (
+    ClientClosedError,
+    LimitError,
+    ObjectLostError,
+    RefusedError,
+    SchedulerLostError,
+    UnreachableError,
+    WorkerLostError,
+)
+from scaler.ids import is_task, result_id
+from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.protocol.messages import (
+    Cancel,
+    Clear,
+    Hold,
+    Outcome,
+    RefusalReason,
+    Refused,
+    Release,
+    Seen,
+    ShutdownCluster,
+    ShutdownReply,
+    Submit,
+    is_stored,
+    stored_reference,
+)
+from tests.integration.client_rig import RigScheduler
+
+
+@pytest.fixture
+def scheduler() -> Iterator[RigScheduler]:
+    with RigScheduler() as made:
+        yield made
+
+
+@pytest.fixture
+def storage() -> Iterator[EmbeddedStorage]:
+    made = EmbeddedStorage("tcp://127.0.0.1:0")
+    yield made
+    made.close()
+
+
+def first(tasks: dict[bytes, Any]) -> bytes:
+    return next(iter(tasks))
+
+
+# -- connecting
+
+
+def test_a_scheduler_that_is_not_there_is_named_with_the_time_waited(scheduler: RigScheduler) -> None:
+    scheduler.close()
+    with pytest.raises(UnreachableError, match=rf"{scheduler.address}: waited 0\.3 s"):
+        Client(scheduler.address, timeout_seconds=0.3)
+
+
+def test_a_refusal_is_raised_with_its_text() -> None:
+    refused = Refused(RefusalReason.VERSION, "you run Python 3.9, I run 3.11")
+    with RigScheduler(refuse=refused) as scheduler, pytest.raises(RefusedError, match=r"Python 3\.9"):
+        Client(scheduler.address, timeout_seconds=10)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1234", "http://host", "tcp://host"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"address"):
+        Client(address, timeout_seconds=5)
+
+
+# -- results
+
+
+def test_each_outcome_becomes_its_own_error(scheduler: RigScheduler) -> None:
+    with Client(scheduler.address) as client:
+        future = client.submit(abs, -1)
+        scheduler.finish({first(scheduler.next_tasks(1)): b"lost three of them"}, Outcome.WORKER_LOST)
+        with pytest.raises(WorkerLostError, match="lost three"):
+            future.result(5)
+        future = client.submit(abs, -1)
+        scheduler.finish({first(scheduler.next_tasks(1)): b"cancelled"}, Outcome.CANCELLED)
+        with pytest.raises(CancelledError):
+            future.result(5)
+
+
+def test_results_are_said_to_be_seen(scheduler: RigScheduler) -> None:
+    with Client(scheduler.address) as client:
+        future = client.submit(abs, -1)
+        scheduler.finish({first(scheduler.next_tasks(1)): 1})
+        assert future.result(5) == 1
+        assert scheduler.next(Seen) == Seen(1)
+
+
+def test_a_result_that_comes_after_the_cancel_does_not_show(scheduler: RigScheduler) -> None:
+    with Client(scheduler.address) as client:
+        future = client.submit(abs, -1)
+        identifier = first(scheduler.next_tasks(1))
+        assert future.cancel()
+        assert scheduler.next(Cancel).ids == [identifier]
+        scheduler.finish({identifier: 1})
+        last = client.submit(abs, -2)
+        scheduler.finish({first(scheduler.next_tasks(1)): 2})
+        assert last.result(5) == 2
+        with pytest.raises(CancelledError):
+            future.result(5)
+
+
+def test_what_needs_a_value_that_is_here_carries_it(scheduler: RigScheduler) -> None:
+    with Client(scheduler.address) as client:
+        one = client.submit(abs, -1)
+        early = client.submit(abs, one)
+        tasks = scheduler.next_tasks(2)
+        assert tasks[early.task_id].references[-1] == (one.task_id,)
+        scheduler.finish({one.task_id: 1})
+        one.result(5)
+        late = client.submit(abs, one)
+        assert scheduler.next_tasks(1)[late.task_id].references == []
+
+
+def test_a_stored_result_is_loaded_kept_while_its_future_lives_and_then_released(storage: EmbeddedStorage) -> None:
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        kept = client.send_object(np.arange(10_000.0))  # stands for what a worker has stored
+        (identifier,) = scheduler.next(Hold).ids
+        future = client.submit(abs, 1)
+        scheduler.finish({first(scheduler.next_tasks(1)): kept.upload.payload})
+        assert (future.result(5) == np.arange(10_000.0)).all()
+        dependent = client.submit(abs, future)
+        assert scheduler.next_tasks(1)[dependent.task_id].references == [(identifier,)]
+        scheduler.finish({dependent.task_id: 0})
+        dependent.result(5)
+        del future
+        gc.collect()
+        assert identifier in scheduler.next(Release).ids
+
+
+def test_a_stored_result_that_is_gone_ends_the_future(storage: EmbeddedStorage) -> None:
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        future = client.submit(abs, 1)
+        identifier = first(scheduler.next_tasks(1))
+        scheduler.finish({identifier: stored_reference(result_id(identifier, 1), 100_000)})
+        with pytest.raises(ObjectLostError, match="no longer in the object storage"):
+            future.result(5)
+
+
+# -- large arguments
+
+
+def test_a_large_argument_is_stored_once_before_its_tasks_and_released_after_them(storage: EmbeddedStorage) -> None:
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        text = "x" * 100_000
+        futures = [client.submit(len, text) for _ in range(3)]
+        tasks = scheduler.next_tasks(3)
+        group = tasks[futures[0].task_id]
+        assert len(set(group.payloads)) == 1
+        assert is_stored(group.payloads[0])
+        assert group.references == [(group.payloads[0][1:17],)] * 3
+        scheduler.finish({future.task_id: 100_000 for future in futures})
+        wait(futures, timeout=5)
+        assert group.payloads[0][1:17] in scheduler.next(Release).ids
+
+
+def test_an_argument_that_the_storage_refuses_fails_its_task_alone() -> None:
+    small = EmbeddedStorage("tcp://127.0.0.1:0", 1_000_000)
+    with RigScheduler(storage=small) as scheduler, Client(scheduler.address) as client:
+        with pytest.raises(LimitError, match="1000000"):
+            client.submit(len, bytes(2_000_000)).result(5)
+        with pytest.raises(LimitError):
+            client.send_object(np.zeros(2_000_000))
+        future = client.submit(len, b"small")
+        scheduler.finish({first(scheduler.next_tasks(1)): 5})
+        assert future.result(5) == 5
+    small.close()
+
+
+# -- limits
+
+
+def test_submit_waits_for_room_and_names_the_limit() -> None:
+    with RigScheduler(max_pending_tasks=2) as scheduler, Client(scheduler.address, timeout_seconds=0.5) as client:
+        client.submit(abs, 1)
+        client.submit(abs, 2)
+        with pytest.raises(LimitError, match=r"max_number_of_tasks_waiting=2 .* timeout_seconds=0\.5"):
+            client.submit(abs, 3)
+        tasks = scheduler.next_tasks(2)
+        with ThreadPoolExecutor(1) as pool:
+            third = pool.submit(client.submit, abs, 3)
+            scheduler.finish({first(tasks): 1})
+            assert third.result(5).task_id in scheduler.next_tasks(1)
+
+
+# -- schedulers come and go
+
+
+def test_futures_end_when_the_scheduler_is_gone_for_longer_than_the_lease() -> None:
+    with RigScheduler(lease_seconds=0.3) as scheduler:
+        client = Client(scheduler.address)
+        future = client.submit(abs, 1)
+        scheduler.next_tasks(1)
+        scheduler.close()
+        with pytest.raises(SchedulerLostError, match=r"gone for more than 0\.3 s"):
+            future.result(10)
+        client.disconnect()
+
+
+def test_a_restarted_scheduler_is_told_all_that_is_unfinished(storage: EmbeddedStorage) -> None:
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        done, waiting = client.submit(abs, -1), client.submit(abs, -2)
+        needs_done, needs_waiting = client.submit(abs, done), client.submit(abs, waiting)
+        reference = client.send_object([1, 2])
+        scheduler.next_tasks(4)
+        scheduler.finish({done.task_id: 1})
+        assert done.result(5) == 1
+        scheduler.close()
+        with RigScheduler(scheduler.address, storage=storage) as again:
+            assert again.next(Hold).ids == [reference.reference_id]
+            tasks: dict[bytes, tuple[bytes, ...]] = {}
+            definitions: dict[bytes, bytes] = {}
+            while len(tasks) < 3:
+                submit = again.next(Submit)
+                definitions.update(submit.definitions)
+                for group in submit.groups:
+                    columns = group.references or [()] * len(group.ids)
+                    tasks.update(dict(zip(group.ids, columns, strict=True)))
+            assert set(tasks) == {waiting.task_id, needs_done.task_id, needs_waiting.task_id}
+            assert len(definitions) == 1
+            assert tasks[needs_waiting.task_id] == (waiting.task_id,)
+            ((stand_in,)) = tasks[needs_done.task_id]
+            assert not is_task(stand_in)
+            again.finish(dict.fromkeys(tasks, 5))
+            assert [future.result(5) for future in (waiting, needs_done, needs_waiting)] == [5, 5, 5]
+
+
+# -- the end
+
+
+def test_clear_and_shutdown_are_said(scheduler: RigScheduler) -> None:
+    client = Client(scheduler.address)
+    client.clear()
+    scheduler.next(Clear)
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(client.shutdown)
+        scheduler.next(ShutdownCluster)
+        scheduler.say(ShutdownReply(True, "so be it"))
+        ending.result(5)
+    with pytest.raises(ClientClosedError):
+        client.submit(abs, 1)
+
+
+def test_a_forked_child_is_told_to_make_its_own_client(scheduler: RigScheduler) -> None:
+    with Client(scheduler.address) as client:
+        future = client.submit(abs, 1)
+        child = os.fork()
+        if child == 0:
+            answers = []
+            for use in (lambda: client.submit(abs, 1), lambda: future.result(5), client.clear):
+                try:
+                    use()
+                except ClientClosedError as error:
+                    answers.append("fork" in str(error))
+            client.disconnect()
+            os._exit(0 if answers == [True] * 3 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        scheduler.finish({first(scheduler.next_tasks(1)): 1})
+        assert future.result(5) == 1
+
+
+def test_a_client_that_nobody_can_use_ends_after_its_last_task(scheduler: RigScheduler) -> None:
+    client = Client(scheduler.address)
+    future = client.submit(abs, -3)
+    thread = client._loop._thread  # noqa: SLF001 (the thread has no door of its own, and must not stay)
+    del client
+    gc.collect()
+    scheduler.finish({first(scheduler.next_tasks(1)): 3})
+    assert future.result(5) == 3
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def run_program(text: str, address: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", text, address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_program_that_ends_without_disconnecting_ends_cleanly(scheduler: RigScheduler) -> None:
+    program = "import sys; from scaler import Client; c = Client(sys.argv[1]); f = c.submit(abs, 1); print('end')"
+    process = run_program(program, scheduler.address)
+    output, errors = process.communicate(timeout=10)
+    assert (process.returncode, output, errors) == (0, "end\n", "")
+
+
+def test_ctrl_c_interrupts_a_wait_for_a_result(scheduler: RigScheduler) -> None:
+    program = (
+        "import sys; from scaler import Client; c = Client(sys.argv[1]); f = c.submit(abs, 1)\n"
+        "try: f.result()\nexcept KeyboardInterrupt: print('interrupted', f.cancel())\n"
+    )
+    process = run_program(program, scheduler.address)
+    identifier = first(scheduler.next_tasks(1))
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=10)
+    assert (process.returncode, output, errors) == (0, "interrupted True\n", "")
+    assert scheduler.next(Cancel).ids == [identifier]
+
+
+def test_importing_scaler_is_fast_and_brings_in_nothing_heavy() -> None:
+    program = "import sys, scaler; print([m for m in ('zmq', 'capnp', 'asyncio', 'cloudpickle') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
