@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from scaler.cluster.components import component_from
@@ -12,6 +13,8 @@ from scaler.errors import ScalerError
 
 def main(kind: str) -> int:
     """Run the component until it ends, and return its exit code."""
+    # A program that ignores its children hands that on to them, and components must hear of the ends of theirs.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         run, config = component_from(os.environ, kind)
         return run(config)

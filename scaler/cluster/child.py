@@ -145,13 +145,22 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def reap(self) -> int:
-        """Wait for the end, end what is left of its group, and return the return code as in `subprocess`."""
-        os.waitid(os.P_PIDFD, self.pid_fd, os.WEXITED | os.WNOWAIT)
-        self.kill()  # before the process is reaped: until then no other group can have its number
-        os.close(self.pid_fd)
-        self.pid_fd = -1
-        return self._process.wait()
+    def reap(self) -> int | None:
+        """Wait for the end, end what is left of its group, and return the return code as in `subprocess`.
+
+        None when it cannot be known: a program that ignores SIGCHLD or waits for any child has taken it.
+        """
+        try:
+            os.waitid(os.P_PIDFD, self.pid_fd, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            self._process.wait()
+            return None
+        else:
+            self.kill()  # before the process is reaped: until then no other group can have its number
+            return self._process.wait()
+        finally:
+            os.close(self.pid_fd)
+            self.pid_fd = -1
 
     def close(self) -> None:
         """Pass on the last output, and close everything."""

@@ -22,8 +22,8 @@ KILL_AFTER_SECONDS = 9.0
 TIER_SECONDS = 6.0
 """From the stop on: tiers that still wait for the ones above them are told to end as well."""
 
-_ASKED_FOR = (0, -15)
-"""How a process ends that was told to: orderly, or by SIGTERM itself when it was too young to take it."""
+_ASKED_FOR = (0, -15, None)
+"""How a process ends that was told to: orderly, by SIGTERM itself when it was too young to take it, or who knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,11 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process is gone. returncode is as in subprocess (negative: a signal); last_lines is what it wrote last."""
+    """The process is gone. last_lines is what it wrote last."""
 
     name: str
-    returncode: int
+    returncode: int | None
+    """As in `subprocess`, negative for a signal. None: unknown, for somebody else took it from the system."""
     reason: str
     last_lines: tuple[str, ...] = ()
 

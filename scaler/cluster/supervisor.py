@@ -222,7 +222,8 @@ class Supervisor:
         self._selector.unregister(child.pid_fd)
         returncode = child.reap()
         del self._alive[child.name]
-        self._inputs.append(Ended(child.name, returncode, describe_exit(returncode), child.last_lines()))
+        reason = "nobody knows how" if returncode is None else describe_exit(returncode)
+        self._inputs.append(Ended(child.name, returncode, reason, child.last_lines()))
 
     def _close(self) -> None:
         for child in self._alive.values():

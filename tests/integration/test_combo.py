@@ -17,6 +17,7 @@ from scaler.cluster.combo import ComboSettings, SchedulerClusterCombo
 from scaler.cluster.ports import ReservedPorts
 from scaler.config.models import ClusterConfig, SchedulerConfig
 from scaler.errors import ComponentError, ConfigError, UsageError
+from tests.conftest import wait_for_end
 
 GIVEN_BY_THE_COMBO = {"bind_address", "scheduler_address", "worker_scheduler_address", "num_of_workers"}
 ARGUMENTS = {"object_storage_address", "advertised_object_storage_address", "monitor_address"}
@@ -28,8 +29,14 @@ def components() -> list[psutil.Process]:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=10)
-    return not alive
+    return not wait_for_end(processes, seconds=10)
+
+
+def printed_processes(output: str) -> list[psutil.Process]:
+    """Return those of the processes with the printed ids that still exist."""
+    pids = [int(pid) for pid in output.split()]
+    assert pids
+    return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
 
 
 def run_program(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -89,9 +96,7 @@ def test_a_combo_ends_with_its_program_and_needs_no_main_guard(tmp_path: Path) -
         tmp_path,
     )
     assert (result.returncode, result.stderr) == (0, "")
-    pids = [int(pid) for pid in result.stdout.split()]
-    assert pids
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert gone(printed_processes(result.stdout))
 
 
 def test_a_combo_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
@@ -106,9 +111,7 @@ def test_a_combo_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
         tmp_path,
     )
     assert result.returncode == -9
-    pids = [int(pid) for pid in result.stdout.split()]
-    assert pids
-    assert gone([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
+    assert gone(printed_processes(result.stdout))
 
 
 def test_a_forked_child_ends_nothing() -> None:
@@ -137,6 +140,21 @@ def test_a_component_that_is_killed_ends_the_others_and_is_in_the_log(caplog: py
     story = f"scheduler (pid {scheduler.pid}) ended unexpectedly: killed by signal 9 (SIGKILL)"
     assert combo.failure == story
     assert [record.getMessage() for record in caplog.records if record.name == "scaler.cluster.combo"][:1] == [story]
+
+
+def test_a_program_that_ignores_its_children_can_have_a_combo(tmp_path: Path) -> None:
+    result = run_program(
+        """
+        import signal
+        from scaler import SchedulerClusterCombo
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with SchedulerClusterCombo(n_workers=1) as combo:
+            pass
+        print(combo.failure)
+        """,
+        tmp_path,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "None\n", "")
 
 
 def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> None:

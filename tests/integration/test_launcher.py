@@ -172,10 +172,11 @@ def test_a_launcher_ends_with_the_program_that_it_was_started_for(stack_file: Pa
 
 
 def test_a_port_in_use_is_named_and_nothing_is_left(stack_file: Path, ports: ReservedPorts) -> None:
-    with launched(stack_file) as first, launched(stack_file) as second:
+    with launched(stack_file) as first:
         assert first.wait_ready()
-        assert not second.wait_ready()
-        code, _, errors = second.end()
+        with launched(stack_file) as second:
+            assert not second.wait_ready()
+            code, _, errors = second.end()
         assert first.stop()[0] == 0
     assert code == 1
     assert any(ports.address(1) in line for line in errors)
