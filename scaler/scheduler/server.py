@@ -86,7 +86,7 @@ class SchedulerServer:
         self._core = SchedulerCore(settings, policy, self._loop.time())
         self._recorder = Recorder(settings, Policy(config.policy_engine_type, config.policy_content))
         self._storage = (
-            EmbeddedStorage(beside(config.bind_address, 1, ".storage"))
+            EmbeddedStorage(beside(config.bind_address, 1, ".storage"), io_threads=config.io_threads)
             if config.object_storage_address is None
             else None
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from scaler.ids import is_task, owner_of
+from scaler.ids import is_task, owner_of, result_id
 from scaler.needs import Needs
 from scaler.protocol.messages import (
     Done,
@@ -282,6 +282,10 @@ class Tasks:
         if is_stored(payload):
             self._objects.forget(payload[1:17])
 
+    def _forget_attempt(self, task: Task) -> None:
+        """An attempt was stopped in the middle: it may have stored a result that it could not tell of."""
+        self._objects.forget(result_id(task.id, task.attempt))
+
     def _leave(self, worker: Worker, task: Task) -> None:
         """Take a task off a worker; its state still says how it was there."""
         del worker.tasks[task.id]
@@ -295,6 +299,8 @@ class Tasks:
             worker.recalled -= 1
 
     def _ended_without_result(self, worker: Worker, task: Task, outcome: int, payload: bytes, now: float) -> None:
+        if outcome != Outcome.NOT_STARTED:
+            self._forget_attempt(task)
         if type(task.state) is Recalled and task.state.cancel:
             self.end(task, Outcome.CANCELLED, b"cancelled")
             return
@@ -398,6 +404,7 @@ class Tasks:
             state = task.state
             may_have_run = slots > 0 or task.id in blocked
             slots -= task.id not in blocked
+            self._forget_attempt(task)
             if type(state) is Recalled and state.cancel:
                 self.end(task, Outcome.CANCELLED, b"cancelled")
             elif task.group.spec.retries == 0:

@@ -187,7 +187,7 @@ def test_clear_cancels_everything_and_forgets_what_the_client_holds(cluster: Clu
     cluster.give_back(worker, *[task for task in cluster.on(worker) if task != running])
     cluster.finish(worker, running, outcome=Outcome.CANCELLED, payload=b"")
     assert {cluster.outcome(client, task) for task in (running, *queued)} == {Outcome.CANCELLED}
-    assert forgotten(cluster) == [held]
+    assert set(forgotten(cluster)) == {held, result_id(running, 1)}
 
 
 @pytest.mark.parametrize("deaths", [1, 2, 3])
@@ -435,3 +435,13 @@ def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cl
     parts = [command.ids for command in commands if isinstance(command, ForgetStored)]
     assert [task for part in parts for task in part] == held
     assert all(len(encode(ForgetObjects(part))) < MAX_CONTROL_BYTES for part in parts)
+
+
+def test_what_an_interrupted_attempt_may_have_stored_is_forgotten(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    assert forgotten(cluster) == [result_id(task, 1)]
+    cluster.wait(1.0, alive=[worker])
+    cluster.leave(worker, "was killed")
+    assert forgotten(cluster) == [result_id(task, 1), result_id(task, 2)]
