@@ -293,6 +293,10 @@ class Session:
         self._unheld = list(self.objects)
         for definition in self.definitions.values():
             definition.said = False
+        for _, missing in self._gated.values():
+            for upload in missing:
+                upload.waiting.clear()
+        self._gated.clear()
         tasks = list(self._sendable())
         self.pending = {task.task_id: task for task in tasks}
         for task in tasks:
@@ -300,10 +304,7 @@ class Session:
             for reference in task.references:
                 if isinstance(reference, Task) and reference.reference_id not in self.pending:
                     self._replace(task, reference, stand_in)
-            if task in self._gated:
-                self._gated[task] = (0, self._gated[task][1])
-            else:
-                self.add(task)
+            self.add(task)
 
     def _sendable(self) -> Iterator[Task]:
         """Yield all pending tasks, each after the undelivered ones that it needs."""
@@ -328,7 +329,9 @@ class Session:
     def _replace(self, task: Task, reference: Task, stand_in: StandIn) -> None:
         if is_task(reference.reference_id):
             upload = stand_in(reference, task.kind.serializer if task.kind is not None else None)
-            if upload is not None:
+            if upload is None:
+                self._dropped.add(reference.task_id)
+            else:
                 task.references = tuple(upload if other is reference else other for other in task.references)
                 task.uploads = (*task.uploads, upload)
 
