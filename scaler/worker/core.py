@@ -457,7 +457,7 @@ class AgentCore:
                 self._feeding.take_back(processor)
                 self._hands.kill(processor.number)
             elif processor.standing is not Standing.ENDING:
-                self._hands.say(processor.number, pack_forget(list(processor.definitions), list(processor.specs)))
+                self._hands.tell(processor.number, pack_forget(list(processor.definitions), list(processor.specs)))
                 processor.definitions.clear()
                 processor.specs.clear()
         for _ in self._queue.drain():

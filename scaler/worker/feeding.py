@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from scaler.protocol.messages import Outcome
@@ -31,7 +32,7 @@ class Feeding:
         if address != self._storage_address:
             self._storage_address = address
             for processor in self._pool:
-                self._hands.say(processor.number, pack_storage(address))
+                self._hands.tell(processor.number, pack_storage(address))
 
     def fill(self, now: float) -> None:
         """Hand out free slots: to those that wait for one, to spare processors, to new ones."""
@@ -68,7 +69,7 @@ class Feeding:
         processor = self._pool.add(now)
         self._hands.spawn(processor.number)
         if self._storage_address:
-            self._hands.say(processor.number, pack_storage(self._storage_address))
+            self._hands.tell(processor.number, pack_storage(self._storage_address))
 
     def feed(self) -> None:
         """Give out what is in the queue, as far ahead as is good."""
@@ -96,7 +97,7 @@ class Feeding:
                 return True
             if not self._introduce(processor, spec):
                 return False
-        if not self._hands.say(
+        if not self._hands.feed(
             processor.number, pack_task(spec.number, item.id, item.attempt, item.payload, item.inputs)
         ):
             return False
@@ -110,10 +111,10 @@ class Feeding:
         for identifier in spec.definitions:
             if identifier not in processor.definitions:
                 datagram = pack_definition(identifier, self._library.definitions[identifier])
-                if not self._hands.say(processor.number, datagram):
+                if not self._hands.tell(processor.number, datagram):
                     return False
                 processor.definitions.add(identifier)
-        if not self._hands.say(processor.number, pack_spec(spec.frame)):
+        if not self._hands.tell(processor.number, pack_spec(spec.frame)):
             return False
         processor.specs.add(spec.number)
         return True
@@ -138,21 +139,24 @@ class Feeding:
 
     def take_back(self, processor: Processor) -> None:
         """Put what a processor has not read to the head of the queue."""
-        count = self._hands.take_back(processor.number)
-        items = [processor.fed.pop() for _ in range(count)]
-        for item in items:
-            processor.work_us -= item.cost_us
+        taken = set(self._hands.take_back(processor.number))
+        if not taken:
+            return
+        items = [item for item in processor.fed if item.id in taken]
+        processor.fed = deque(item for item in processor.fed if item.id not in taken)
+        processor.work_us = sum(item.cost_us for item in processor.fed)
         if processor.doom is None or processor.doom.outcome is not None:
-            self._queue.put_back(reversed(items))
+            self._queue.put_back(items)
 
     def forget(self, specs: Iterable[KnownSpec], definitions: Iterable[bytes]) -> None:
         """Have processors forget what they know of these."""
         numbers = {spec.number for spec in specs}
         identifiers = set(definitions)
         for processor in self._pool:
-            forget_specs = numbers & processor.specs
+            # What is fed may be run after this is read, so it stays known; the few bytes are not worth more.
+            forget_specs = numbers & processor.specs - {item.spec.number for item in processor.fed}
             forget_definitions = identifiers & processor.definitions
-            if (forget_specs or forget_definitions) and self._hands.say(
+            if (forget_specs or forget_definitions) and self._hands.tell(
                 processor.number, pack_forget(list(forget_definitions), list(forget_specs))
             ):
                 processor.specs -= forget_specs

@@ -1,4 +1,7 @@
-"""How agent and processor write to each other: datagrams on two socket pairs, packed with `struct`. Pure.
+"""How agent and processor write to each other: datagrams on three socket pairs, packed with `struct`. Pure.
+
+Tasks come on a socket of their own, because the agent may take them back. What they refer to (specs, definitions, the
+storage's address) is said before, on another one: a processor reads there until it knows the spec of its task.
 
 A datagram begins with its kind. One larger than `LARGE_DATAGRAM_BYTES` travels as a memory file whose descriptor is
 attached to a LARGE datagram. Results are rows of `RESULT` followed by all their payloads, so that a processor can
@@ -27,14 +30,14 @@ MAX_ATTACHED_FDS = 2
 
 
 class ToProcessor(IntEnum):
-    """Kinds on the task socket."""
+    """Kinds on the task socket (TASK, END), on the definition socket (all others), and on both (LARGE)."""
 
     TASK = 1
-    SPEC = 2
-    DEFINITION = 3
-    FORGET = 4
-    STORAGE = 5
-    END = 6
+    END = 2
+    SPEC = 3
+    DEFINITION = 4
+    FORGET = 5
+    STORAGE = 6
     LARGE = 7
 
 

@@ -14,11 +14,17 @@ class Hands(Protocol):
     def spawn(self, number: int) -> None:
         """Begin to make a processor."""
 
-    def say(self, number: int, datagram: bytes) -> bool:
-        """Put a datagram at the end of what the processor will read. False: there is no room for it now."""
+    def feed(self, number: int, task: bytes) -> bool:
+        """Put a TASK datagram at the end of what the processor will run. False: there is no room for it now."""
 
-    def take_back(self, number: int) -> int:
-        """Take all tasks that the processor has not read; from now on it finds none. Returns how many."""
+    def tell(self, number: int, datagram: bytes) -> bool:
+        """Tell the processor what tasks refer to: it reads that before any task fed later. False: there is no room."""
+
+    def take_back(self, number: int) -> list[bytes]:
+        """Take all tasks that the processor has not read; from now on it finds none. Returns their ids, in order.
+
+        The processor may read one in the middle of it, so these are not always the last ones that it was fed.
+        """
 
     def collect(self, number: int) -> list[tuple[Results, bool]]:
         """Return the results that have come, and those that lie in the page; True with those that were sent."""

@@ -4,15 +4,15 @@ The agent forks it before it has any thread. The nursery imports what every proc
 waits for orders on a socket. Each processor leads a process group of its own, so what user code started ends with it.
 When the agent is gone, the kernel kills the nursery; when the nursery is gone, the kernel kills its processors.
 
-Orders (agent to nursery): the processor's number, with four descriptors: task socket, result socket, page, last words.
+Orders (agent to nursery): the processor's number, with its `Descriptors`.
 Reports (nursery to agent): `SPAWNED` with a pid and a pidfd, `EXITED` with a return code as in `subprocess`.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
+import importlib
 import os
 import select
 import signal
@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from scaler.processes import end_with_parent
 
@@ -29,8 +30,7 @@ _ORDER = struct.Struct("<I")
 _REPORT = struct.Struct("<BIi")
 _SPAWNED = 1
 _EXITED = 2
-_FDS_PER_ORDER = 4
-_FD_BYTES = array.array("i").itemsize
+_CLIENT_MODULES = ("asyncio", "scaler.protocol.codec", "scaler.object_storage.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,17 @@ class ProcessorSettings:
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     preload: str | None
+    slots: int
+
+
+class Descriptors(NamedTuple):
+    """What a processor is born with: three sockets, the shared page, and a file for the interpreter's last words."""
+
+    tasks: int
+    definitions: int
+    results: int
+    page: int
+    words: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ class Nursery:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def spawn(self, number: int, descriptors: tuple[int, int, int, int]) -> None:
+    def spawn(self, number: int, descriptors: Descriptors) -> None:
         """Order a processor. Raises OSError when the nursery is gone or does not keep up."""
         socket.send_fds(self._socket, [_ORDER.pack(number)], list(descriptors))
 
@@ -146,16 +157,18 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
                 os.close(descriptor)
                 orders.send(_REPORT.pack(_EXITED, number, _reap(pid)))
                 continue
-            data, descriptors, _, _ = socket.recv_fds(orders, _ORDER.size, _FDS_PER_ORDER)
+            data, descriptors, _, _ = socket.recv_fds(orders, _ORDER.size, len(Descriptors._fields))
             if not data:
                 return 0
             (number,) = _ORDER.unpack(data)
+            if len(children) >= settings.slots:
+                _import_for_clients()
             pid = os.fork()
             if not pid:
                 orders.close()
                 for pidfd in children:
                     os.close(pidfd)
-                return _be_born(run_processor, descriptors, settings)
+                return _be_born(run_processor, Descriptors(*descriptors), settings)
             for each in descriptors:
                 os.close(each)
             pidfd = os.pidfd_open(pid)
@@ -164,9 +177,19 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
             socket.send_fds(orders, [_REPORT.pack(_SPAWNED, number, pid)], [pidfd])
 
 
+def _import_for_clients() -> None:
+    """Import what clients inside tasks need. More processors than slots mean that tasks wait for nested ones, so more
+    of them will have clients; they share this memory, and do not each take the time."""
+    if _CLIENT_MODULES[-1] not in sys.modules:
+        for name in _CLIENT_MODULES:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+
+
 def _be_born(
-    run_processor: Callable[[int, int, int, int, ProcessorSettings], int],
-    descriptors: list[int],
+    run_processor: Callable[[Descriptors, ProcessorSettings], int],
+    descriptors: Descriptors,
     settings: ProcessorSettings,
 ) -> int:
     end_with_parent(signal.SIGKILL, os.getppid())
@@ -177,8 +200,7 @@ def _be_born(
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    task, result, page, words = descriptors
-    return run_processor(task, result, page, words, settings)
+    return run_processor(descriptors, settings)
 
 
 def _reap(pid: int) -> int:

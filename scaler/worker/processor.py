@@ -38,7 +38,7 @@ from scaler.worker.frames import (
     unpack_large,
     unpack_spec,
 )
-from scaler.worker.nursery import ProcessorSettings
+from scaler.worker.nursery import Descriptors, ProcessorSettings
 from scaler.worker.page import PageWriter
 from scaler.worker.results import ResultWriter
 from scaler.worker.upkeep import Upkeep
@@ -54,13 +54,14 @@ _NONE_PAYLOAD = pickle.dumps(None, 5)
 _PICKLE = 0x80
 
 
-def run_processor(task_fd: int, result_fd: int, page_fd: int, words_fd: int, settings: ProcessorSettings) -> int:
+def run_processor(descriptors: Descriptors, settings: ProcessorSettings) -> int:
     """Be a processor until the agent says END. Returns the exit code of the process."""
-    faulthandler.enable(words_fd, all_threads=False)
-    tasks = socket.socket(fileno=task_fd)
-    results = socket.socket(fileno=result_fd)
-    page = PageWriter(page_fd)
-    os.close(page_fd)
+    faulthandler.enable(descriptors.words, all_threads=False)
+    tasks = socket.socket(fileno=descriptors.tasks)
+    definitions = socket.socket(fileno=descriptors.definitions)
+    results = socket.socket(fileno=descriptors.results)
+    page = PageWriter(descriptors.page)
+    os.close(descriptors.page)
     if settings.preload is not None:
         try:
             _preload(settings.preload)
@@ -69,7 +70,7 @@ def run_processor(task_fd: int, result_fd: int, page_fd: int, words_fd: int, set
             results.send(bytes((ToAgent.FAILED,)) + text.encode("utf-8", "replace")[: LARGE_DATAGRAM_BYTES - 1])
             return 1
     results.send(bytes((ToAgent.READY,)))
-    _Processor(tasks, results, page, settings).loop()
+    _Processor(tasks, definitions, results, page, settings).loop()
     with contextlib.suppress(ValueError, OSError):
         sys.stdout.flush()
     return 0
@@ -90,9 +91,15 @@ def _connect(address: str) -> Storage:
 
 class _Processor:
     def __init__(
-        self, tasks: socket.socket, results: socket.socket, page: PageWriter, settings: ProcessorSettings
+        self,
+        tasks: socket.socket,
+        definitions: socket.socket,
+        results: socket.socket,
+        page: PageWriter,
+        settings: ProcessorSettings,
     ) -> None:
         self._tasks = tasks
+        self._definitions = definitions
         self._control = results
         self._page = page
         self._results = ResultWriter(page, results)
@@ -122,12 +129,9 @@ class _Processor:
                 datagram, attached = self._wait()
             if attached:
                 datagram = _read_large(datagram, attached)
-            if not datagram:
+            if not datagram or datagram[0] != task_kind:
                 return
-            if datagram[0] == task_kind:
-                run(datagram)
-            elif not self._told(datagram):
-                return
+            run(datagram)
 
     def _wait(self) -> tuple[bytes, list[tuple[int, int, bytes]]]:
         """Wait for a datagram, and look after memory meanwhile."""
@@ -137,8 +141,20 @@ class _Processor:
         datagram, attached, _, _ = self._tasks.recvmsg(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES)
         return datagram, attached
 
-    def _told(self, datagram: bytes) -> bool:
-        """Take in anything but a task. Returns False at the end."""
+    def _learn(self, number: int) -> Prepared:
+        """Read definitions until this spec is known: the agent says everything before the first task that needs it."""
+        specs = self._shelf.specs
+        while number not in specs:
+            try:
+                datagram, attached, _, _ = self._definitions.recvmsg(
+                    LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT
+                )
+            except BlockingIOError:
+                raise ProtocolError(f"the agent sent a task of spec {number}, which it never described") from None
+            self._told(_read_large(datagram, attached) if attached else datagram)
+        return specs[number]
+
+    def _told(self, datagram: bytes) -> None:
         match ToProcessor(datagram[0]):
             case ToProcessor.SPEC:
                 self._shelf.add(unpack_spec(datagram))
@@ -150,16 +166,13 @@ class _Processor:
                 address = datagram[1:].decode()
                 self._objects.move(address)
                 self._context.object_storage_address = address
-            case ToProcessor.END:
-                return False
-            case ToProcessor.TASK | ToProcessor.LARGE:
-                raise ProtocolError("a LARGE datagram came without its memory file")
-        return True
+            case ToProcessor.TASK | ToProcessor.END | ToProcessor.LARGE as kind:
+                raise ProtocolError(f"a {kind.name} datagram came on the definition socket")
 
     def _run(self, datagram: bytes) -> None:
         """Run one task, and add its result."""
         _, attempt, number, task, length, count = TASK.unpack_from(datagram)
-        prepared = self._shelf.specs[number]
+        prepared = self._shelf.specs.get(number) or self._learn(number)
         results = self._results
         began_ns = time.monotonic_ns()
         if results.oldest_ns and (

@@ -388,3 +388,31 @@ def test_garbage_is_collected_between_tasks() -> None:
             await rig.poll(path.exists)
 
     play(story, gc=0.05)
+
+
+def test_recalls_among_very_short_tasks_lose_and_repeat_nothing() -> None:
+    async def story(rig: Rig) -> None:
+        (process,) = await rig.poll(rig.processors)
+        ids: list[bytes] = []
+        for _ in range(60):
+            some = rig.submit(abs, *((-n,) for n in range(50)))
+            ids += some
+            await rig.outcome(some[0])
+            rig.recall(some[len(ids) % 49 + 1], kill=False)
+
+        def done() -> list[bytes]:
+            return [each for message in rig.messages(Done) for each in message.ids]
+
+        def back() -> list[bytes]:
+            return [
+                identifier
+                for message in rig.messages(Returned)
+                for identifier, started in zip(message.ids, message.started, strict=True)
+                if not started
+            ]
+
+        await rig.until(lambda: len(done()) + len(back()) == len(ids))
+        assert sorted(done() + back()) == sorted(ids)
+        assert rig.processors() == [process]
+
+    play(story)

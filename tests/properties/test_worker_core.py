@@ -60,6 +60,7 @@ class Walk:
         self.check()
 
     def check(self) -> None:
+        self.begun.update(each.running for each in self.living().values() if each.running is not None)
         self.core.check()
         assert all(count == 1 for count in self.ended.values()), "an attempt ended twice"
         assert self.lost <= self.begun, "a task that never began was charged"
@@ -93,6 +94,8 @@ class Walk:
     def work(self) -> None:
         """A processor works for a while, and may send its results."""
         number, processor = self.pick()
+        if self.random.random() < 0.3:
+            processor.reads_while_taken = self.random.randint(0, 3)
         if processor.killed or processor.paused or self.core.pool.processors[number].standing is Standing.WAITING:
             return
         self.core.started(number)
@@ -130,14 +133,13 @@ class Walk:
         number, processor = self.pick()
         if processor.running is None and processor.tasks():
             processor.unread.pop(0)
-            while len(processor.tasks()) and processor.unread[0][0] != 1:
-                processor.unread.pop(0)
         self.exit(number)
 
     def die(self) -> None:
         self.exit(self.pick()[0])
 
     def exit(self, number: int) -> None:
+        self.hands[number].reads_while_taken = None
         self.core.started(number)
         self.core.exited(number, "killed by signal 9 (SIGKILL)", self.now)
 

@@ -16,13 +16,14 @@ from scaler.worker.frames import (
     GRANT,
     LARGE_DATAGRAM_BYTES,
     MAX_ATTACHED_FDS,
+    TASK,
     Results,
     ToAgent,
     ToProcessor,
     unpack_large,
     unpack_results,
 )
-from scaler.worker.nursery import Nursery
+from scaler.worker.nursery import Descriptors, Nursery
 from scaler.worker.page import Glance, PageReader, make_page
 from scaler.worker.results import send_datagram
 
@@ -57,10 +58,11 @@ Said = Results | Control | Nonsense
 class _Ends:
     """What the agent holds of one processor. `unread` is its own reading end of what it wrote to the processor."""
 
-    __slots__ = ("deferred", "is_doomed", "page", "pid", "pidfd", "results", "tasks", "unread", "words")
+    __slots__ = ("deferred", "definitions", "is_doomed", "page", "pid", "pidfd", "tasks", "unread", "words")
 
-    def __init__(self) -> None:
+    def __init__(self, definitions: socket.socket) -> None:
         self.tasks, self.unread = _pair()
+        self.definitions = definitions
         self.page = make_page()
         self.words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
         self.pid = 0
@@ -84,27 +86,31 @@ class Processors:
     # -- Hands
 
     def spawn(self, number: int) -> None:
-        ends = self._ends[number] = _Ends()
+        definitions, their_definitions = _pair()
+        ends = self._ends[number] = _Ends(definitions)
         ours, theirs = _pair()
         self._results[number] = ours
         self._pages[number] = PageReader(ends.page)
         with contextlib.suppress(OSError):  # the nursery is gone, which ends the agent as soon as it hears of it
-            self._nursery.spawn(number, (ends.unread.fileno(), theirs.fileno(), ends.page, ends.words))
+            descriptors = Descriptors(
+                ends.unread.fileno(), their_definitions.fileno(), theirs.fileno(), ends.page, ends.words
+            )
+            self._nursery.spawn(number, descriptors)
         theirs.close()
+        their_definitions.close()
         os.close(ends.page)
         self._loop.add_reader(ours, self._on_readable, number)
 
-    def say(self, number: int, datagram: bytes) -> bool:
-        try:
-            send_datagram(self._ends[number].tasks, datagram, ToProcessor.LARGE, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        return True
+    def feed(self, number: int, task: bytes) -> bool:
+        return _send(self._ends[number].tasks, task)
 
-    def take_back(self, number: int) -> int:
+    def tell(self, number: int, datagram: bytes) -> bool:
+        return _send(self._ends[number].definitions, datagram)
+
+    def take_back(self, number: int) -> list[bytes]:
         ends = self._ends[number]
-        count = 0
-        others: list[bytes] = []
+        taken: list[bytes] = []
+        is_ending = False
         while True:
             try:
                 datagram, attached, _, _ = ends.unread.recvmsg(
@@ -115,13 +121,12 @@ class Processors:
             if attached:
                 datagram = _read_file(datagram, _descriptors(attached))
             if datagram[0] == ToProcessor.TASK:
-                count += 1
+                taken.append(TASK.unpack_from(datagram)[3])
             else:
-                others.append(datagram)
-        # What is not a task stays said, ahead of all tasks to come. There is room: all of it has just been taken out.
-        for datagram in others:
-            self.say(number, datagram)
-        return count
+                is_ending = True
+        if is_ending:
+            self.end(number)
+        return taken
 
     def collect(self, number: int) -> list[tuple[Results, bool]]:
         # The page first: batches that were sent before this look at it are in the socket now, so their order is known.
@@ -150,7 +155,7 @@ class Processors:
         self._signal(ends, signal.SIGKILL)
 
     def end(self, number: int) -> None:
-        self.say(number, bytes((ToProcessor.END,)))
+        _send(self._ends[number].tasks, bytes((ToProcessor.END,)))
 
     def grant(self, number: int) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -167,7 +172,7 @@ class Processors:
             if isinstance(said, Control):
                 for descriptor in said.descriptors:
                     os.close(descriptor)
-        for end in (results, ends.tasks, ends.unread):
+        for end in (results, ends.tasks, ends.unread, ends.definitions):
             end.close()
         self._pages.pop(number).close()
         os.close(ends.words)
@@ -242,6 +247,16 @@ class Processors:
         if ends.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(ends.pidfd, number)
+
+
+def _send(end: socket.socket, datagram: bytes) -> bool:
+    try:
+        send_datagram(end, datagram, ToProcessor.LARGE, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True  # the processor is gone, which will be reported
+    return True
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:

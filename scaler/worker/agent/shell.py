@@ -322,7 +322,7 @@ class Agent:
                     initialized=processor.ready,
                     suspended=processor.standing in (Standing.SUSPENDED, Standing.WAITING),
                     running=running[0] if running else b"",
-                    running_seconds=now - running[1] if running else 0.0,
+                    running_seconds=max(0.0, now - running[1]) if running else 0.0,
                 )
             )
         self._send(

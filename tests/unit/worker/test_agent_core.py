@@ -108,8 +108,8 @@ def test_a_definition_and_a_spec_come_before_the_first_task_and_only_once() -> N
     story = Story()
     story.run(1)
     story.run(2)
-    kinds = [datagram[0] for datagram in story.hands[1].unread]
-    assert kinds == [ToProcessor.DEFINITION, ToProcessor.SPEC, ToProcessor.TASK, ToProcessor.TASK]
+    assert story.hands[1].told == [ToProcessor.DEFINITION, ToProcessor.SPEC]
+    assert story.fed() == [1, 2]
 
 
 def test_tasks_of_unknown_length_are_fed_one_ahead_and_the_rest_waits_here() -> None:
@@ -201,6 +201,21 @@ def test_a_recalled_task_that_waits_is_given_back() -> None:
     assert sorted(story.returned()) == [2, 4]
     assert story.fed() == [3]
     assert not story.hands[1].killed
+
+
+def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started() -> None:
+    story = Story()
+    story.run(1)
+    story.work(duration_us=1000)
+    story.run(2, 3, 4)
+    story.hands[1].reads_while_taken = 1
+    story.recall(2, 3, 4, kill=False)
+    assert story.returned(started=True) == [3]
+    assert story.returned(started=False) == [2, 4]
+    story.hands[1].finish()
+    story.core.results(1, story.hands[1].flush(), True, story.now)
+    story.settle()
+    assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
 
 
 def test_a_running_task_is_killed_when_it_is_cancelled() -> None:
@@ -382,7 +397,7 @@ def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
 
 def test_a_full_socket_keeps_tasks_here_until_there_is_room() -> None:
     story = Story()
-    story.hands[1].room = 3
+    story.hands[1].room = 1
     story.run(1, 2)
     assert story.fed() == [1]
     story.hands[1].room = 100
@@ -452,10 +467,9 @@ def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again() -> N
     story.run(1)
     story.work()
     story.core.undefine(Undefine([FUNCTION]))
-    assert [datagram[0] for datagram in story.hands[1].unread] == [ToProcessor.FORGET]
     story.run(2)
-    kinds = [datagram[0] for datagram in story.hands[1].unread]
-    assert kinds == [ToProcessor.FORGET, ToProcessor.DEFINITION, ToProcessor.SPEC, ToProcessor.TASK]
+    said = [ToProcessor.DEFINITION, ToProcessor.SPEC]
+    assert story.hands[1].told == [*said, ToProcessor.FORGET, *said]
 
 
 def test_a_task_of_an_unknown_function_ends_with_a_reason() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaler.protocol.messages import Outcome
-from scaler.worker.frames import TASK, ResultRow, Results, ToProcessor
+from scaler.worker.frames import TASK, ResultRow, Results, ToProcessor, pack_task
 from scaler.worker.page import Glance
 
 
@@ -18,20 +18,17 @@ class FakeProcessor:
         self.batch = 0
         self.page: list[ResultRow] = []
         self.sent: list[Results] = []
+        self.reads_while_taken: int | None = None
         self.granted = 0
         self.paused = False
         self.killed = False
         self.ended = False
         self.released = False
-        self.other: list[int] = []
+        self.told: list[ToProcessor] = []
 
     def begin(self, now: float) -> None:
         """Read on to the next task and begin it."""
-        while True:
-            datagram = self.unread.pop(0)
-            if datagram[0] == ToProcessor.TASK:
-                break
-            self.other.append(datagram[0])
+        datagram = self.unread.pop(0)
         _, attempt, _, task, _, _ = TASK.unpack_from(datagram)
         self.running = (task, attempt)
         self.begun += 1
@@ -56,7 +53,7 @@ class FakeProcessor:
         return Results(self.batch, list(self.page), memoryview(b"." * len(self.page)))
 
     def tasks(self) -> list[bytes]:
-        return [TASK.unpack_from(datagram)[3] for datagram in self.unread if datagram[0] == ToProcessor.TASK]
+        return [TASK.unpack_from(datagram)[3] for datagram in self.unread]
 
 
 class FakeHands:
@@ -70,18 +67,28 @@ class FakeHands:
         assert number not in self.processors
         self.processors[number] = FakeProcessor()
 
-    def say(self, number: int, datagram: bytes) -> bool:
+    def feed(self, number: int, task: bytes) -> bool:
         processor = self.processors[number]
         if len(processor.unread) >= processor.room:
             return False
-        processor.unread.append(datagram)
+        processor.unread.append(task)
         return True
 
-    def take_back(self, number: int) -> int:
+    def tell(self, number: int, datagram: bytes) -> bool:
+        self.processors[number].told.append(ToProcessor(datagram[0]))
+        return True
+
+    def take_back(self, number: int) -> list[bytes]:
         processor = self.processors[number]
         taken = processor.tasks()
-        processor.unread = [datagram for datagram in processor.unread if datagram[0] != ToProcessor.TASK]
-        return len(taken)
+        processor.unread = []
+        place = processor.reads_while_taken
+        if place is not None and place < len(taken) and processor.running is None and not processor.killed:
+            # It reads one in the middle of this.
+            processor.reads_while_taken = None
+            processor.unread = [pack_task(0, taken.pop(place), 1, b"", ())]
+            processor.begin(processor.begun_at)
+        return taken
 
     def collect(self, number: int) -> list[tuple[Results, bool]]:
         processor = self.processors[number]
