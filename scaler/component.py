@@ -56,7 +56,8 @@ class Component:
     def ready(self, addresses: Mapping[str, str]) -> None:
         """Say, once, that the component does its work now, and at which addresses (by what they are for)."""
         places = "".join(f", {purpose} {address}" for purpose, address in addresses.items())
-        _log.info("ready%s", places)
+        # Who waits for the line on the pipe tells people itself.
+        _log.log(logging.INFO if self._ready_fd is None else logging.DEBUG, "ready%s", places)
         if self._ready_fd is None:
             return
         line = json.dumps({"component": self.name, "pid": os.getpid(), "addresses": dict(addresses)})

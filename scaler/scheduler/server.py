@@ -321,7 +321,7 @@ def _log_fact(fact: Fact) -> None:
         case WorkerQuarantined(_, name, reason):
             _log.warning("worker %s gets no more tasks: %s", escaped(name), escaped(reason))
         case ScalingDecided(manager_id, units, draining, reason):
-            _log.info("%s: %d units wanted, %d draining: %s", manager_id, units, draining, escaped(reason))
+            _log.info("%s: wants %d, drains %d: %s", manager_id, units, draining, escaped(reason))
         case TaskRetried(task, _, reason):
             _log.info("task %s runs again: %s", task.hex(), escaped(reason))
         case PeerNonsense(peer, text):

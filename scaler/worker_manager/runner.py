@@ -144,7 +144,7 @@ class Runner:
                     self._refused = refused
                 case Received(message=Desired() as desired):
                     if self._desired is None or self._desired.units != desired.units:
-                        _log.info("the scheduler wants %d units: %s", desired.units, desired.reason)
+                        _log.info("the scheduler wants %d of my units: %s", desired.units, desired.reason)
                     self._desired = desired
                 case Received(message=Shutdown(text)):
                     _log.info("the cluster is shut down: %s", text)
@@ -190,7 +190,7 @@ class Runner:
             _log.warning("started %d of %d units: %s", len(error.started), actions.start, error)
         else:
             self._reconciler.started(started, time.monotonic())
-            _log.info("started %d units: %s", len(started), ", ".join(started))
+            _log.info("started %s", ", ".join(started))
 
     async def _call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """Call the backend in its thread, and go on reporting while it takes its time."""

@@ -59,9 +59,18 @@ def test_a_component_says_that_it_is_ready_and_stops_when_asked(loop: str, numbe
         process.send_signal(number)
         output, errors = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, errors) == (7, "")
-    first, last = output.splitlines()
+    (line,) = output.splitlines()
+    assert f" INFO scheduler[{process.pid}] " in line, "that it is ready is said once, by who waited for it"
+    assert line.endswith(f"test: stopped\\x1b[31m by {'uvloop' if loop == 'uvloop' else 'asyncio.unix_events'}")
+
+
+def test_a_component_that_nobody_waits_for_says_itself_that_it_is_ready() -> None:
+    process = subprocess.Popen([sys.executable, str(PROGRAM), "serve", "builtin"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.terminate()
+    process.communicate(timeout=WAIT_SECONDS)
     assert f" INFO scheduler[{process.pid}] scaler.component: ready, scheduler tcp://127.0.0.1:1, monitor" in first
-    assert last.endswith(f"test: stopped\\x1b[31m by {'uvloop' if loop == 'uvloop' else 'asyncio.unix_events'}")
 
 
 def test_a_log_in_json_has_one_object_a_line() -> None:

@@ -242,7 +242,7 @@ def test_a_second_manager_with_the_same_id_says_so_and_ends_with_code_1() -> Non
 def test_interrupted_without_a_scheduler_it_ends_in_order() -> None:
     with manager("tcp://127.0.0.1:1", mode="fixed", max_task_concurrency=1) as process:
         assert process.stdout is not None
-        while "started 1 units" not in (line := process.stdout.readline()):
+        while "runner: started " not in (line := process.stdout.readline()):
             assert line
         alive = children(process)
         process.send_signal(signal.SIGINT)
