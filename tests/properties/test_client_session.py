@@ -15,6 +15,7 @@ from scaler.client.tasks import Definition, Kind, Task, Upload
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, is_task
 from scaler.protocol.messages import (
+    SPLIT_BATCH_BYTES,
     Cancel,
     Finished,
     Hold,
@@ -27,6 +28,9 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.serialization import Serializer
+
+PAYLOAD = bytes(SPLIT_BATCH_BYTES)
+"""So large that a message has one task, and a drain with a small budget leaves the others for the next."""
 
 
 class Scheduler:
@@ -125,11 +129,11 @@ class ClientMachine(RuleBasedStateMachine):
             upload = self._upload()
             uploads = (upload,)
             references.append(upload)
-        task = Task(self.ids.task(), self.kinds[kind], b"payload", tuple(references), uploads)
+        task = Task(self.ids.task(), self.kinds[kind], PAYLOAD, tuple(references), uploads)
         self.session.add(task)
         self.tasks.append(task)
 
-    @rule(budget=st.sampled_from([0, 1, 200, 1 << 40]))
+    @rule(budget=st.sampled_from([0, 1, 1, 1, SPLIT_BATCH_BYTES * 2, 1 << 40]))
     def drain(self, budget: int) -> None:
         for message in self.session.drain(budget):
             self.scheduler.take(message, self.stored)

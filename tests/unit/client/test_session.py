@@ -10,7 +10,17 @@ from scaler.client.session import MAX_IDS_PER_MESSAGE, Session
 from scaler.client.tasks import Definition, Kind, Task, Upload
 from scaler.errors import LimitError
 from scaler.ids import IdFactory
-from scaler.protocol.messages import Cancel, Hold, Message, Release, Seen, Spec, Submit, stored_reference
+from scaler.protocol.messages import (
+    SPLIT_BATCH_BYTES,
+    Cancel,
+    Hold,
+    Message,
+    Release,
+    Seen,
+    Spec,
+    Submit,
+    stored_reference,
+)
 from scaler.serialization import Serializer
 
 PLENTY = 1 << 40
@@ -341,3 +351,19 @@ def test_giving_up_takes_all_tasks_and_may_tell_the_scheduler() -> None:
     assert client.session.take_all(cancel=True) == tasks
     assert not client.session.pending
     assert client.drain() == [Cancel([task.task_id for task in tasks])]
+
+
+def test_what_is_resolved_during_a_long_drain_is_not_seen_before_what_was_added_meanwhile_is_sent() -> None:
+    client = Client()
+    f = client.kind()
+    early = client.task(f)
+    client.submits()
+    client.task(f, size=SPLIT_BATCH_BYTES)
+    client.task(f, size=SPLIT_BATCH_BYTES)
+    client.session.drain(1)
+    client.task(f, early, size=SPLIT_BATCH_BYTES)
+    client.finish(early)
+    client.session.drain(1)
+    assert client.session.say_seen() is None
+    assert sent(client.submits())
+    assert client.session.say_seen() == Seen(1)
