@@ -1,0 +1,212 @@
+"""Commands as processes, and a scheduler in this process, both with settings that a test chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from scaler.config.models import SchedulerConfig
+from scaler.ids import new_peer_id
+from scaler.net.connection import ConnectorEvent, Received, Turned, Welcomed
+from scaler.net.versions import own_hello
+from scaler.net.zeromq import ZmqConnector
+from scaler.protocol.messages import Details, Hello, Message, MonitorStatus, Refused, Role, Welcome
+from scaler.scheduler.server import SchedulerServer
+
+WAIT_SECONDS = 15.0
+_IO_THREAD = "ZMQbg/IO"
+
+MessageT = TypeVar("MessageT")
+
+
+# -- commands
+
+
+class Command:
+    """A running command. Its output is read when it ends."""
+
+    def __init__(self, name: str, arguments: Sequence[str], environment: dict[str, str], directory: Path) -> None:
+        readable, writable = os.pipe()
+        self._out = (directory / f"{name}-{writable}-{os.urandom(4).hex()}.out").open("w+")
+        self._err = (directory / f"{name}-{writable}-{os.urandom(4).hex()}.err").open("w+")
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("SCALER_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "scaler.cli", name, *arguments],
+            env={**inherited, "SCALER_READY_FD": str(writable), **environment},
+            pass_fds=[writable],
+            stdout=self._out,
+            stderr=self._err,
+        )
+        os.close(writable)
+        self._ready = os.fdopen(readable)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def addresses(self) -> dict[str, str]:
+        """Wait until it is ready; return where it listens, by purpose."""
+        assert select.select([self._ready], [], [], WAIT_SECONDS)[0], "the command did not become ready"
+        line = self._ready.readline()
+        assert line, f"the command ended before it was ready: {self.errors()}"
+        found: dict[str, str] = json.loads(line)["addresses"]
+        return found
+
+    def output(self) -> str:
+        self._out.seek(0)
+        return self._out.read()
+
+    def errors(self) -> str:
+        self._err.seek(0)
+        return self._err.read()
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.pid).children(recursive=True)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_SECONDS)
+
+    def close(self) -> None:
+        self._ready.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._out.close()
+        self._err.close()
+
+
+@contextmanager
+def command(name: str, *arguments: str, directory: Path, **environment: str) -> Iterator[Command]:
+    """Yield a command that has been started; in the end it is told to stop, and must then exit with 0."""
+    running = Command(name, arguments, environment, directory)
+    try:
+        yield running
+        assert running.stop() == 0, running.errors()
+    finally:
+        running.close()
+
+
+def io_threads(pid: int) -> int:
+    """Return how many threads of a process move bytes between sockets and it."""
+    names = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+    return sum(name.startswith(_IO_THREAD) for name in names)
+
+
+def has_uvloop(pid: int) -> bool:
+    """Tell whether a process has loaded uvloop."""
+    return "/uvloop/" in Path(f"/proc/{pid}/maps").read_text()
+
+
+# -- a scheduler in this process, and peers that a test plays
+
+
+class Peer:
+    """A peer that says what a test tells it. Workers and managers are silent otherwise; others send heartbeats."""
+
+    def __init__(self, address: str, role: Role, details: Details = None, hello: Hello | None = None) -> None:
+        self.welcome: Welcome | None = None
+        self.refused: Refused | None = None
+        self.said: list[Message] = []
+        self._changed = asyncio.Event()
+        self.id = new_peer_id()
+        self.connector = ZmqConnector(
+            address, peer=self.id, hello=hello or own_hello(role, details), on_turn=self._on_turn
+        )
+
+    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+        for event in events:
+            match event:
+                case Welcomed(welcome):
+                    self.welcome = welcome
+                case Turned(refused):
+                    self.refused = refused
+                case Received(message=message):
+                    self.said.append(message)
+                case _:
+                    pass
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        """Wait until what this peer has heard makes the condition true, and return it."""
+        while not (found := condition()):
+            self._changed.clear()
+            await self._changed.wait()
+        return found
+
+    async def welcomed(self) -> Welcome:
+        await self.until(lambda: self.welcome)
+        assert self.welcome is not None
+        return self.welcome
+
+    def all(self, kind: type[MessageT]) -> list[MessageT]:
+        return [message for message in self.said if isinstance(message, kind)]
+
+    async def hear(self, kind: type[MessageT], count: int = 1) -> list[MessageT]:
+        """Wait until so many messages of a kind have come since the start, and return them."""
+        await self.until(lambda: len(self.all(kind)) >= count)
+        return self.all(kind)
+
+
+class Stage:
+    """A scheduler on this loop, and the peers that a test adds."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.stop = asyncio.Event()
+        self.server = SchedulerServer(config, self.stop)
+        self._peers: list[Peer] = []
+
+    @property
+    def address(self) -> str:
+        return self.server.addresses["scheduler"]
+
+    async def peer(self, role: Role, details: Details = None) -> Peer:
+        """Return a peer that has been welcomed."""
+        purpose = "monitor" if role is Role.MONITOR else "scheduler"
+        peer = Peer(self.server.addresses[purpose], role, details)
+        self._peers.append(peer)
+        await peer.welcomed()
+        return peer
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.connector.close()
+        self.server.close()
+
+
+def on_a_scheduler(story: Callable[[Stage], Awaitable[None]], **settings: Any) -> None:
+    """Run a story with a scheduler of these settings, within WAIT_SECONDS."""
+
+    async def main() -> None:
+        stage = Stage(SchedulerConfig(**{"bind_address": "tcp://127.0.0.1:0", **settings}))
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await story(stage)
+        finally:
+            stage.close()
+
+    asyncio.run(main())
+
+
+def document(status: MonitorStatus) -> dict[str, Any]:
+    """Return what a monitor was told."""
+    found: dict[str, Any] = json.loads(status.json)
+    return found
+
+
+async def document_where(monitor: Peer, fits: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """Wait until a monitor is told something that fits, and return it."""
+    await monitor.until(lambda: any(fits(document(each)) for each in monitor.all(MonitorStatus)[-1:]))
+    return document(monitor.all(MonitorStatus)[-1])
