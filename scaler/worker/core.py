@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scaler.errors import ProtocolError
 from scaler.protocol.messages import Outcome, Recall, Run, Undefine, Welcome
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
+from scaler.worker.endings import Endings
 from scaler.worker.feeding import Feeding
 from scaler.worker.frames import Results, pack_forget
 from scaler.worker.hands import Hands
@@ -32,7 +32,6 @@ LATE_RESULT_SECONDS = 0.005
 PAUSE_AFTER_SECONDS = 0.1
 PAUSE_SECONDS = 1.0
 """A suspended processor is paused for so long at a time: its own threads may have something to send."""
-_MAX_OUTCOME = Outcome.OBJECT_LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,7 @@ class AgentCore:
         self.pool = Pool(settings.slots)
         self.outbox = Outbox()
         self._feeding = Feeding(self.pool, self._queue, self._library, hands, self.outbox)
+        self._endings = Endings(self.pool, self._queue, self._feeding, hands, self.outbox)
         self.ending: Ending | None = None
         self.wake_at = now
         """When `tick` is due."""
@@ -145,9 +145,9 @@ class AgentCore:
                 elif not message.kill:
                     goes_on.append(item)
                 else:
-                    self._kill(self.pool.processors[number], item, Doom(Outcome.CANCELLED, "cancelled"), now)
+                    self._endings.kill(self.pool.processors[number], item, Doom(Outcome.CANCELLED, "cancelled"), now)
         self.outbox.returned(unstarted, started=False)
-        self.outbox.returned([item for item in goes_on if self._holds(item)], started=True)
+        self.outbox.returned([item for item in goes_on if self._endings.holds(item)], started=True)
 
     def drain(self, text: str) -> None:
         """Start nothing more, give back what has not started, and end when the rest is done."""
@@ -179,37 +179,8 @@ class AgentCore:
     def results(self, number: int, batch: Results, sent: bool, now: float) -> None:
         """Results of a processor. sent: they came as a message, and were not only read from its page."""
         processor = self.pool.processors.get(number)
-        if processor is None:
-            return
-        batch = processor.unseen(batch, sent)
-        fed = processor.fed
-        attempts = self._queue.attempts
-        done = self.outbox.done() if processor.doom is None or processor.doom.outcome is not None else None
-        payloads = batch.payloads
-        at = 0
-        for identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, size in batch.rows:
-            if not fed or fed[0].id != identifier or fed[0].attempt != attempt or outcome > _MAX_OUTCOME:
-                self._distrust(processor, "it reported a task that it does not have")
-                return
-            item = fed.popleft()
-            processor.work_us -= item.cost_us
-            processor.resulted += 1
-            payload = bytes(payloads[at : at + size])
-            at += size
-            item.spec.pace.observe(duration_us)
-            if done is None:
-                continue
-            del attempts[identifier]
-            done.ids.append(identifier)
-            done.attempts.append(attempt)
-            done.outcomes.append(outcome)
-            done.payloads.append(payload)
-            done.duration_us.append(duration_us)
-            done.cpu_us.append(cpu_us)
-            done.peak_bytes.append(peak_bytes)
-        if not fed:
-            processor.work_us = 0.0
-            processor.since = now
+        if processor is not None:
+            self._endings.results(processor, batch, sent, now)
 
     def blocked(self, number: int, now: float) -> None:
         """The running task of a processor waits for tasks of its own: its slot can be lent."""
@@ -258,32 +229,16 @@ class AgentCore:
         """A processor said something that makes no sense."""
         processor = self.pool.processors.get(number)
         if processor is not None:
-            self._distrust(processor, text)
+            self._endings.distrust(processor, text)
 
     def exited(self, number: int, how: str, now: float) -> None:
         """A processor is gone. how: exit code or signal, and its last words, for people."""
         processor = self.pool.processors.get(number)
         if processor is None:
             return
-        self._collect(processor, now)
-        self._feeding.take_back(processor)
-        glance = self._hands.glance(number)
         if not processor.ready and processor.doom is None:
             self._count_failed_start(how)
-        doom = processor.doom or Doom(Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {how}")
-        begun = glance.begun > processor.resulted
-        if processor.doom is None and processor.standing is not Standing.ENDING:
-            what = "while it ran a task" if begun and processor.fed else "while it was idle"
-            self.outbox.note(Level.WARNING, f"processor {number} died {what}: {how}")
-        if processor.fed and begun and doom.outcome is not None:
-            item = processor.fed.popleft()
-            del self._queue.attempts[item.id]
-            self._died_with(item, doom)
-        if doom.outcome is not None:
-            self._queue.put_back(processor.fed)
-        processor.fed.clear()
-        del self.pool.processors[number]
-        self._hands.release(number)
+        self._endings.exited(processor, how, now)
 
     # -- once per turn ---------------------------------------------------------------------------------------------
 
@@ -345,51 +300,13 @@ class AgentCore:
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
-    def _kill(self, processor: Processor, item: Attempt, doom: Doom, now: float) -> None:
-        """End the attempt that a processor runs; what it has not read was taken back before.
-
-        A result that came first wins: then nobody is killed.
-        """
-        self._collect(processor, now)
-        if not self._holds(item) or processor.standing is Standing.ENDING:
-            return
-        processor.stand(Standing.ENDING, now)
-        processor.doom = doom
-        self._hands.kill(processor.number)
-
-    def _collect(self, processor: Processor, now: float) -> None:
-        """Take in the results that are there. A processor that left nonsense is on its way out already, or is now."""
-        try:
-            for batch, sent in self._hands.collect(processor.number):
-                self.results(processor.number, batch, sent, now)
-        except ProtocolError as error:
-            self._distrust(processor, str(error))
-
-    def _distrust(self, processor: Processor, text: str) -> None:
-        if processor.standing is Standing.ENDING:
-            return
-        self.outbox.note(Level.ERROR, f"processor {processor.number} is ended: {text}")
-        self._feeding.take_back(processor)
-        processor.stand(Standing.ENDING, processor.since)
-        processor.doom = Doom(Outcome.PROCESSOR_DIED, f"the processor that ran the task was ended: {text}")
-        self._hands.kill(processor.number)
-
-    def _died_with(self, item: Attempt, doom: Doom) -> None:
-        outcome = Outcome(doom.outcome or 0)
-        if outcome is Outcome.NOT_STARTED and item.spec.retries == 0:
-            outcome = Outcome.WORKER_LOST
-        self.outbox.ended(item, outcome, doom.text)
-
-    def _holds(self, item: Attempt) -> bool:
-        return self._queue.attempts.get(item.id) is item
-
     def _watch(self, processor: Processor, now: float) -> None:
         """Look at a busy processor: time limits, and results that wait behind a long task."""
         glance = self._hands.glance(processor.number)
         if glance.begun > processor.resulted and glance.begun > glance.finished:
             elapsed = now - glance.begun_at
             if glance.finished > processor.resulted and elapsed > LATE_RESULT_SECONDS:
-                self._collect(processor, now)
+                self._endings.collect(processor, now)
                 if not processor.fed or processor.standing is Standing.ENDING:
                     return
             item = processor.fed[0]
@@ -397,7 +314,7 @@ class AgentCore:
             if limit and elapsed >= limit and glance.finished == processor.resulted:
                 self._feeding.take_back(processor)
                 text = f"the task ran longer than its time limit of {limit:g} s and was ended"
-                self._kill(processor, item, Doom(Outcome.TIMED_OUT, text), now)
+                self._endings.kill(processor, item, Doom(Outcome.TIMED_OUT, text), now)
                 return
             pause = max(BUSY_TICK_SECONDS, elapsed * 0.1) if len(processor.fed) > 1 else IDLE_TICK_SECONDS
             if limit:
@@ -435,7 +352,7 @@ class AgentCore:
             text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
             for processor in self.pool:
                 for item in [item for item in processor.fed if item.spec.retries == 0]:
-                    self._kill(processor, item, Doom(Outcome.WORKER_LOST, text), now)
+                    self._endings.kill(processor, item, Doom(Outcome.WORKER_LOST, text), now)
         elif silence is Silence.DEATH:
             seconds = self._settings.death_timeout_seconds
             self.ending = Ending(1, f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)")

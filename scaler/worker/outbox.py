@@ -71,15 +71,14 @@ class Outbox:
 
     def take_messages(self) -> list[Message]:
         """Return what is to be sent, in order, and forget it."""
-        messages = self._messages
-        if messages:
-            self._messages = []
-            self._done = None
-            for message in messages:
-                if type(message) is Done and not any(message.cpu_us) and not any(message.peak_bytes):
-                    message.cpu_us = []
-                    message.peak_bytes = []
-        return messages
+        if not self._messages:
+            return []
+        messages, self._messages, self._done = self._messages, [], None
+        for message in messages:
+            if type(message) is Done and not any(message.cpu_us) and not any(message.peak_bytes):
+                message.cpu_us = []
+                message.peak_bytes = []
+        return [message for message in messages if type(message) is not Done or message.ids]
 
     def take_notes(self) -> list[Note]:
         """Return the lines for the log, and forget them."""
