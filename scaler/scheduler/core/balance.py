@@ -11,7 +11,7 @@ from collections import deque
 from itertools import islice
 
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.placement import Placement, avoids
 from scaler.scheduler.core.state import Assigned, Recalled, Task, Worker
 
 WORTH_MOVING_SECONDS = 0.003
@@ -65,7 +65,7 @@ class Balance:
                     worker = candidates.popleft()
                     waiting = worker.busy - worker.slots
                     wanted = max(1, waiting * idle.slots // (idle.slots + worker.slots))
-                    if self._recall_last(worker, wanted, idle):
+                    if self._recall_last(worker, wanted, idle, now):
                         del busiest[worker]
                         break
         if len(placement.laden) > MAX_LADEN_COMPARED:
@@ -86,7 +86,7 @@ class Balance:
         worth.sort(reverse=True)
         return dict.fromkeys(worker for _, _, worker in worth)
 
-    def _recall_last(self, worker: Worker, wanted: int, idle: Worker | None) -> int:
+    def _recall_last(self, worker: Worker, wanted: int, idle: Worker | None, now: float) -> int:
         """Recall tasks from the end of a worker's queue: those that would start last. Returns how many."""
         chosen: list[Task] = []
         last = reversed(worker.tasks.values())
@@ -95,7 +95,9 @@ class Balance:
                 break
             if task.id in worker.blocked:
                 continue
-            if type(task.state) is Assigned and (idle is None or task.group.needs.fits(idle.offers)):
+            if idle is not None and (not task.group.needs.fits(idle.offers) or avoids(task, idle, now)):
+                continue
+            if type(task.state) is Assigned:
                 chosen.append(task)
         for task in reversed(chosen):
             task.state = Recalled(worker, cancel=False)
@@ -111,5 +113,5 @@ class Balance:
             worker.checks_without_progress += 1
             if worker.checks_without_progress >= self._checks and not worker.recalled:
                 worker.stalled = True
-                self._recall_last(worker, len(worker.tasks), None)
+                self._recall_last(worker, len(worker.tasks), None, now)
                 self._placement.update(worker)

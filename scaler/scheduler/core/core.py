@@ -260,13 +260,13 @@ class SchedulerCore:
     def _worker_gone(self, worker: Worker, why: str, charged: bool, now: float) -> None:
         del self.workers[worker.id]
         self._touched.pop(worker, None)
-        self.outbox.discard(worker)
         self.placement.remove(worker)
         self.elastic.worker_left(worker)
         self.objects.worker_gone(worker.id, worker.known)
         for nested in list(worker.nested):
             self._client_gone(self.clients[nested], f"its worker {worker.name} {why}", now)
         self.tasks.worker_lost(worker, why, charged, now)
+        self.outbox.discard(worker)
         self.facts.add(PeerLost("worker", worker.id, worker.name, why))
 
     def _expel(self, peer: bytes, why: str) -> None:

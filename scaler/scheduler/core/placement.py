@@ -21,6 +21,10 @@ MAX_PLACED_PER_STEP = 4096
 """Keeps a step short when very much becomes placeable at once; the shell steps again at once."""
 
 
+MAX_AVOIDING = 64
+"""How many tasks that should go elsewhere are passed over for one worker in one step."""
+
+
 class Pool:
     """Workers with the same offers that have credit: with a free slot (idle), or with room to prefetch (room)."""
 
@@ -119,15 +123,12 @@ class Placement:
             pools = self.fitting(queue.needs)
             if not pools:
                 continue
-            skipped: list[Task] = []
-            budget = self._fill(queue, pools, budget, skipped, now)
-            for task in reversed(skipped):
-                self._ready.add_first(task)
+            budget = self._fill(queue, pools, budget, now)
             if budget <= 0:
                 return True
         return False
 
-    def _fill(self, queue: ReadyQueue, pools: list[Pool], budget: int, skipped: list[Task], now: float) -> int:
+    def _fill(self, queue: ReadyQueue, pools: list[Pool], budget: int, now: float) -> int:
         """Use up credit for one requirement: free slots first, then prefetches. Returns what is left of the budget."""
         alone = sum(pool.workers for pool in pools) == 1
         for prefetch in (False, True):
@@ -148,7 +149,7 @@ class Placement:
                         worker = next(iter(side))
                         free = worker.slots - worker.busy
                         share = spread if prefetch else max(min(spread, free), abundant)
-                        given = self._give(worker, queue, share, skipped, alone, now)
+                        given = self._give(worker, queue, share, alone, now)
                         placed += given
                         budget -= given
                         self.update(worker)
@@ -156,8 +157,9 @@ class Placement:
                             side.move_to_end(worker)
         return budget
 
-    def _give(self, worker: Worker, queue: ReadyQueue, share: int, skipped: list[Task], alone: bool, now: float) -> int:
+    def _give(self, worker: Worker, queue: ReadyQueue, share: int, alone: bool, now: float) -> int:
         """Assign up to share tasks, within the worker's credit. Returns how many left the queue for this worker."""
+        avoiding: list[Task] = []
         tasks = worker.tasks
         slots = worker.slots
         limit = worker.limit
@@ -179,8 +181,10 @@ class Placement:
             if count >= slots and group.spec.retries == 0:
                 self._put_back(queue, task)
                 break
-            if self._avoids(task, worker, alone):
-                skipped.append(task)
+            if task.id in tasks or (task.troubles is not None and not alone and avoids(task, worker, now)):
+                avoiding.append(task)
+                if len(avoiding) == MAX_AVOIDING:
+                    break
                 continue
             inputs = self._tasks.inputs_of(task) if task.references else ()
             group.assigned += 1
@@ -192,6 +196,8 @@ class Placement:
             self._outbox.run(worker, task, inputs)
             count += 1
             given += 1
+        for task in reversed(avoiding):
+            self._put_back(queue, task)
         return given
 
     @staticmethod
@@ -199,10 +205,8 @@ class Placement:
         task.group.ready += 1
         queue.add_first(task)
 
-    @staticmethod
-    def _avoids(task: Task, worker: Worker, alone: bool) -> bool:
-        """Tell whether a task goes elsewhere: it failed here and others could run it, or an attempt is still here."""
-        if task.id in worker.tasks:
-            return True
-        troubles = task.troubles
-        return troubles is not None and not alone and troubles.last_worker is worker
+
+def avoids(task: Task, worker: Worker, now: float) -> bool:
+    """Tell whether a task should go elsewhere for a while: it has failed on this worker."""
+    troubles = task.troubles
+    return troubles is not None and troubles.last_worker is worker and now < troubles.avoid_until

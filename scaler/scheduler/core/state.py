@@ -117,12 +117,13 @@ TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Gone
 class Troubles:
     """What went wrong with one task so far; made at the first trouble, so that healthy tasks carry nothing."""
 
-    __slots__ = ("evidence", "failures", "last_worker", "lost_workers")
+    __slots__ = ("avoid_until", "evidence", "failures", "last_worker", "lost_workers")
 
     def __init__(self) -> None:
         self.failures = 0
         self.lost_workers: set[bytes] = set()
         self.last_worker: Worker | None = None
+        self.avoid_until = 0.0
         self.evidence: list[str] = []
 
 

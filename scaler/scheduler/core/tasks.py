@@ -50,6 +50,8 @@ POISON_WORKERS = 3
 """Different agents or hosts that one task may take down."""
 RETRY_DELAY_SECONDS = 0.05
 MAX_RETRY_DELAY_SECONDS = 1.0
+AVOID_SECONDS = 1.0
+"""How long a task that is ready again waits for another worker than the one on which it failed, if there is one."""
 MAX_EVIDENCE = 8
 """Lines of evidence kept per task; the text of its end quotes them."""
 
@@ -338,6 +340,7 @@ class Tasks:
             return
         self._facts.add(TaskRetried(task.id, worker.id, why))
         delay = min(MAX_RETRY_DELAY_SECONDS, RETRY_DELAY_SECONDS * 2 ** (troubles.failures - 1))
+        troubles.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)
 
     def _requeue(self, task: Task, delay: float, now: float) -> None:
@@ -569,6 +572,9 @@ class Tasks:
         client.gone = True
         client.batch = None
         client.unseen.clear()
+        for kept in client.kept.values():
+            if is_stored(kept.payload):
+                self._objects.unuse(kept.payload[1:17])
         client.kept.clear()
         self.leaving.setdefault(client.id, []).append(client)
         self.cancel(client, list(client.tasks))

@@ -92,6 +92,12 @@ class Cluster:
         self.step(events.Joined(self.peer(name), self._hello(Role.WORKER, details)))
         return name
 
+    def nested(self, name: str, via: str) -> str:
+        """A client inside a task speaks for the first time, through this worker."""
+        self._factories.setdefault(name, IdFactory(self.peer(name)))
+        self.step(events.NestedJoined(self.peer(name), self.peer(via)))
+        return name
+
     def workers(self, names: Iterable[str], manager_id: str = "manager") -> None:
         """Many workers with one slot, in one batch."""
         self.step(

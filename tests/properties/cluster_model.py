@@ -1,0 +1,207 @@
+"""What peers may expect of the scheduler core, kept beside it: judges everything that the core says to anybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scaler.ids import is_task, result_id
+from scaler.needs import Needs, Offers
+from scaler.protocol.messages import (
+    Drain,
+    Finished,
+    Message,
+    Outcome,
+    Recall,
+    Run,
+    Spec,
+    Undefine,
+    stored_reference,
+)
+
+
+def value_of(task: bytes, attempt: int) -> bytes:
+    """What this attempt returns: something that no other does. Every third one is left in the storage."""
+    if (task[-1] + attempt) % 3 == 0:
+        return stored_reference(result_id(task, attempt), 10**6)
+    return b"\x80" + task + bytes([attempt])
+
+
+def exception_of(task: bytes) -> bytes:
+    return b"\x80 raised by " + task
+
+
+@dataclass
+class ModelTask:
+    spec: Spec
+    references: tuple[bytes, ...]
+    attempt: int = 0
+    starts: int = 0
+    """Times that it was sent and may have started."""
+    cancelled: bool = False
+    value: bytes | None = None
+    ended: Outcome | None = None
+
+
+@dataclass
+class ModelClient:
+    """One session of a client."""
+
+    via: str | None = None
+    tasks: dict[bytes, ModelTask] = field(default_factory=dict)
+    number: int = 0
+
+    @property
+    def unresolved(self) -> list[bytes]:
+        return [key for key, task in self.tasks.items() if task.ended is None]
+
+    def lineage(self, task: bytes) -> list[ModelTask]:
+        """The task and all that it depends on."""
+        found: dict[bytes, ModelTask] = {}
+        left = [task]
+        while left:
+            key = left.pop()
+            if key in self.tasks and key not in found:
+                found[key] = self.tasks[key]
+                left.extend(self.tasks[key].references)
+        return list(found.values())
+
+
+@dataclass
+class ModelWorker:
+    """One session of a worker: its attempts in the order in which they came; up: its connection stands."""
+
+    offers: Offers
+    slots: int
+    limit: int
+    up: bool = True
+    draining: bool = False
+    attempts: dict[bytes, int] = field(default_factory=dict)
+    owners: dict[bytes, ModelClient] = field(default_factory=dict)
+    recalled: dict[bytes, bool] = field(default_factory=dict)
+    """Attempts asked back and not answered yet; the value says whether they are to be killed."""
+    known: set[bytes] = field(default_factory=set)
+    suspended: set[bytes] = field(default_factory=set)
+
+    def forget(self, task: bytes) -> None:
+        del self.attempts[task]
+        del self.owners[task]
+        self.recalled.pop(task, None)
+        self.suspended.discard(task)
+
+
+class Model:
+    """Every session that is open, and the rules for what is said in them. `judge` raises AssertionError."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, ModelClient] = {}
+        self.workers: dict[str, ModelWorker] = {}
+
+    def judge(self, name: str, message: Message) -> None:
+        match message:
+            case Finished() if name in self.clients:
+                self._finished(self.clients[name], message)
+            case Run() if name in self.workers:
+                self._run(self.workers[name], message)
+            case Recall() if name in self.workers:
+                self._recall(self.workers[name], message)
+            case Undefine(ids) if name in self.workers:
+                assert self.workers[name].known.issuperset(ids), "a worker is told to drop what it was told before"
+                self.workers[name].known.difference_update(ids)
+            case Drain() if name in self.workers:
+                assert not self.workers[name].draining, "a worker is told once to drain"
+                self.workers[name].draining = True
+            case Finished() | Run() | Recall() | Undefine() | Drain():
+                raise AssertionError(f"{name} is gone and is told {message}")
+            case _:
+                pass
+
+    # -- what clients are told
+
+    def _finished(self, client: ModelClient, message: Finished) -> None:
+        assert message.number == client.number + 1, "Finished are numbered from 1 on"
+        client.number += 1
+        for identifier, code, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
+            task = client.tasks.get(identifier)
+            assert task is not None, "only what was submitted ends"
+            assert task.ended is None, "a task ends once"
+            task.ended = Outcome(code)
+            lineage = client.lineage(identifier)
+            match task.ended:
+                case Outcome.SUCCESS:
+                    assert task.value is not None, "a success was reported by the worker that had the task"
+                    assert payload == (task.value if task.spec.deliver else b""), "a task gets its own value"
+                case Outcome.EXCEPTION:
+                    raised = {exception_of(key) for key, other in client.tasks.items() if other in lineage}
+                    assert payload in raised, "an exception is the task's own, or that of one it depends on"
+                case Outcome.CANCELLED:
+                    assert any(other.cancelled for other in lineage), "only what was cancelled ends as cancelled"
+                case Outcome.EXCEPTION_TO_RETRY | Outcome.NOT_STARTED:
+                    raise AssertionError("these are between workers and the scheduler")
+                case _:
+                    assert payload, "an end without a value says why"
+
+    # -- what workers are told
+
+    def _run(self, worker: ModelWorker, message: Run) -> None:
+        assert worker.up, "a worker out of contact gets no tasks"
+        assert not worker.draining, "a worker that drains gets no tasks"
+        for identifier, _ in message.definitions:
+            assert identifier not in worker.known, "a definition is said once"
+            worker.known.add(identifier)
+        for group in message.groups:
+            assert group.spec.function in worker.known, "a function is known before its first task"
+            assert Needs(group.spec.needs).fits(worker.offers), "a worker gets only what it can run"
+            for index, identifier in enumerate(group.ids):
+                inputs = group.inputs[index] if group.inputs else ()
+                self._attempt(worker, identifier, group.attempts[index], inputs)
+
+    def _attempt(self, worker: ModelWorker, identifier: bytes, attempt: int, inputs: tuple[bytes, ...]) -> None:
+        owner = next((client for client in self.clients.values() if identifier in client.tasks), None)
+        assert owner is not None, "only tasks of clients that are here are sent"
+        task = owner.tasks[identifier]
+        assert task.ended is None, "a task that has ended never runs again"
+        assert not task.cancelled, "a task that was cancelled is not sent"
+        assert attempt > task.attempt, "attempts are numbered upwards"
+        assert identifier not in worker.attempts, "a worker has one attempt of a task at most"
+        task.attempt = attempt
+        task.starts += 1
+        assert task.spec.retries or task.starts == 1, "retries=0: started at most once"
+        assert inputs == tuple(self._input(owner, reference) for reference in task.references), "inputs are right"
+        worker.attempts[identifier] = attempt
+        worker.owners[identifier] = owner
+        assert len(worker.attempts) - len(worker.suspended) <= worker.limit, "no more than its queue takes"
+
+    @staticmethod
+    def _input(client: ModelClient, reference: bytes) -> bytes:
+        if not is_task(reference):
+            return stored_reference(reference, 0)
+        value = client.tasks[reference].value
+        assert value is not None, "what a task depends on has a value before it is sent"
+        return value
+
+    def _recall(self, worker: ModelWorker, message: Recall) -> None:
+        for identifier, attempt in zip(message.ids, message.attempts, strict=True):
+            assert worker.attempts.get(identifier) == attempt, "only what a worker has is recalled"
+            if message.kill:
+                owner = worker.owners[identifier]
+                gone = all(client is not owner for client in self.clients.values())
+                assert gone or owner.tasks[identifier].cancelled, "only cancelled tasks are killed"
+            worker.recalled[identifier] = worker.recalled.get(identifier, False) or message.kill
+
+    # -- what workers say
+
+    def ends(self, worker: ModelWorker, identifier: bytes, outcome: Outcome, payload: bytes) -> None:
+        """A worker says that its attempt ended."""
+        task = worker.owners[identifier].tasks[identifier]
+        if outcome is Outcome.SUCCESS:
+            task.value = payload
+        if outcome is Outcome.NOT_STARTED:
+            task.starts -= 1
+        worker.forget(identifier)
+
+    def gives_back(self, worker: ModelWorker, identifier: bytes, started: bool) -> None:
+        if started:
+            worker.recalled.pop(identifier, None)
+        else:
+            worker.owners[identifier].tasks[identifier].starts -= 1
+            worker.forget(identifier)

@@ -1,0 +1,409 @@
+"""The scheduler core under everything that peers can do, in any order: its invariants hold, and so do its promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from scaler.ids import IdFactory, content_id
+from scaler.needs import Offers
+from scaler.policy.load import load_policy
+from scaler.protocol.messages import (
+    Acknowledge,
+    Cancel,
+    Clear,
+    Desired,
+    Done,
+    Heartbeat,
+    Hold,
+    ManagerStatus,
+    Message,
+    Outcome,
+    Output,
+    Recall,
+    RelayClosed,
+    Release,
+    Returned,
+    Run,
+    Seen,
+    Spec,
+    Submit,
+    Suspended,
+    TaskGroup,
+    UnitState,
+    UnitStatus,
+    WorkerHeartbeat,
+    stored_reference,
+)
+from scaler.scheduler.core import inputs as events
+from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
+from tests.unit.scheduler.driver import Cluster
+
+CLIENTS = ("alice", "bob", "nest1", "nest2")
+WORKERS = ("w1", "w2", "w3", "w4")
+MANAGERS = ("m1", "m2")
+FUNCTIONS = tuple(content_id(name) for name in (b"one", b"two", b"three"))
+CAPABILITIES: tuple[dict[str, float | None], ...] = ({}, {"gpu": 1.0}, {"gpu": None, "big": 4.0})
+NEEDS: tuple[tuple[tuple[str, float], ...], ...] = ((), (), (), (("gpu", 1.0),), (("big", 2.0), ("gpu", 2.0)))
+STRANGER = IdFactory(b"stranger")
+UNKNOWN = (STRANGER.task(), STRANGER.object())
+
+clients = st.sampled_from(CLIENTS)
+workers = st.sampled_from(WORKERS)
+picks = st.integers(0, 2**16)
+specs = st.builds(
+    Spec,
+    function=st.sampled_from(FUNCTIONS),
+    needs=st.sampled_from(NEEDS),
+    priority=st.sampled_from((0, 0, 1)),
+    retries=st.sampled_from((0, 1, 3, 3)),
+    deliver=st.sampled_from((True, True, False)),
+    parent=st.sampled_from((b"", b"", STRANGER.task())),
+    profiling=st.booleans(),
+    name=st.just("work"),
+)
+nonsense: st.SearchStrategy[Message] = st.sampled_from(
+    [
+        Acknowledge(),
+        Clear(),
+        Desired(3, [], ""),
+        Done([UNKNOWN[0]], [1], [Outcome.SUCCESS], [stored_reference(UNKNOWN[1], 1)], [1]),
+        Heartbeat(1.0),
+        Hold([UNKNOWN[1]]),
+        Release([UNKNOWN[1], FUNCTIONS[0]]),
+        ManagerStatus(0.0, [UnitStatus("unit-w1", UnitState.PENDING, 1, 1.0)], ""),
+        Output(UNKNOWN[0], False, b"text"),
+        RelayClosed(b"stranger"),
+        Returned([UNKNOWN[0]], [1], [False]),
+        Run([], []),
+        Recall([UNKNOWN[0]], [1], True),
+        Seen(10**9),
+        Submit([], [TaskGroup(Spec(bytes(16)), [UNKNOWN[0]], [b"\x80"])]),
+        Suspended([UNKNOWN[0]], [1], [True]),
+        WorkerHeartbeat(1.0, 1.0, 1, 1, 0.1),
+    ]
+)
+
+
+def pick(options: Sequence[bytes], picked: Sequence[int]) -> list[bytes]:
+    return [options[number % len(options)] for number in picked] if options else []
+
+
+class SchedulerAndPeers(RuleBasedStateMachine):
+    """Peers have at most one session each; the model forgets a session when the core or the peer ends it."""
+
+    @initialize(limit=st.sampled_from((-1, -1, 20)))
+    def start(self, limit: int) -> None:
+        self.cluster = Cluster(load_policy("simple", "scaling=vanilla"), max_tasks_waiting=limit)
+        self.model = Model()
+        self.judged = 0
+        self.objects: list[bytes] = []
+        self.factories = {name: IdFactory(Cluster.peer(name)) for name in CLIENTS}
+
+    def judge(self) -> None:
+        """Forget what the core has given up, then look at all that was said since the last time."""
+        core = self.cluster.core
+        for name in [name for name in self.model.clients if Cluster.peer(name) not in core.clients]:
+            del self.model.clients[name]
+        for name in [name for name in self.model.workers if Cluster.peer(name) not in core.workers]:
+            del self.model.workers[name]
+        said = self.cluster.said[self.judged :]
+        self.judged += len(said)
+        for name, message in said:
+            self.model.judge(name, message)
+
+    # -- who is here
+
+    @rule(name=st.sampled_from(("alice", "bob")))
+    def client_joins(self, name: str) -> None:
+        self.model.clients[name] = ModelClient()
+        self.cluster.client(name)
+        self.judge()
+
+    @rule(name=st.sampled_from(("nest1", "nest2")), via=workers)
+    def nested_client_joins(self, name: str, via: str) -> None:
+        if name not in self.model.clients and via in self.model.workers:
+            self.model.clients[name] = ModelClient(via)
+        self.cluster.nested(name, via)
+        self.judge()
+
+    @rule(
+        name=workers,
+        offers=st.sampled_from(CAPABILITIES),
+        slots=st.integers(1, 3),
+        queue_size=st.sampled_from((0, 1, 50)),
+    )
+    def worker_joins(self, name: str, offers: dict[str, float | None], slots: int, queue_size: int) -> None:
+        self.leave_worker(name)
+        self.model.workers[name] = ModelWorker(Offers.of(offers), slots, slots * (1 + queue_size))
+        self.cluster.worker(name, offers, slots, queue_size, manager_id="m1")
+        self.judge()
+
+    @rule(name=st.sampled_from(MANAGERS), manager_id=st.sampled_from(("m1", "m2")), status=st.booleans())
+    def manager_joins(self, name: str, manager_id: str, status: bool) -> None:
+        self.cluster.manager(name, manager_id=manager_id)
+        if status:
+            units = [UnitStatus(f"unit-{worker}", UnitState.RUNNING, 1, 1.0) for worker in WORKERS]
+            self.cluster.say(name, ManagerStatus(self.cluster.now, units))
+        self.judge()
+
+    def leave_worker(self, name: str) -> None:
+        self.model.workers.pop(name, None)
+        for nested in [key for key, client in self.model.clients.items() if client.via == name]:
+            del self.model.clients[nested]
+
+    @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)))
+    def leaves(self, name: str) -> None:
+        self.model.clients.pop(name, None)
+        self.leave_worker(name)
+        self.cluster.leave(name)
+        self.judge()
+
+    @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)))
+    def breaks(self, name: str) -> None:
+        if name in self.model.workers:
+            self.model.workers[name].up = False
+        self.cluster.break_connection(name)
+        self.judge()
+
+    @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)))
+    def returns(self, name: str) -> None:
+        if name in self.model.workers:
+            self.model.workers[name].up = True
+        self.cluster.step(events.Returned(Cluster.peer(name)))
+        self.judge()
+
+    @rule(
+        seconds=st.sampled_from((0.01, 0.3, 2.0, 4.0, 30.0)),
+        silent=st.sets(st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)), max_size=2),
+    )
+    def time_passes(self, seconds: float, silent: set[str]) -> None:
+        present = [*self.model.clients, *(name for name, worker in self.model.workers.items() if worker.up)]
+        until = self.cluster.now + seconds
+        while self.cluster.now < until:
+            self.cluster.wait(min(1.0, until - self.cluster.now), [name for name in present if name not in silent])
+            self.judge()
+
+    # -- clients
+
+    @precondition(lambda self: self.model.clients)
+    @rule(
+        name=clients,
+        spec=specs,
+        count=st.integers(1, 6),
+        rows=st.lists(st.lists(picks, max_size=3), max_size=6),
+        seen=picks,
+    )
+    def submits(self, name: str, spec: Spec, count: int, rows: list[list[int]], seen: int) -> None:
+        client = self.model.clients.get(name)
+        if client is None:
+            return
+        ids = [self.factories[name].task() for _ in range(count)]
+        foreign = [key for other in self.model.clients.values() if other is not client for key in other.tasks]
+        nameable = [*client.tasks, *ids, *client.unresolved * 2, *self.objects, *UNKNOWN, *foreign[:2]]
+        references = [tuple(pick(nameable, rows[index] if index < len(rows) else ())) for index in range(count)]
+        for index, row in enumerate(references):
+            # Tasks that await each other, or themselves, are the one thing that a client must not say.
+            references[index] = tuple(key for key in row if key not in ids[index:])
+        for identifier, row in zip(ids, references, strict=True):
+            client.tasks[identifier] = ModelTask(spec, row)
+        group = TaskGroup(spec, ids, [b"\x80 arguments"] * count, references if any(references) else [])
+        self.cluster.say(name, Submit([(spec.function, b"\x80 function")], [group], min(seen, client.number)))
+        self.judge()
+
+    @rule(name=clients)
+    def submits_again_what_has_not_ended(self, name: str) -> None:
+        client = self.model.clients.get(name)
+        if client is None:
+            return
+        definitions = [(function, b"\x80 function") for function in FUNCTIONS]
+        groups = [
+            TaskGroup(client.tasks[key].spec, [key], [b"\x80 arguments"], [client.tasks[key].references])
+            for key in client.unresolved
+        ]
+        before = self.judged
+        self.cluster.say(name, Submit(definitions, groups, 0))
+        said = [message for _, message in self.cluster.said[before:]]
+        assert not any(isinstance(message, Run) for message in said), "what was submitted again does not start again"
+        self.judge()
+
+    @rule(name=clients, picked=st.lists(picks, max_size=4))
+    def cancels(self, name: str, picked: list[int]) -> None:
+        client = self.model.clients.get(name)
+        ids = pick(list(client.tasks) if client else [], picked)
+        for identifier in ids:
+            if client is not None and client.tasks[identifier].ended is None:
+                client.tasks[identifier].cancelled = True
+        self.cluster.say(name, Cancel([*ids, UNKNOWN[0]]))
+        self.judge()
+        if client is not None:
+            held = {key for worker in self.model.workers.values() for key in worker.recalled}
+            assert all(client.tasks[key].ended is not None or key in held for key in ids), "cancelled, or on its way"
+
+    @rule(name=clients)
+    def clears(self, name: str) -> None:
+        client = self.model.clients.get(name)
+        for identifier in client.unresolved if client is not None else ():
+            client.tasks[identifier].cancelled = True
+        self.cluster.say(name, Clear())
+        self.judge()
+
+    @rule(name=clients, number=picks)
+    def sees(self, name: str, number: int) -> None:
+        client = self.model.clients.get(name)
+        self.cluster.say(name, Seen(number % (client.number + 2) if client is not None else number))
+        self.judge()
+
+    @rule(name=clients, picked=st.lists(picks, max_size=3), hold=st.booleans())
+    def holds_or_releases(self, name: str, picked: list[int], hold: bool) -> None:
+        if hold:
+            self.objects.append(self.factories[name].object())
+        client = self.model.clients.get(name)
+        results = [task.value[1:17] for task in client.tasks.values() if task.value] if client is not None else []
+        ids = pick([*self.objects, *results, *FUNCTIONS, *UNKNOWN], picked)
+        self.cluster.say(name, Hold(ids) if hold else Release(ids))
+        self.judge()
+
+    # -- workers
+
+    @rule(
+        name=workers,
+        picked=st.lists(picks, min_size=1, max_size=4),
+        outcome=st.sampled_from(Outcome),
+        seconds=st.sampled_from((1e-4, 0.01, 1.0)),
+    )
+    def tasks_end(self, name: str, picked: list[int], outcome: Outcome, seconds: float) -> None:
+        worker = self.model.workers.get(name)
+        ids = list(dict.fromkeys(pick(list(worker.attempts) if worker else [], picked)))
+        if worker is not None and ids:
+            self.end(name, worker, ids, outcome, seconds)
+
+    @rule(name=workers, count=st.integers(1, 100))
+    def tasks_succeed_in_their_order(self, name: str, count: int) -> None:
+        worker = self.model.workers.get(name)
+        if worker is not None and worker.attempts:
+            self.end(name, worker, list(worker.attempts)[:count], Outcome.SUCCESS, 0.001)
+
+    def end(self, name: str, worker: ModelWorker, ids: list[bytes], outcome: Outcome, seconds: float) -> None:
+        attempts = [worker.attempts[identifier] for identifier in ids]
+        match outcome:
+            case Outcome.SUCCESS:
+                payloads = [value_of(identifier, attempt) for identifier, attempt in zip(ids, attempts, strict=True)]
+            case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
+                payloads = [exception_of(identifier) for identifier in ids]
+            case _:
+                payloads = [b"what happened"] * len(ids)
+        owners = [worker.owners[identifier] for identifier in ids]
+        for identifier, payload in zip(ids, payloads, strict=True):
+            self.model.ends(worker, identifier, outcome, payload)
+        durations = [int(seconds * 1e6)] * len(ids)
+        self.cluster.say(name, Done(ids, attempts, [outcome] * len(ids), payloads, durations))
+        self.judge()
+        if outcome in (Outcome.SUCCESS, Outcome.EXCEPTION):
+            for identifier, owner in zip(ids, owners, strict=True):
+                here = any(owner is client for client in self.model.clients.values())
+                assert not here or owner.tasks[identifier].ended is outcome, "the first result wins"
+
+    @rule(name=workers, started=st.booleans())
+    def recalls_are_answered(self, name: str, started: bool) -> None:
+        worker = self.model.workers.get(name)
+        if worker is None or not worker.recalled:
+            return
+        kept = [key for key, kill in worker.recalled.items() if started and not kill]
+        given = [key for key in worker.recalled if key not in kept]
+        ids = kept + given
+        message = Returned(ids, [worker.attempts[key] for key in ids], [key in kept for key in ids])
+        for key in ids:
+            self.model.gives_back(worker, key, key in kept)
+        self.cluster.say(name, message)
+        self.judge()
+
+    @rule(name=workers, picked=picks)
+    def gives_back_unasked(self, name: str, picked: int) -> None:
+        worker = self.model.workers.get(name)
+        for identifier in pick(list(worker.attempts) if worker else [], [picked]):
+            assert worker is not None
+            message = Returned([identifier], [worker.attempts[identifier]], [False])
+            self.model.gives_back(worker, identifier, started=False)
+            self.cluster.say(name, message)
+            self.judge()
+
+    @rule(name=workers, picked=picks, suspend=st.booleans())
+    def suspends_or_goes_on(self, name: str, picked: int, suspend: bool) -> None:
+        worker = self.model.workers.get(name)
+        for identifier in pick(list(worker.attempts) if worker else [], [picked]):
+            assert worker is not None
+            if suspend:
+                worker.suspended.add(identifier)
+            elif len(worker.attempts) - len(worker.suspended) < worker.limit:
+                worker.suspended.discard(identifier)
+            else:
+                return
+            self.cluster.say(name, Suspended([identifier], [worker.attempts[identifier]], [suspend]))
+            self.judge()
+
+    # -- nonsense
+
+    @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS, "nobody")), message=nonsense)
+    def says_nonsense(self, name: str, message: Message) -> None:
+        client = self.model.clients.get(name)
+        if isinstance(message, Clear) and client is not None:
+            for identifier in client.unresolved:
+                client.tasks[identifier].cancelled = True
+        if isinstance(message, Submit) and client is not None:
+            client.tasks[UNKNOWN[0]] = ModelTask(message.groups[0].spec, ())
+        self.cluster.say(name, message)
+        self.judge()
+
+    @rule(name=workers, other=workers, picked=picks, wrong=st.integers(1, 3))
+    def speaks_of_attempts_that_it_does_not_have(self, name: str, other: str, picked: int, wrong: int) -> None:
+        theirs = self.model.workers.get(other)
+        mine = self.model.workers.get(name)
+        for identifier in pick(list(theirs.attempts) if theirs else [], [picked]):
+            assert theirs is not None
+            attempt = theirs.attempts[identifier] + (wrong if mine is not None and identifier in mine.attempts else 0)
+            value = stored_reference(STRANGER.object(), 1)
+            self.cluster.say(name, Suspended([identifier], [attempt], [True]))
+            self.cluster.say(name, Returned([identifier], [attempt], [False]))
+            self.cluster.say(name, Done([identifier], [attempt], [Outcome.SUCCESS], [value], [1]))
+            self.judge()
+
+    # -- the end
+
+    def teardown(self) -> None:
+        """With workers that can run anything and enough time, every task of every client that is here ends."""
+        if not hasattr(self, "cluster"):
+            return
+        everything: dict[str, float | None] = {"gpu": None, "big": None}
+        for name in ("last1", "last2"):
+            self.model.workers[name] = ModelWorker(Offers.of(everything), 50, 50 * 51)
+            self.cluster.worker(name, everything, slots=50, queue_size=50)
+            self.judge()
+        for name in [name for name, worker in self.model.workers.items() if not worker.up]:
+            self.returns(name)
+        for _ in range(60):
+            if not any(client.unresolved for client in self.model.clients.values()):
+                break
+            for name in list(self.model.workers):
+                self.recalls_are_answered(name, False)
+                self.tasks_succeed_in_their_order(name, 10**6)
+            self.time_passes(1.0, set())
+        left = [client.unresolved for client in self.model.clients.values() if client.unresolved]
+        assert not left, f"tasks wait for ever: {left}"
+        for name in list(self.model.workers):
+            self.tasks_succeed_in_their_order(name, 10**6)
+        assert not self.cluster.core.tasks.leaving, "what clients left behind has come back"
+        for name in list(self.model.clients):
+            self.leaves(name)
+        assert not self.cluster.core.objects.stored, "when all clients are gone, no object is used"
+        assert not self.cluster.core.objects.definitions, "when all clients are gone, no function is used"
+
+
+def test_the_core_keeps_its_promises_whatever_peers_do() -> None:
+    run_state_machine_as_test(
+        SchedulerAndPeers,
+        settings=settings(max_examples=120, stateful_step_count=50, deadline=None, derandomize=True),
+    )
