@@ -129,8 +129,10 @@ class MemoryNetwork:
     # -- time and turns ------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Give every end one turn; returns whether anything happened."""
-        happened = [end.turn() for end in list(self._ends)]
+        """Give every end one turn, in an order that the seed decides; returns whether anything happened."""
+        ends = list(self._ends)
+        self._random.shuffle(ends)
+        happened = [end.turn() for end in ends]
         return any(happened)
 
     def run(self) -> None:
@@ -168,6 +170,15 @@ class MemoryNetwork:
                 queue.append(envelope)
                 if duplicate and read_header(envelope.header).sequence:
                     queue.append(envelope)
+
+    def lose(self, connector: MemoryConnector) -> None:
+        """Lose one message in flight in each direction, and tell nobody: the next one leaves a gap."""
+        wire = connector.current_wire
+        if wire is None:
+            return
+        for queue in (wire.to_listener, wire.to_connector):
+            if queue:
+                del queue[self._random.randrange(len(queue))]
 
     def swallow(self, connector: MemoryConnector) -> None:
         """Let the present connection of a connector lose everything from now on, and tell nobody."""

@@ -1,0 +1,117 @@
+"""The network without sockets: what it promises to the tests that stand on it, and histories too rare for chance."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.net.connection import Broken, ConnectorEvent, ListenerEvent, Opened, Received, Resumed, Welcomed
+from scaler.net.memory import MemoryConnector, MemoryListener, MemoryNetwork
+from scaler.net.versions import own_hello
+from scaler.protocol.messages import Hello, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome
+
+ADDRESS = "ipc://nowhere"
+
+
+def admit(_peer: bytes, _hello: Hello) -> Welcome | Refused:
+    return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+
+class Pair:
+    """A server that says what it is told at each opening, and a client."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.network = network
+        self.greetings: list[int] = []
+        self.at_server: list[ListenerEvent] = []
+        self.at_client: list[ConnectorEvent] = []
+        self.server = self.serve()
+        self.client: MemoryConnector = network.connector(
+            ADDRESS, peer=b"12345678", hello=own_hello(Role.CLIENT), on_turn=self.at_client.extend
+        )
+
+    def serve(self) -> MemoryListener:
+        return self.network.listener(ADDRESS, server_kind="object_storage", admit=admit, on_turn=self.on_turn)
+
+    def on_turn(self, events: list[ListenerEvent]) -> None:
+        self.at_server.extend(events)
+        for event in events:
+            if isinstance(event, Opened):
+                for number in self.greetings:
+                    self.server.send(event.peer, StorageReply(number, StorageResult.OK))
+
+    def heard(self) -> list[int]:
+        return [e.message.request for e in self.at_client if isinstance(e, Received) and hasattr(e.message, "request")]
+
+
+def test_nothing_moves_by_itself_and_time_only_when_told() -> None:
+    network = MemoryNetwork()
+    pair = Pair(network)
+    assert pair.at_client == []
+    network.run()
+    assert [type(event) for event in pair.at_client] == [Welcomed]
+    assert network.now == 0.0
+    network.advance(5.0)
+    assert network.now == 5.0
+
+
+def test_one_seed_makes_one_history() -> None:
+    def history(seed: int) -> tuple[list[ListenerEvent], list[int], int]:
+        network = MemoryNetwork(seed)
+        pair = Pair(network)
+        pair.greetings = list(range(50))
+        network.run()
+        for round_ in range(5):
+            for number in range(50):
+                pair.client.send(StatStorage(number))
+                pair.server.send(pair.client.peer, StorageReply(round_ * 100 + number, StorageResult.OK))
+            network.step()
+            network.break_connection(pair.client, duplicate=True)
+            network.advance(2.0)
+        return pair.at_server[1:], pair.heard(), pair.server.counters.duplicates
+
+    assert history(1) == history(1)
+    assert history(1)[2] != history(2)[2]
+
+
+def test_a_session_whose_opening_the_peer_never_heard_of_is_opened_again() -> None:
+    network = MemoryNetwork()
+    pair = Pair(network)
+    pair.greetings = [1, 2]
+    network.run()
+    assert pair.heard() == [1, 2]
+    pair.server.close()
+    pair.greetings = [11, 12, 13]
+    pair.server = pair.serve()
+    network.step()
+    while pair.client.current_wire is None:
+        network.now += 0.01
+        network.step()
+    # The Hello is on its way. It says that two messages were received: of the old server, which the new one cannot
+    # know, and all that it answers is lost.
+    pair.client.current_wire.lossy = True
+    network.advance(10.0)
+    assert [type(event) for event in pair.at_server if not isinstance(event, Received)] == [
+        Opened,
+        Opened,
+        Broken,
+        Opened,
+    ]
+    assert pair.heard() == [1, 2, 11, 12, 13]
+    assert Resumed not in {type(event) for event in pair.at_client}
+
+
+def test_components_that_never_come_to_rest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaler.net.memory.MAX_ROUNDS", 100)
+    network = MemoryNetwork()
+
+    def answer(events: list[ListenerEvent]) -> None:
+        for event in events:
+            server.send(event.peer, StorageReply(1, StorageResult.OK))
+
+    def ask(_events: list[ConnectorEvent]) -> None:
+        client.send(StatStorage(1))
+
+    server = network.listener(ADDRESS, server_kind="object_storage", admit=admit, on_turn=answer)
+    client = network.connector(ADDRESS, peer=b"12345678", hello=own_hello(Role.CLIENT), on_turn=ask)
+    with pytest.raises(RuntimeError, match="MAX_ROUNDS"):
+        network.run()

@@ -1,0 +1,57 @@
+"""Which versions may work together, and what a refusal says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scaler.net.versions import check_versions, own_hello
+from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, RefusalReason, Role
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_this_process_fits_to_itself(role: Role) -> None:
+    assert check_versions(own_hello(role)) is None
+
+
+def test_a_hello_carries_what_it_is_given() -> None:
+    hello = own_hello(Role.CLIENT, ClientDetails("notebook"))
+    assert hello.details == ClientDetails("notebook")
+    assert not hello.resume
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_all_speak_the_same_protocol(role: Role) -> None:
+    refused = check_versions(replace(own_hello(role), protocol_version=99, hostname="far-away"))
+    assert refused is not None
+    assert refused.reason is RefusalReason.VERSION
+    assert "far-away" in refused.text
+    assert "protocol 99" in refused.text
+    assert f"protocol {PROTOCOL_VERSION}" in refused.text
+
+
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.WORKER])
+def test_who_shares_code_needs_the_same_python_and_cloudpickle(role: Role) -> None:
+    python = check_versions(replace(own_hello(role), python_version="3.99"))
+    assert python is not None
+    assert "Python 3.99" in python.text
+    cloudpickle = check_versions(replace(own_hello(role), cloudpickle_version="1.0.0"))
+    assert cloudpickle is not None
+    assert "cloudpickle 1.0.0" in cloudpickle.text
+
+
+@pytest.mark.parametrize("role", [Role.MANAGER, Role.MONITOR, Role.ADMIN, Role.SCHEDULER])
+def test_who_shares_no_code_may_run_another_python(role: Role) -> None:
+    assert check_versions(replace(own_hello(role), python_version="3.99", cloudpickle_version="1.0.0")) is None
+
+
+def test_the_patch_version_does_not_matter() -> None:
+    hello = own_hello(Role.CLIENT)
+    assert check_versions(replace(hello, python_version=hello.python_version + ".42")) is None
+
+
+def test_a_refusal_stays_short_whatever_the_peer_says_of_itself() -> None:
+    refused = check_versions(replace(own_hello(Role.CLIENT), python_version="3" * 100_000, hostname="h" * 100_000))
+    assert refused is not None
+    assert len(refused.text) < 1000
