@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 class Turns:
     """Calls `turn` when a descriptor is readable, once after any number of `soon`, and at the time of `at`."""
 
-    __slots__ = ("_descriptors", "_loop", "_soon", "_timer", "_turn")
+    __slots__ = ("_descriptors", "_loop", "_soon", "_timer", "_timer_at", "_turn")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
         self._loop = loop
         self._turn = turn
         self._soon: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        # uvloop's handle of a time that has come already cannot be asked for it.
+        self._timer_at = 0.0
         self._descriptors: Sequence[int] = ()
 
     def watch(self, *descriptors: int) -> None:
@@ -37,9 +39,10 @@ class Turns:
             return
         if self._timer is not None:
             # Moving a timer on at every turn would cost more than the idle turn when it fires.
-            if self._timer.when() <= when:
+            if self._timer_at <= when:
                 return
             self._timer.cancel()
+        self._timer_at = when
         self._timer = self._loop.call_at(when, self._run_timer)
 
     def close(self) -> None:

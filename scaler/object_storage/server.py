@@ -76,6 +76,7 @@ class StorageServer:
         self._ignored = 0
         self._poll_seconds = SHORTEST_POLL_SECONDS
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._listener = listen(self._admit, self._on_turn)
 
     @property
@@ -117,9 +118,10 @@ class StorageServer:
         if self._core.is_sending:
             deadline = min(deadline, self._loop.time() + self._poll_seconds)
         # A timer that fires too early does no harm, so most turns leave it as it is.
-        if self._timer is None or self._timer.when() > deadline:
+        if self._timer is None or self._timer_at > deadline:
             if self._timer is not None:
                 self._timer.cancel()
+            self._timer_at = deadline
             self._timer = self._loop.call_at(deadline, self._timer_fired)
 
     def _timer_fired(self) -> None:
