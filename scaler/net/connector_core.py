@@ -14,7 +14,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import assert_never
 
-from scaler.errors import ProtocolError, RefusedError
+from scaler.errors import ProtocolError
 from scaler.net.connection import Broken, Buffer, ConnectorEvent, OutboxLimits, Received, Resumed, Turned, Welcomed
 from scaler.net.envelopes import (
     ACKNOWLEDGE_BODY,
@@ -150,9 +150,10 @@ class ConnectorCore:
     # -- what the component says ---------------------------------------------------------------------------------
 
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
-        """Queue a message; see `Connector.send`. Raises RefusedError after Turned."""
+        """Queue a message; see `Connector.send`. After Turned it is dropped and counted."""
         if self.phase is Phase.STOPPED:
-            raise RefusedError(f"the connection has ended: {self.trouble}")
+            self.counters.undeliverable += 1
+            return
         body = encode(message)
         if type(message) in UNSEQUENCED_TYPES:
             if attachments:

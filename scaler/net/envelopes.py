@@ -51,7 +51,7 @@ class Counters:
     gaps: int = 0
     refused: int = 0
     undeliverable: int = 0
-    """Messages that were sent to peers without a session."""
+    """Messages for peers without a session, or for a server that refused this peer."""
 
 
 def check_header(header: Header, session_id: bytes) -> None:

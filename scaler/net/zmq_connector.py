@@ -137,8 +137,8 @@ class ZmqConnector:
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
         """Queue a message; attachments must stay as they are until they are acknowledged.
 
-        Raises LimitError when the outbox is full or the message larger than the protocol allows, and RefusedError
-        after Turned. After `close`, it is dropped.
+        Raises LimitError when the outbox is full or the message larger than the protocol allows. After Turned and
+        after `close`, it is dropped.
         """
         if self._closed:
             return
