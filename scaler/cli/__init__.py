@@ -1,4 +1,7 @@
-"""The commands: each reads its configuration and hands it to the component, which is imported only then."""
+"""The commands: each reads its configuration and hands it to the component, which is imported only then.
+
+Almost everything is imported inside `run_command`, where a Ctrl-C is already an end and not a traceback.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +9,24 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-from scaler.component import EXIT_USAGE, note_bug, report
-from scaler.errors import ScalerError
 
 EXIT_INTERRUPTED = 130
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """parse and run name functions as `module:function`; run takes what parse returns."""
-
-    parse: str
-    run: str
-
-
-COMMANDS: Mapping[str, Command] = {
-    "scaler": Command("scaler.config.commands:parse_launcher", "scaler.cluster.launcher:run"),
-    "scaler_object_storage_server": Command(
-        "scaler.config.commands:parse_object_storage_server", "scaler.object_storage.server:run"
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "scaler": ("scaler.config.commands:parse_launcher", "scaler.cluster.launcher:run"),
+    "scaler_object_storage_server": (
+        "scaler.config.commands:parse_object_storage_server",
+        "scaler.object_storage.server:run",
     ),
-    "scaler_scheduler": Command("scaler.config.commands:parse_scheduler", "scaler.scheduler.server:run"),
-    "scaler_worker_manager": Command("scaler.config.commands:parse_worker_manager", "scaler.worker_manager.runner:run"),
-    "scaler_cluster": Command("scaler.config.commands:parse_cluster", "scaler.cluster.fixed:run"),
-    "scaler_worker_adapter_native": Command(
-        "scaler.config.commands:parse_worker_adapter_native", "scaler.worker_manager.runner:run"
+    "scaler_scheduler": ("scaler.config.commands:parse_scheduler", "scaler.scheduler.server:run"),
+    "scaler_worker_manager": ("scaler.config.commands:parse_worker_manager", "scaler.worker_manager.runner:run"),
+    "scaler_cluster": ("scaler.config.commands:parse_cluster", "scaler.cluster.fixed:run"),
+    "scaler_worker_adapter_native": (
+        "scaler.config.commands:parse_worker_adapter_native",
+        "scaler.worker_manager.runner:run",
     ),
 }
+"""For each command two functions as `module:function`: one that parses, and one that runs what that returns."""
 
 
 def scaler() -> int:
@@ -71,6 +64,8 @@ def main(arguments: Sequence[str]) -> int:
     name = arguments[0] if arguments else ""
     full = name if name in COMMANDS else f"scaler_{name}"
     if full not in COMMANDS:
+        from scaler.component import EXIT_USAGE  # noqa: PLC0415 (see the head of this module)
+
         sys.stderr.write(f"python -m scaler.cli: give one of the commands {', '.join(COMMANDS)}\n")
         return EXIT_USAGE
     return run_command(full, arguments[1:])
@@ -78,14 +73,22 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run a command until its component ends, and return the exit code: 0, 1 for failure, 2 for usage."""
-    command = COMMANDS[name]
     try:
-        config = _named(command.parse)(name, arguments, os.environ)
-        code = _named(command.run)(config)
-    except ScalerError as error:
-        return report(name, error)
+        return _run(name, arguments)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    from scaler.component import note_bug, report  # noqa: PLC0415 (see the head of this module)
+    from scaler.errors import ScalerError  # noqa: PLC0415
+
+    parse, run = COMMANDS[name]
+    try:
+        config = _named(parse)(name, arguments, os.environ)
+        code = _named(run)(config)
+    except ScalerError as error:
+        return report(name, error)
     except BaseException as error:
         note_bug(error)
         raise
