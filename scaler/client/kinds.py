@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,8 @@ from scaler.serialization import (
 
 DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
+MAX_TIMEOUT_SECONDS = 1e9
+MAX_NAME_CHARACTERS = 200
 MAX_RECENT_DEFINITIONS = 256
 
 
@@ -79,8 +80,10 @@ def make_options(
         raise UsageError(f"priority is {priority!r}, and must be an integer of 32 bits; higher runs first")
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
         raise UsageError(f"retries is {retries!r}, and must be an integer from 0 to {MAX_RETRIES}")
-    if not math.isfinite(timeout_seconds) or timeout_seconds < 0:
-        raise UsageError(f"timeout_seconds is {timeout_seconds!r}, and must be at least 0; 0 means no limit")
+    if not 0 <= timeout_seconds <= MAX_TIMEOUT_SECONDS:
+        raise UsageError(
+            f"timeout_seconds is {timeout_seconds!r}, and must be from 0 to {MAX_TIMEOUT_SECONDS:g}; 0 means no limit"
+        )
     types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
     return Options(
         needs=Needs.of(capabilities).items if capabilities else (),
@@ -137,7 +140,7 @@ class KindTable:
             profiling=options.profiling,
             stream_output=options.stream_output,
             deliver=options.deliver,
-            name=options.name or known.name,
+            name=_shown(options.name or known.name),
             parent=parent,
         )
         kind = Kind(spec, tuple(definitions), serializer)
@@ -171,3 +174,8 @@ class KindTable:
             if len(self._recent) > MAX_RECENT_DEFINITIONS:
                 del self._recent[next(iter(self._recent))]
         return definition
+
+
+def _shown(name: str) -> str:
+    """Return a name that can be sent and shown: not too long, and of characters that have an encoding."""
+    return name[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode()

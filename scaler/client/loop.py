@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -22,7 +23,7 @@ from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable, Profile, Resolved
 from scaler.client.outcomes import load_ended, load_fetched
 from scaler.client.tasks import Held, Task, Upload
-from scaler.client.uploads import KnownUploads, own_buffer, snapshot
+from scaler.client.uploads import MAX_COPIED_BYTES, KnownUploads, snapshot
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
@@ -48,7 +49,7 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
-from scaler.serialization import Parts, Serializer, dump_value, size_of
+from scaler.serialization import Parts, Serializer, dump_value, own_buffer, size_of
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """What may be on its way to the scheduler; then tasks wait in the session."""
@@ -119,7 +120,8 @@ class ClientLoop:
         known = self._uploads.find(key)
         if known is not None and known.error is None:
             return known
-        kept, must_wait = snapshot(parts)
+        may_wait = threading.current_thread() is not self._thread
+        kept, must_wait = snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
         identifier = self.futures.ids.object()
         upload = Upload(identifier, stored_reference(identifier, size_of(parts)), self._session.releases)
         self._uploads.remember(key, parts, upload)
@@ -244,8 +246,8 @@ class ClientLoop:
     def _turn(self) -> None:
         self.futures.is_awake = False
         connector = self._connector
-        if self._welcome is None or connector is None:
-            return
+        if self._welcome is None or connector is None or not connector.connected or self.futures.closed is not None:
+            return  # what waits, waits in the session, where submit sees its size
         session = self._session
         with self.futures.condition:
             messages = session.drain(MAX_OUTBOX_BYTES - connector.outbox_bytes())
@@ -277,10 +279,11 @@ class ClientLoop:
         self._turn()
         if self._welcome is None or self._connector is None:
             return
-        with self.futures.condition:
-            seen = self._session.say_seen()
-        if seen is not None:
-            self._connector.send(seen)
+        if self._connector.connected:
+            with self.futures.condition:
+                seen = self._session.say_seen()
+            if seen is not None:
+                self._connector.send(seen)
         lease = self._welcome.lease_seconds
         if self._broken_at is not None and self._loop.time() - self._broken_at > lease:
             self._lose(f"the scheduler at {self.address} was gone for more than {lease:g} s")

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from scaler.client.tasks import Definition, Kind, Task, Upload
 from scaler.errors import ScalerError
-from scaler.ids import is_task
+from scaler.ids import ID_BYTES, is_task
 from scaler.protocol.messages import SPLIT_BATCH_BYTES, Cancel, Hold, Message, Release, Seen, Submit, TaskGroup
 from scaler.serialization import Serializer
 
@@ -251,7 +251,9 @@ class Session:
                 size += len(payload) + _ROW_BYTES
                 if task.references or group.references:
                     group.references.extend([()] * (len(group.ids) - 1 - len(group.references)))
-                    group.references.append(tuple(reference.reference_id for reference in task.references))
+                    named = tuple([reference.reference_id for reference in task.references])
+                    group.references.append(named)
+                    size += ID_BYTES * len(named)
                 if gated:
                     gated.pop(task, None)
             for group in groups.values():

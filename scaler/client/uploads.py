@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from scaler.client.tasks import Upload
 from scaler.ids import content_id
-from scaler.serialization import Buffer, Parts, size_of
+from scaler.serialization import Parts, size_of
 
 MAX_COPIED_BYTES = 1024 * 1024
 """A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
@@ -56,29 +56,21 @@ class KnownUploads:
             self._sampled.clear()
 
 
-def snapshot(parts: Parts) -> tuple[Parts, bool]:
-    """Return parts that stay as they are; True: they do so only if the caller waits until they are in the storage."""
+def snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
+    """Return parts that stay as they are; True: they do so only if the caller waits until they are in the storage.
+
+    max_copied_bytes: a part that its owner could write to is copied up to this size.
+    """
     must_wait = False
     kept: Parts = []
     for part in parts:
         if isinstance(part, memoryview) and not part.readonly:
-            if len(part) > MAX_COPIED_BYTES:
+            if len(part) > max_copied_bytes:
                 must_wait = True
             else:
                 part = bytes(part)  # noqa: PLW2901
         kept.append(part)
     return kept, must_wait
-
-
-def own_buffer(part: memoryview) -> Buffer:
-    """Return a received part as its only owner may use it: writable, without a copy where it fills its frame."""
-    if not part.readonly:
-        return part
-    try:
-        whole = memoryview(part.obj).cast("B")
-    except TypeError:
-        return bytearray(part)
-    return whole if whole.nbytes == part.nbytes and not whole.readonly else bytearray(part)
 
 
 def _sample(parts: Parts) -> _Key:

@@ -3,7 +3,7 @@
 from scaler.serialization.arguments import dump_arguments, load_arguments
 from scaler.serialization.exceptions import dump_exception, load_exception
 from scaler.serialization.payload import parts_of, size_of, to_payload
-from scaler.serialization.pickling import Buffer, Parts
+from scaler.serialization.pickling import Buffer, Parts, own_buffer
 from scaler.serialization.references import ArgumentOnly, ByReference, Collection, DependencyFailedError
 from scaler.serialization.serializer import Serializer, bind_serializer
 from scaler.serialization.values import (
@@ -40,6 +40,7 @@ __all__ = [
     "load_serializer",
     "load_value",
     "name_of",
+    "own_buffer",
     "parts_of",
     "size_of",
     "to_payload",

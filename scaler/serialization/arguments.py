@@ -40,7 +40,7 @@ def dump_arguments(
         if serializer is not None:
             return _dump_each(args, kwargs, serializer, collection, function_name), collection.found
         try:
-            parts = dump([args, kwargs] if kwargs else args, collection.found.clear)
+            parts = dump([args, kwargs] if kwargs else args, collection.clear)
         except ScalerError:
             raise
         except Exception as error:
@@ -59,7 +59,7 @@ def load_arguments(
         if serializer is not None:
             return _load_each(parts, inputs, serializer)
         try:
-            loaded = load(parts)
+            loaded = load(parts, is_own=True)
         except ScalerError:
             raise
         except Exception as error:

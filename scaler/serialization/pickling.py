@@ -7,6 +7,7 @@ are searched, and cloudpickle does it again by value. A mere string with that na
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 from collections.abc import Callable, Sequence
@@ -46,18 +47,31 @@ def dump(value: object, on_retry: Callable[[], None] | None = None) -> Parts:
     return [data]
 
 
-def load(parts: Sequence[Buffer]) -> Any:
+def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
     """Return the value of these parts. Raises whatever its unpickling raises.
 
-    Small buffers are copied so that arrays over them can be written to; large ones are used where they are.
+    Read-only buffers are copied so that arrays over them can be written to, but for large ones that others may use as
+    well: those are used where they are. is_own: the value is for one task or future alone.
     """
     if len(parts) == 1:
         return pickle.loads(parts[0])  # noqa: S301 (the peers of a cluster run each other's code: that is its purpose)
-    return pickle.loads(parts[0], buffers=[_writable(part) for part in parts[1:]])  # noqa: S301
+    limit_bytes = math.inf if is_own else INLINE_LIMIT_BYTES
+    return pickle.loads(parts[0], buffers=[_writable(part, limit_bytes) for part in parts[1:]])  # noqa: S301
 
 
-def _writable(part: Buffer) -> Buffer:
-    if len(part) <= INLINE_LIMIT_BYTES and memoryview(part).readonly:
+def own_buffer(part: memoryview) -> Buffer:
+    """Return a received part as its only owner may use it: writable, without a copy where it fills its frame."""
+    if not part.readonly:
+        return part
+    try:
+        whole = memoryview(part.obj).cast("B")
+    except TypeError:
+        return bytearray(part)
+    return whole if whole.nbytes == part.nbytes and not whole.readonly else bytearray(part)
+
+
+def _writable(part: Buffer, limit_bytes: float) -> Buffer:
+    if len(part) <= limit_bytes and memoryview(part).readonly:
         return bytearray(part)
     return part
 

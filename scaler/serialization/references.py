@@ -22,18 +22,26 @@ class Collection:
     owner: the client that dumps them, for references that only work with their own client.
     """
 
-    __slots__ = ("found", "owner")
+    __slots__ = ("_indexes", "found", "owner")
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
         self.found: list[ByReference] = []
+        self._indexes: dict[int, int] | None = None
 
     def index_of(self, reference: ByReference) -> int:
-        for index, known in enumerate(self.found):
-            if known is reference:
-                return index
-        self.found.append(reference)
-        return len(self.found) - 1
+        """Return the index of the input that this reference becomes."""
+        if self._indexes is None:
+            self._indexes = {}
+        index = self._indexes.setdefault(id(reference), len(self.found))
+        if index == len(self.found):
+            self.found.append(reference)
+        return index
+
+    def clear(self) -> None:
+        """Forget what was met: the arguments are dumped again."""
+        self.found.clear()
+        self._indexes = None
 
 
 class _Thread(threading.local):

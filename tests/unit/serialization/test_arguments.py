@@ -29,6 +29,7 @@ from scaler.serialization import (
     load_function,
     load_serializer,
     load_value,
+    own_buffer,
     parts_of,
     size_of,
     to_payload,
@@ -106,6 +107,25 @@ def test_a_large_array_is_used_where_it_is() -> None:
     loaded = load_value(parts)
     data[0] = 9
     assert loaded[0] == 9
+
+
+def test_a_tasks_own_arguments_can_be_written_to_however_large_and_wherever_they_come_from() -> None:
+    parts, _ = dump_arguments((np.zeros(INLINE_LIMIT_BYTES),), {})
+    received = [memoryview(bytes(part)) for part in parts]
+    (loaded,), _ = load_arguments(received, lambda index: index)
+    loaded += 1
+    assert not load_value(received)[0].flags.writeable
+
+
+def test_a_received_buffer_is_made_writable_without_a_copy_where_it_is_all_of_its_frame() -> None:
+    frame = bytearray(b"frame")
+    own = own_buffer(memoryview(frame).toreadonly())
+    own[0:1] = b"F"  # type: ignore[index]
+    assert frame == b"Frame"
+    part = own_buffer(memoryview(frame).toreadonly()[1:3])
+    part[0:1] = b"R"  # type: ignore[index]
+    assert frame == b"Frame"
+    assert bytes(own_buffer(memoryview(b"abc"))) == b"abc"
 
 
 def test_references_are_found_at_any_depth_and_filled_in() -> None:
