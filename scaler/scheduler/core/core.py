@@ -336,8 +336,8 @@ class SchedulerCore:
                 self.tasks.cancel(client, list(client.tasks))
                 for identifier in self.objects.held_by(client.id):
                     self.objects.release(identifier, client.id)
-            case Heartbeat(sent_at):
-                self.outbox.send_to_client(client, HeartbeatEcho(sent_at))
+            case Heartbeat():
+                pass  # that it was heard is all; the listener has answered
             case ShutdownCluster():
                 self._shutdown(client)
             case _:
@@ -376,7 +376,6 @@ class SchedulerCore:
                 self._touched[worker] = None
             case WorkerHeartbeat():
                 worker.heartbeat = message
-                self.outbox.send(worker.id, HeartbeatEcho(message.sent_at))
             case RelayClosed(nested):
                 client = self.clients.get(nested)
                 if client is not None and client.via is worker:
