@@ -1,0 +1,49 @@
+"""Turns, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from scaler.net.turns import Turns
+
+Factory = Callable[[], asyncio.AbstractEventLoop]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["builtin", "uvloop"])
+def loop_factory(request: pytest.FixtureRequest) -> Factory:
+    factory: Factory = request.param
+    return factory
+
+
+def test_a_time_that_has_passed_is_a_turn_at_once_whatever_else_is_asked_for(loop_factory: Factory) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        turned = asyncio.Event()
+        turns = Turns(loop, turned.set)
+        turns.at(loop.time() - 1)
+        turns.at(loop.time() + 60)
+        async with asyncio.timeout(5):
+            await turned.wait()
+        turns.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
+
+
+def test_an_earlier_time_takes_the_place_of_a_later_one(loop_factory: Factory) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        turned = asyncio.Event()
+        turns = Turns(loop, turned.set)
+        turns.at(loop.time() + 60)
+        turns.at(loop.time() + 0.001)
+        async with asyncio.timeout(5):
+            await turned.wait()
+        turns.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
