@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
@@ -36,7 +36,6 @@ from scaler.errors import (
     UnreachableError,
 )
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
-from scaler.object_storage.client import StorageClient
 from scaler.protocol.messages import (
     Clear,
     Finished,
@@ -50,6 +49,9 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.serialization import Parts, Serializer, dump_value, own_buffer, size_of
+
+if TYPE_CHECKING:
+    from scaler.object_storage.client import StorageClient
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """What may be on its way to the scheduler; then tasks wait in the session."""

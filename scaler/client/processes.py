@@ -15,10 +15,10 @@ from scaler.client.loop import ClientLoop, Doors, OnTurn
 from scaler.errors import UsageError
 from scaler.ids import new_peer_id
 from scaler.net.connection import Connector
-from scaler.object_storage.client import StorageClient
 from scaler.protocol.messages import ClientDetails, Role
 
 if TYPE_CHECKING:
+    from scaler.object_storage.client import StorageClient
     from scaler.worker.context import ProcessorContext
 
 _loops: WeakSet[ClientLoop] = WeakSet()
@@ -75,6 +75,7 @@ def connect_storage(address: str, peer: bytes) -> StorageClient:
     """Return a client of the object storage on the running loop. Raises UsageError when there is no address."""
     from scaler.net.versions import own_hello  # noqa: PLC0415
     from scaler.net.zeromq import ZmqConnector  # noqa: PLC0415
+    from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
     if not address:
         raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")

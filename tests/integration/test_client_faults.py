@@ -306,10 +306,12 @@ def test_a_program_that_ends_without_disconnecting_ends_cleanly(scheduler: RigSc
 def test_ctrl_c_interrupts_a_wait_for_a_result(scheduler: RigScheduler) -> None:
     program = (
         "import sys; from scaler import Client; c = Client(sys.argv[1]); f = c.submit(abs, 1)\n"
-        "try: f.result()\nexcept KeyboardInterrupt: print('interrupted', f.cancel())\n"
+        "try: print('waiting', flush=True); f.result()\nexcept KeyboardInterrupt: print('interrupted', f.cancel())\n"
     )
     process = run_program(program, scheduler.address)
     identifier = first(scheduler.next_tasks(1))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=10)
     assert (process.returncode, output, errors) == (0, "interrupted True\n", "")
