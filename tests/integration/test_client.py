@@ -463,7 +463,7 @@ def nested_work(n: int) -> Any:
 
 
 def test_tasks_submit_tasks_deeper_than_there_are_workers(client: Client) -> None:
-    assert client.submit(fibonacci, client, 6).result(30) == 8
+    assert client.submit(fibonacci, client, 5).result(30) == 5
 
 
 def test_a_client_without_an_address_works_inside_tasks_only(client: Client) -> None:
