@@ -129,6 +129,7 @@ class SchedulerCore:
         for worker in self._touched:
             self._settle(worker, time)
         self._touched.clear()
+        self.outbox.undefine(self.workers)
         self._more = self.placement.place(time)
         self.balance.step(time)
         self.elastic.step(self.clients.values(), self.workers, self.ready.any, time)

@@ -159,12 +159,17 @@ class Outbox:
         for (worker, _), recall in self._recalls.items():
             self._commands.append(Send(worker.id, recall))
         self._recalls.clear()
-        self._flush_objects(workers)
+        self.undefine(workers)
+        objects = self._objects
+        if objects.forgotten:
+            forgotten, objects.forgotten = objects.forgotten, []
+            self._commands.extend(ForgetStored(part.ids) for part in split_ids(ForgetObjects(forgotten)))
         commands = self._commands
         self._commands = []
         return commands
 
-    def _flush_objects(self, workers: dict[bytes, Worker]) -> None:
+    def undefine(self, workers: dict[bytes, Worker]) -> None:
+        """Withdraw definitions that nobody uses. Before tasks are placed: the same id may be defined anew by then."""
         objects = self._objects
         if objects.undefined:
             by_worker: dict[bytes, list[bytes]] = {}
@@ -177,6 +182,3 @@ class Outbox:
                     worker.known.difference_update(ids)
                     self._commands.extend(Send(worker_id, part) for part in split_ids(Undefine(ids)))
             objects.undefined.clear()
-        if objects.forgotten:
-            forgotten, objects.forgotten = objects.forgotten, []
-            self._commands.extend(ForgetStored(part.ids) for part in split_ids(ForgetObjects(forgotten)))

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from scaler.policy.view import Allocation
-from scaler.protocol.messages import Drain, Outcome, Suspended, Undefine
+from scaler.protocol.messages import (
+    Drain,
+    Outcome,
+    Release,
+    Run,
+    Spec,
+    Submit,
+    Suspended,
+    TaskGroup,
+    Undefine,
+)
 from scaler.scheduler.core import inputs as events
-from tests.unit.scheduler.driver import Cluster, NoScaling
+from tests.unit.scheduler.driver import FUNCTION, Cluster, NoScaling
 
 
 def test_an_idle_worker_comes_before_one_that_would_prefetch() -> None:
@@ -185,6 +195,23 @@ def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it
     assert sum(len(getattr(message, "definitions", ())) for name, message in cluster.said if name == worker) == 1
     cluster.leave(client)
     assert any(isinstance(message, Undefine) for name, message in cluster.said if name == worker)
+
+
+def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_worker_again() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task)
+    group = TaskGroup(Spec(FUNCTION, name="function"), [cluster.task_id(client)], [b"\x80 arguments"])
+    cluster.said.clear()
+    cluster.step(
+        events.Said(cluster.peer(client), Release([FUNCTION])),
+        events.Said(cluster.peer(client), Submit([(FUNCTION, b"\x80 function")], [group])),
+    )
+    undefine, run = (message for name, message in cluster.said if name == worker)
+    assert isinstance(undefine, Undefine)
+    assert isinstance(run, Run)
+    assert run.definitions == [(FUNCTION, b"\x80 function")]
 
 
 def test_a_draining_worker_is_told_once_and_gets_nothing_more() -> None:
