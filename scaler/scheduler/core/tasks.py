@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from scaler.ids import is_task, owner_of, result_id
+from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
 from scaler.needs import Needs
 from scaler.protocol.messages import (
     Done,
@@ -301,9 +301,10 @@ class Tasks:
             worker.recalled -= 1
 
     def _ended_without_result(self, worker: Worker, task: Task, outcome: int, payload: bytes, now: float) -> None:
-        if outcome != Outcome.NOT_STARTED:
+        if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY):
             self._forget_attempt(task)
         if type(task.state) is Recalled and task.state.cancel:
+            self.drop_late(payload)
             self.end(task, Outcome.CANCELLED, b"cancelled")
             return
         match Outcome(outcome):
@@ -338,13 +339,17 @@ class Tasks:
                 payload = _evidence(task, troubles, limit)
             self.end(task, at_limit, payload)
             return
+        if at_limit is Outcome.EXCEPTION:
+            self.drop_late(payload)
         self._facts.add(TaskRetried(task.id, worker.id, why))
         delay = min(MAX_RETRY_DELAY_SECONDS, RETRY_DELAY_SECONDS * 2 ** (troubles.failures - 1))
         troubles.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)
 
     def _requeue(self, task: Task, delay: float, now: float) -> None:
-        if delay > 0:
+        if task.attempt >= MAX_ATTEMPT:
+            self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent as often".encode())
+        elif delay > 0:
             task.state = Delayed(now + delay)
             self.waiting += 1
             self._sequence += 1

@@ -445,3 +445,56 @@ def test_what_an_interrupted_attempt_may_have_stored_is_forgotten(cluster: Clust
     cluster.wait(1.0, alive=[worker])
     cluster.leave(worker, "was killed")
     assert forgotten(cluster) == [result_id(task, 1), result_id(task, 2)]
+
+
+def test_a_stored_exception_is_forgotten_with_its_attempt_but_not_when_the_client_is_told_of_it(
+    cluster: Cluster,
+) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client, retry_on=b"\x80 ValueError", retries=1)
+    first, last = (stored_reference(result_id(task, attempt), 10**6) for attempt in (1, 2))
+    cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=first)
+    cluster.wait(1.0, alive=[worker])
+    cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=last)
+    assert cluster.outcomes(client)[task] == (Outcome.EXCEPTION, last)
+    assert forgotten(cluster) == [result_id(task, 1)]
+
+
+def test_a_task_that_used_up_its_attempts_ends_and_says_so(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaler.scheduler.core.tasks.MAX_ATTEMPT", 2)
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.give_back(worker, task)
+    cluster.give_back(worker, task)
+    outcome, text = cluster.outcomes(client)[task]
+    assert outcome is Outcome.REJECTED
+    assert b"MAX_ATTEMPT is 2" in text
+
+
+def test_stored_results_that_a_client_never_saw_are_not_counted_after_it_has_gone(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task, payload=stored_reference(result_id(task, 1), 10**6))
+    cluster.leave(client)
+    assert cluster.core.objects.stored == {}
+
+
+def test_a_task_that_failed_on_the_first_of_many_kinds_of_workers_reaches_another_kind(cluster: Cluster) -> None:
+    client, first = cluster.client(), cluster.worker("first")
+    (task,) = cluster.submit(client)
+    other = cluster.worker("other", {"gpu": 1.0})
+    cluster.finish(first, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    cluster.wait(0.5, alive=[first, other])
+    assert cluster.on(other) == [task]
+
+
+def test_a_task_goes_back_to_the_worker_it_failed_on_when_nobody_else_has_room_for_a_while(cluster: Cluster) -> None:
+    client, first = cluster.client(), cluster.worker("first")
+    (task,) = cluster.submit(client)
+    busy = cluster.worker("busy", queue_size=0)
+    cluster.submit(client)
+    cluster.finish(first, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    cluster.wait(0.9, alive=[first, busy])
+    assert cluster.on(first) == []
+    cluster.wait(0.5, alive=[first, busy])
+    assert cluster.on(first) == [task]
