@@ -15,6 +15,7 @@ from scaler.protocol.messages import (
     Run,
     Spec,
     Undefine,
+    is_stored,
     stored_reference,
 )
 
@@ -26,8 +27,10 @@ def value_of(task: bytes, attempt: int) -> bytes:
     return b"\x80" + task + bytes([attempt])
 
 
-def exception_of(task: bytes) -> bytes:
-    return b"\x80 raised by " + task
+def exception_of(task: bytes, attempt: int) -> bytes:
+    if (task[-1] + attempt) % 3 == 1:
+        return stored_reference(result_id(task, attempt), 10**5)
+    return b"\x80 raised by " + task + bytes([attempt])
 
 
 @dataclass
@@ -39,6 +42,7 @@ class ModelTask:
     """Times that it was sent and may have started."""
     cancelled: bool = False
     value: bytes | None = None
+    raised: set[bytes] = field(default_factory=set)
     ended: Outcome | None = None
 
 
@@ -47,6 +51,8 @@ class ModelClient:
     """One session of a client."""
 
     via: str | None = None
+    held: set[bytes] = field(default_factory=set)
+    """Stored results that it was told of and has not released."""
     tasks: dict[bytes, ModelTask] = field(default_factory=dict)
     number: int = 0
 
@@ -125,13 +131,15 @@ class Model:
             assert task is not None, "only what was submitted ends"
             assert task.ended is None, "a task ends once"
             task.ended = Outcome(code)
+            if is_stored(payload):
+                client.held.add(payload[1:17])
             lineage = client.lineage(identifier)
             match task.ended:
                 case Outcome.SUCCESS:
                     assert task.value is not None, "a success was reported by the worker that had the task"
                     assert payload == (task.value if task.spec.deliver else b""), "a task gets its own value"
                 case Outcome.EXCEPTION:
-                    raised = {exception_of(key) for key, other in client.tasks.items() if other in lineage}
+                    raised = [raised for other in lineage for raised in other.raised]
                     assert payload in raised, "an exception is the task's own, or that of one it depends on"
                 case Outcome.CANCELLED:
                     assert any(other.cancelled for other in lineage), "only what was cancelled ends as cancelled"
@@ -139,6 +147,15 @@ class Model:
                     raise AssertionError("these are between workers and the scheduler")
                 case _:
                     assert payload, "an end without a value says why"
+
+    def forgets(self, ids: list[bytes]) -> None:
+        """The storage is told to forget these."""
+        for client in self.clients.values():
+            assert client.held.isdisjoint(ids), "what a client was told of is kept until it lets it go"
+            for task in client.tasks.values():
+                if task.ended is None and task.attempt:
+                    needed = [self._input(client, reference) for reference in task.references]
+                    assert all(value[1:17] not in ids for value in needed if is_stored(value)), "inputs are kept"
 
     # -- what workers are told
 
@@ -163,6 +180,8 @@ class Model:
         assert not task.cancelled, "a task that was cancelled is not sent"
         assert attempt > task.attempt, "attempts are numbered upwards"
         assert identifier not in worker.attempts, "a worker has one attempt of a task at most"
+        elsewhere = [other.owners.get(identifier) for other in self.workers.values()]
+        assert all(other is not owner for other in elsewhere), "a task is on one worker at a time"
         task.attempt = attempt
         task.starts += 1
         assert task.spec.retries or task.starts == 1, "retries=0: started at most once"
@@ -195,6 +214,8 @@ class Model:
         task = worker.owners[identifier].tasks[identifier]
         if outcome is Outcome.SUCCESS:
             task.value = payload
+        if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
+            task.raised.add(payload)
         if outcome is Outcome.NOT_STARTED:
             task.starts -= 1
         worker.forget(identifier)

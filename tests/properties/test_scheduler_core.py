@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -39,6 +39,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.commands import Command, ForgetStored, Send
 from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
 from tests.unit.scheduler.driver import Cluster
 
@@ -54,6 +55,7 @@ UNKNOWN = (STRANGER.task(), STRANGER.object())
 clients = st.sampled_from(CLIENTS)
 workers = st.sampled_from(WORKERS)
 picks = st.integers(0, 2**16)
+rarely = st.sampled_from((False, False, True))
 specs = st.builds(
     Spec,
     function=st.sampled_from(FUNCTIONS),
@@ -92,16 +94,48 @@ def pick(options: Sequence[bytes], picked: Sequence[int]) -> list[bytes]:
     return [options[number % len(options)] for number in picked] if options else []
 
 
+def has_work(machine: SchedulerAndPeers) -> bool:
+    """Tell whether some worker has something to do."""
+    return bool(machine.working())
+
+
+class JudgedCluster(Cluster):
+    """Calls the judge after every step."""
+
+    def __init__(self, judge: Callable[[], None], limit: int) -> None:
+        super().__init__(load_policy("simple", "scaling=vanilla"), max_tasks_waiting=limit)
+        self._judge = judge
+
+    def step(self, *inputs: events.Input) -> list[Command]:
+        commands = super().step(*inputs)
+        self._judge()
+        return commands
+
+
 class SchedulerAndPeers(RuleBasedStateMachine):
     """Peers have at most one session each; the model forgets a session when the core or the peer ends it."""
 
-    @initialize(limit=st.sampled_from((-1, -1, 20)))
-    def start(self, limit: int) -> None:
-        self.cluster = Cluster(load_policy("simple", "scaling=vanilla"), max_tasks_waiting=limit)
+    @initialize(limit=st.sampled_from((-1, -1, 20)), slots=st.integers(1, 3))
+    def start(self, limit: int, slots: int) -> None:
+        self.cluster = JudgedCluster(self.judge, limit)
         self.model = Model()
         self.judged = 0
         self.objects: list[bytes] = []
         self.factories = {name: IdFactory(Cluster.peer(name)) for name in CLIENTS}
+        for name in ("alice", "bob"):
+            self.client_joins(name)
+        self.worker_joins("w1", {}, slots, 5)
+        self.worker_joins("w2", {}, 1, 5)
+
+    def here(self) -> list[str]:
+        return sorted(self.model.clients)
+
+    def working(self) -> list[str]:
+        return sorted(name for name, worker in self.model.workers.items() if worker.attempts)
+
+    def at_work(self, who: int) -> tuple[str, ModelWorker]:
+        name = self.working()[who % len(self.working())]
+        return name, self.model.workers[name]
 
     def judge(self) -> None:
         """Forget what the core has given up, then look at all that was said since the last time."""
@@ -110,37 +144,45 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             del self.model.clients[name]
         for name in [name for name in self.model.workers if Cluster.peer(name) not in core.workers]:
             del self.model.workers[name]
-        said = self.cluster.said[self.judged :]
-        self.judged += len(said)
-        for name, message in said:
-            self.model.judge(name, message)
+        for command in self.cluster.commands[self.judged :]:
+            self.judged += 1
+            if isinstance(command, Send):
+                self.model.judge(command.peer.rstrip(b".").decode("latin-1"), command.message)
+            elif isinstance(command, ForgetStored):
+                self.model.forgets(command.ids)
 
     # -- who is here
 
-    @rule(name=st.sampled_from(("alice", "bob")))
+    @rule(name=st.sampled_from(("alice", "bob")), anew=rarely)
+    def client_comes(self, name: str, anew: bool) -> None:
+        if anew or name not in self.model.clients:
+            self.client_joins(name)
+
     def client_joins(self, name: str) -> None:
         self.model.clients[name] = ModelClient()
         self.cluster.client(name)
-        self.judge()
 
     @rule(name=st.sampled_from(("nest1", "nest2")), via=workers)
     def nested_client_joins(self, name: str, via: str) -> None:
         if name not in self.model.clients and via in self.model.workers:
             self.model.clients[name] = ModelClient(via)
         self.cluster.nested(name, via)
-        self.judge()
 
     @rule(
         name=workers,
         offers=st.sampled_from(CAPABILITIES),
         slots=st.integers(1, 3),
         queue_size=st.sampled_from((0, 1, 50)),
+        anew=rarely,
     )
+    def worker_comes(self, name: str, offers: dict[str, float | None], slots: int, queue_size: int, anew: bool) -> None:
+        if anew or name not in self.model.workers:
+            self.worker_joins(name, offers, slots, queue_size)
+
     def worker_joins(self, name: str, offers: dict[str, float | None], slots: int, queue_size: int) -> None:
         self.leave_worker(name)
         self.model.workers[name] = ModelWorker(Offers.of(offers), slots, slots * (1 + queue_size))
         self.cluster.worker(name, offers, slots, queue_size, manager_id="m1")
-        self.judge()
 
     @rule(name=st.sampled_from(MANAGERS), manager_id=st.sampled_from(("m1", "m2")), status=st.booleans())
     def manager_joins(self, name: str, manager_id: str, status: bool) -> None:
@@ -148,33 +190,33 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         if status:
             units = [UnitStatus(f"unit-{worker}", UnitState.RUNNING, 1, 1.0) for worker in WORKERS]
             self.cluster.say(name, ManagerStatus(self.cluster.now, units))
-        self.judge()
 
     def leave_worker(self, name: str) -> None:
         self.model.workers.pop(name, None)
         for nested in [key for key, client in self.model.clients.items() if client.via == name]:
             del self.model.clients[nested]
 
-    @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)))
+    @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)), sure=rarely)
+    def leaves_sometimes(self, name: str, sure: bool) -> None:
+        if sure:
+            self.leaves(name)
+
     def leaves(self, name: str) -> None:
         self.model.clients.pop(name, None)
         self.leave_worker(name)
         self.cluster.leave(name)
-        self.judge()
 
     @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)))
     def breaks(self, name: str) -> None:
         if name in self.model.workers:
             self.model.workers[name].up = False
         self.cluster.break_connection(name)
-        self.judge()
 
     @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)))
     def returns(self, name: str) -> None:
         if name in self.model.workers:
             self.model.workers[name].up = True
         self.cluster.step(events.Returned(Cluster.peer(name)))
-        self.judge()
 
     @rule(
         seconds=st.sampled_from((0.01, 0.3, 2.0, 4.0, 30.0)),
@@ -185,22 +227,34 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         until = self.cluster.now + seconds
         while self.cluster.now < until:
             self.cluster.wait(min(1.0, until - self.cluster.now), [name for name in present if name not in silent])
-            self.judge()
+
+    @precondition(lambda self: bool(self.model.clients or self.model.workers))
+    @rule(who=picks, sure=rarely)
+    def one_falls_silent(self, who: int, sure: bool) -> None:
+        if not sure:
+            return
+        present = sorted([*self.model.clients, *self.model.workers])
+        silent = present[who % len(present)]
+        for _ in range(20):
+            alive = [*self.model.clients, *(name for name, worker in self.model.workers.items() if worker.up)]
+            self.cluster.wait(4.0, [name for name in alive if name != silent])
+        client = self.model.clients.get(silent)
+        assert client is None or client.via is not None, "a client that is silent is given up"
+        assert silent not in self.model.workers, "a worker that is silent is given up"
 
     # -- clients
 
-    @precondition(lambda self: self.model.clients)
+    @precondition(lambda self: bool(self.model.clients))
     @rule(
-        name=clients,
+        who=picks,
         spec=specs,
         count=st.integers(1, 6),
         rows=st.lists(st.lists(picks, max_size=3), max_size=6),
         seen=picks,
     )
-    def submits(self, name: str, spec: Spec, count: int, rows: list[list[int]], seen: int) -> None:
-        client = self.model.clients.get(name)
-        if client is None:
-            return
+    def submits(self, who: int, spec: Spec, count: int, rows: list[list[int]], seen: int) -> None:
+        name = self.here()[who % len(self.here())]
+        client = self.model.clients[name]
         ids = [self.factories[name].task() for _ in range(count)]
         foreign = [key for other in self.model.clients.values() if other is not client for key in other.tasks]
         nameable = [*client.tasks, *ids, *client.unresolved * 2, *self.objects, *UNKNOWN, *foreign[:2]]
@@ -212,23 +266,35 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             client.tasks[identifier] = ModelTask(spec, row)
         group = TaskGroup(spec, ids, [b"\x80 arguments"] * count, references if any(references) else [])
         self.cluster.say(name, Submit([(spec.function, b"\x80 function")], [group], min(seen, client.number)))
-        self.judge()
+
+    @rule(name=st.sampled_from(("alice", "bob")), spec=specs, count=st.integers(1, 30))
+    def submits_many_that_depend_on_nothing(self, name: str, spec: Spec, count: int) -> None:
+        if name in self.model.clients:
+            self.submits(self.here().index(name), spec, count, [], 0)
 
     @rule(name=clients)
     def submits_again_what_has_not_ended(self, name: str) -> None:
-        client = self.model.clients.get(name)
-        if client is None:
+        if name not in self.model.clients:
             return
-        definitions = [(function, b"\x80 function") for function in FUNCTIONS]
+        self.resubmit(name)
+
+    @rule(name=st.sampled_from(("alice", "bob")))
+    def comes_back_and_submits_again(self, name: str) -> None:
+        """Its session was lost: it opens another one, and still waits for what has not ended."""
+        earlier = self.model.clients.get(name, ModelClient())
+        self.client_joins(name)
+        self.model.clients[name].tasks = {
+            key: ModelTask(earlier.tasks[key].spec, earlier.tasks[key].references) for key in earlier.unresolved
+        }
+        self.resubmit(name)
+
+    def resubmit(self, name: str) -> None:
+        client = self.model.clients[name]
         groups = [
             TaskGroup(client.tasks[key].spec, [key], [b"\x80 arguments"], [client.tasks[key].references])
             for key in client.unresolved
         ]
-        before = self.judged
-        self.cluster.say(name, Submit(definitions, groups, 0))
-        said = [message for _, message in self.cluster.said[before:]]
-        assert not any(isinstance(message, Run) for message in said), "what was submitted again does not start again"
-        self.judge()
+        self.cluster.say(name, Submit([(function, b"\x80 function") for function in FUNCTIONS], groups, 0))
 
     @rule(name=clients, picked=st.lists(picks, max_size=4))
     def cancels(self, name: str, picked: list[int]) -> None:
@@ -238,24 +304,27 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             if client is not None and client.tasks[identifier].ended is None:
                 client.tasks[identifier].cancelled = True
         self.cluster.say(name, Cancel([*ids, UNKNOWN[0]]))
-        self.judge()
         if client is not None:
             held = {key for worker in self.model.workers.values() for key in worker.recalled}
             assert all(client.tasks[key].ended is not None or key in held for key in ids), "cancelled, or on its way"
 
-    @rule(name=clients)
-    def clears(self, name: str) -> None:
+    @rule(name=clients, sure=rarely)
+    def clears(self, name: str, sure: bool) -> None:
+        if sure:
+            self.expect_clear(name)
+            self.cluster.say(name, Clear())
+
+    def expect_clear(self, name: str) -> None:
         client = self.model.clients.get(name)
-        for identifier in client.unresolved if client is not None else ():
-            client.tasks[identifier].cancelled = True
-        self.cluster.say(name, Clear())
-        self.judge()
+        if client is not None:
+            client.held.clear()
+            for identifier in client.unresolved:
+                client.tasks[identifier].cancelled = True
 
     @rule(name=clients, number=picks)
     def sees(self, name: str, number: int) -> None:
         client = self.model.clients.get(name)
         self.cluster.say(name, Seen(number % (client.number + 2) if client is not None else number))
-        self.judge()
 
     @rule(name=clients, picked=st.lists(picks, max_size=3), hold=st.booleans())
     def holds_or_releases(self, name: str, picked: list[int], hold: bool) -> None:
@@ -264,24 +333,28 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         client = self.model.clients.get(name)
         results = [task.value[1:17] for task in client.tasks.values() if task.value] if client is not None else []
         ids = pick([*self.objects, *results, *FUNCTIONS, *UNKNOWN], picked)
+        if client is not None and not hold:
+            client.held.difference_update(ids)
         self.cluster.say(name, Hold(ids) if hold else Release(ids))
-        self.judge()
 
     # -- workers
 
+    @precondition(has_work)
     @rule(
-        name=workers,
+        who=picks,
         picked=st.lists(picks, min_size=1, max_size=4),
         outcome=st.sampled_from(Outcome),
         seconds=st.sampled_from((1e-4, 0.01, 1.0)),
     )
-    def tasks_end(self, name: str, picked: list[int], outcome: Outcome, seconds: float) -> None:
-        worker = self.model.workers.get(name)
-        ids = list(dict.fromkeys(pick(list(worker.attempts) if worker else [], picked)))
-        if worker is not None and ids:
-            self.end(name, worker, ids, outcome, seconds)
+    def tasks_end(self, who: int, picked: list[int], outcome: Outcome, seconds: float) -> None:
+        name, worker = self.at_work(who)
+        self.end(name, worker, list(dict.fromkeys(pick(list(worker.attempts), picked))), outcome, seconds)
 
-    @rule(name=workers, count=st.integers(1, 100))
+    @precondition(has_work)
+    @rule(who=picks, count=st.integers(1, 30))
+    def tasks_succeed(self, who: int, count: int) -> None:
+        self.tasks_succeed_in_their_order(self.working()[who % len(self.working())], count)
+
     def tasks_succeed_in_their_order(self, name: str, count: int) -> None:
         worker = self.model.workers.get(name)
         if worker is not None and worker.attempts:
@@ -293,7 +366,9 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             case Outcome.SUCCESS:
                 payloads = [value_of(identifier, attempt) for identifier, attempt in zip(ids, attempts, strict=True)]
             case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
-                payloads = [exception_of(identifier) for identifier in ids]
+                payloads = [
+                    exception_of(identifier, attempt) for identifier, attempt in zip(ids, attempts, strict=True)
+                ]
             case _:
                 payloads = [b"what happened"] * len(ids)
         owners = [worker.owners[identifier] for identifier in ids]
@@ -301,13 +376,17 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             self.model.ends(worker, identifier, outcome, payload)
         durations = [int(seconds * 1e6)] * len(ids)
         self.cluster.say(name, Done(ids, attempts, [outcome] * len(ids), payloads, durations))
-        self.judge()
         if outcome in (Outcome.SUCCESS, Outcome.EXCEPTION):
             for identifier, owner in zip(ids, owners, strict=True):
                 here = any(owner is client for client in self.model.clients.values())
                 assert not here or owner.tasks[identifier].ended is outcome, "the first result wins"
 
-    @rule(name=workers, started=st.booleans())
+    @precondition(lambda self: any(worker.recalled for worker in self.model.workers.values()))
+    @rule(started=st.booleans())
+    def all_recalls_are_answered(self, started: bool) -> None:
+        for name in list(self.model.workers):
+            self.recalls_are_answered(name, started)
+
     def recalls_are_answered(self, name: str, started: bool) -> None:
         worker = self.model.workers.get(name)
         if worker is None or not worker.recalled:
@@ -319,57 +398,51 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         for key in ids:
             self.model.gives_back(worker, key, key in kept)
         self.cluster.say(name, message)
-        self.judge()
 
-    @rule(name=workers, picked=picks)
-    def gives_back_unasked(self, name: str, picked: int) -> None:
-        worker = self.model.workers.get(name)
-        for identifier in pick(list(worker.attempts) if worker else [], [picked]):
-            assert worker is not None
-            message = Returned([identifier], [worker.attempts[identifier]], [False])
-            self.model.gives_back(worker, identifier, started=False)
-            self.cluster.say(name, message)
-            self.judge()
+    @precondition(has_work)
+    @rule(who=picks, picked=picks)
+    def gives_back_unasked(self, who: int, picked: int) -> None:
+        name, worker = self.at_work(who)
+        (identifier,) = pick(list(worker.attempts), [picked])
+        message = Returned([identifier], [worker.attempts[identifier]], [False])
+        self.model.gives_back(worker, identifier, started=False)
+        self.cluster.say(name, message)
 
-    @rule(name=workers, picked=picks, suspend=st.booleans())
-    def suspends_or_goes_on(self, name: str, picked: int, suspend: bool) -> None:
-        worker = self.model.workers.get(name)
-        for identifier in pick(list(worker.attempts) if worker else [], [picked]):
-            assert worker is not None
-            if suspend:
-                worker.suspended.add(identifier)
-            elif len(worker.attempts) - len(worker.suspended) < worker.limit:
-                worker.suspended.discard(identifier)
-            else:
-                return
-            self.cluster.say(name, Suspended([identifier], [worker.attempts[identifier]], [suspend]))
-            self.judge()
+    @precondition(has_work)
+    @rule(who=picks, picked=picks, suspend=st.booleans())
+    def suspends_or_goes_on(self, who: int, picked: int, suspend: bool) -> None:
+        name, worker = self.at_work(who)
+        (identifier,) = pick([*worker.suspended] if not suspend and worker.suspended else [*worker.attempts], [picked])
+        if suspend:
+            worker.suspended.add(identifier)
+        elif len(worker.attempts) - len(worker.suspended) < worker.limit:
+            worker.suspended.discard(identifier)
+        else:
+            return
+        self.cluster.say(name, Suspended([identifier], [worker.attempts[identifier]], [suspend]))
 
     # -- nonsense
 
     @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS, "nobody")), message=nonsense)
     def says_nonsense(self, name: str, message: Message) -> None:
         client = self.model.clients.get(name)
-        if isinstance(message, Clear) and client is not None:
-            for identifier in client.unresolved:
-                client.tasks[identifier].cancelled = True
+        if isinstance(message, Clear):
+            self.expect_clear(name)
         if isinstance(message, Submit) and client is not None:
             client.tasks[UNKNOWN[0]] = ModelTask(message.groups[0].spec, ())
         self.cluster.say(name, message)
-        self.judge()
 
-    @rule(name=workers, other=workers, picked=picks, wrong=st.integers(1, 3))
-    def speaks_of_attempts_that_it_does_not_have(self, name: str, other: str, picked: int, wrong: int) -> None:
-        theirs = self.model.workers.get(other)
+    @precondition(has_work)
+    @rule(name=workers, who=picks, picked=picks, wrong=st.integers(1, 3))
+    def speaks_of_attempts_that_it_does_not_have(self, name: str, who: int, picked: int, wrong: int) -> None:
+        _, theirs = self.at_work(who)
         mine = self.model.workers.get(name)
-        for identifier in pick(list(theirs.attempts) if theirs else [], [picked]):
-            assert theirs is not None
-            attempt = theirs.attempts[identifier] + (wrong if mine is not None and identifier in mine.attempts else 0)
-            value = stored_reference(STRANGER.object(), 1)
-            self.cluster.say(name, Suspended([identifier], [attempt], [True]))
-            self.cluster.say(name, Returned([identifier], [attempt], [False]))
-            self.cluster.say(name, Done([identifier], [attempt], [Outcome.SUCCESS], [value], [1]))
-            self.judge()
+        (identifier,) = pick(list(theirs.attempts), [picked])
+        attempt = theirs.attempts[identifier] + (wrong if mine is not None and identifier in mine.attempts else 0)
+        value = stored_reference(STRANGER.object(), 1)
+        self.cluster.say(name, Suspended([identifier], [attempt], [True]))
+        self.cluster.say(name, Returned([identifier], [attempt], [False]))
+        self.cluster.say(name, Done([identifier], [attempt], [Outcome.SUCCESS], [value], [1]))
 
     # -- the end
 
@@ -381,7 +454,6 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         for name in ("last1", "last2"):
             self.model.workers[name] = ModelWorker(Offers.of(everything), 50, 50 * 51)
             self.cluster.worker(name, everything, slots=50, queue_size=50)
-            self.judge()
         for name in [name for name, worker in self.model.workers.items() if not worker.up]:
             self.returns(name)
         for _ in range(60):
