@@ -113,7 +113,8 @@ def _read_config_file(path: Path) -> None:
     try:
         text = path.read_text()
         if path.suffix == ".json":
-            logging.config.dictConfig(json.loads(text))
+            # Our loggers are there already: unless it says otherwise itself, they go on.
+            logging.config.dictConfig({"disable_existing_loggers": False, **json.loads(text)})
         else:
             logging.config.fileConfig(path, disable_existing_loggers=False)
     except OSError as error:
