@@ -34,7 +34,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Co
         for text in arguments
         if text not in known and any(text.startswith("-") and flag.startswith(text) for flag in known)
     ]
-    namespace, extra = parser.parse_known_intermixed_args(_with_explicit_truths(parser, arguments))
+    namespace, extra = parser.parse_known_intermixed_args(_with_the_address_apart(parser, arguments))
     unknown = [text for text in (*cut, *extra) if text.startswith("-")]
     if unknown:
         flag = unknown[0].partition("=")[0]
@@ -122,16 +122,34 @@ def _choices(annotation: object) -> tuple[str, ...]:
     return arguments if arguments and all(isinstance(item, str) for item in arguments) else ()
 
 
-def _with_explicit_truths(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Write `-p` as `-p=true` where an address follows, so that it does not swallow it."""
-    booleans = {
-        text
-        for action in parser._actions  # noqa: SLF001 (the one list of what the parser knows)
-        if action.nargs == "?" and action.option_strings
-        for text in action.option_strings
-    }
+def _with_the_address_apart(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments so that no flag swallows an address that follows it.
+
+    `-p` becomes `-p=true` before an address, and an address behind the paths of `-lp` comes before all flags.
+    """
+    booleans = _flags_with(parser, "?")
+    lists = _flags_with(parser, "+")
+    addresses: list[str] = []
     result: list[str] = []
+    values = -1
+    """How many values the list before has so far; -1 after any other flag."""
     for index, text in enumerate(arguments):
         following = arguments[index + 1] if index + 1 < len(arguments) else ""
-        result.append(f"{text}=true" if text in booleans and "://" in following else text)
-    return result
+        if text.startswith("-"):
+            values = 0 if text in lists else -1
+        elif values >= 0:
+            values += 1
+        if values > 1 and "://" in text:
+            addresses.append(text)
+        else:
+            result.append(f"{text}=true" if text in booleans and "://" in following else text)
+    return addresses + result
+
+
+def _flags_with(parser: argparse.ArgumentParser, nargs: str) -> set[str]:
+    return {
+        text
+        for action in parser._actions  # noqa: SLF001 (the one list of what the parser knows)
+        if action.nargs == nargs
+        for text in action.option_strings
+    }
