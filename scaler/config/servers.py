@@ -70,11 +70,11 @@ class SchedulerConfig(LoggingConfig):
     max_number_of_tasks_waiting: Annotated[Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
     """Most unfinished tasks of all clients together; a task beyond it is rejected."""
     client_timeout_seconds: Annotated[Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
-    """A client out of contact for this long is given up: its tasks are cancelled and its objects forgotten."""
+    """A client out of contact for this long is given up: its tasks are cancelled, and nobody keeps its objects."""
     worker_timeout_seconds: Annotated[Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
     """A worker out of contact for this long is given up: its tasks go to others."""
     object_retention_seconds: Annotated[SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
-    """How long an object without a user is kept before it is forgotten."""
+    """How long the objects of a client that was given up are kept, should it come back."""
     load_balance_seconds: Annotated[Seconds, Setting("-ls", metavar="SECONDS")] = 1.0
     """How often the scheduler looks whether some workers wait while tasks queue behind others."""
     load_balance_trigger_times: Annotated[Count, Setting("-lbt", metavar="COUNT")] = 2

@@ -58,7 +58,7 @@ class WorkerSettings(LoggingConfig):
     heartbeat_interval_seconds: Annotated[Seconds, Setting("-his", metavar="SECONDS")] = (
         WorkerConfig.heartbeat_interval_seconds
     )
-    """How often a worker and its manager tell the scheduler how they are."""
+    """How often a worker and its manager tell the scheduler how they are; at least four times in its timeout."""
     task_timeout_seconds: Annotated[SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = (
         WorkerConfig.task_timeout_seconds
     )

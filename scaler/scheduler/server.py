@@ -55,6 +55,8 @@ from scaler.scheduler.recorder import Policy, Recorder
 from scaler.scheduler.status import status
 
 HEARTBEAT_SECONDS = 2.0
+HEARTBEATS_IN_A_LEASE = 4
+"""At least so many, for workers and managers too, whose own setting is how often they tell how they are."""
 MAX_NESTED_CLIENTS = 100_000
 
 _log = logging.getLogger(__name__)
@@ -152,9 +154,11 @@ class SchedulerServer:
         if refused is not None:
             return refused
         lease = self._config.worker_timeout_seconds
+        heartbeat = lease / HEARTBEATS_IN_A_LEASE
         match hello.role:
             case Role.CLIENT:
                 lease = self._config.client_timeout_seconds
+                heartbeat = min(HEARTBEAT_SECONDS, lease / HEARTBEATS_IN_A_LEASE)
             case Role.WORKER:
                 pass
             case Role.MANAGER:
@@ -170,7 +174,7 @@ class SchedulerServer:
             resumed=False,
             incarnation=self._incarnation,
             lease_seconds=lease,
-            heartbeat_seconds=min(HEARTBEAT_SECONDS, lease / 4),
+            heartbeat_seconds=heartbeat,
             object_storage_address=self._advertised_storage,
             max_pending_tasks=self._config.max_number_of_tasks_waiting,
         )
@@ -186,7 +190,8 @@ class SchedulerServer:
         if hello.role is not Role.MONITOR:
             return Refused(RefusalReason.ROLE, f"this is the monitors' address; a {hello.role} does not belong here")
         lease = self._config.client_timeout_seconds
-        return Welcome(False, self._incarnation, lease, min(HEARTBEAT_SECONDS, lease / 4), "")
+        heartbeat = min(HEARTBEAT_SECONDS, lease / HEARTBEATS_IN_A_LEASE)
+        return Welcome(False, self._incarnation, lease, heartbeat, "")
 
     # -- turns
 

@@ -69,6 +69,7 @@ class Agent:
         self._outputs = Outputs(self._loop, self._on_output)
         self._meter = LoadMeter()
         self._latency_seconds = 0.0
+        self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._is_settling = False
         self._is_closed = False
         now = time.monotonic()
@@ -129,6 +130,7 @@ class Agent:
                     self._relays.close_all()
                     address = self._config.object_storage_address or welcome.object_storage_address
                     core.welcomed(welcome, address, now)
+                    self._beat_within(welcome.heartbeat_seconds)
                     self.welcomed.set()
                 case Resumed():
                     core.heard(now)
@@ -298,8 +300,14 @@ class Agent:
         self._arm()
         self._settle()
 
+    def _beat_within(self, seconds: float) -> None:
+        """Send heartbeats at least this often: the scheduler's lease may be short."""
+        self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, seconds)
+        self._beat.cancel()
+        self._beat = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+
     def _heartbeat(self) -> None:
-        self._beat = self._loop.call_later(self._config.heartbeat_interval_seconds, self._heartbeat)
+        self._beat = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
         if not self._connector.connected:
             return
         now = time.monotonic()

@@ -1,0 +1,211 @@
+"""Settings of worker managers and their workers, by what a scheduler that a test plays sees of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler.net.connection import Closed, ListenerEvent, Opened, Received
+from scaler.net.zeromq import ZmqListener
+from scaler.protocol.messages import (
+    Desired,
+    Hello,
+    ManagerDetails,
+    ManagerStatus,
+    Message,
+    Refused,
+    Welcome,
+    WorkerDetails,
+    WorkerHeartbeat,
+)
+from tests.integration.settings_rig import Command, command
+
+WAIT_SECONDS = 15.0
+
+
+class PlayedScheduler:
+    """Welcomes everybody on two addresses, and remembers who came where and what they said."""
+
+    def __init__(self, directory: Path, lease_seconds: float, heartbeat_seconds: float) -> None:
+        self.managers: dict[bytes, ManagerDetails] = {}
+        self.workers: list[WorkerDetails] = []
+        self.left: list[str] = []
+        self.said: list[Message] = []
+        self._changed = asyncio.Event()
+        self._welcome = Welcome(False, 1, lease_seconds, heartbeat_seconds)
+        self.addresses = {"manager": f"ipc://{directory}/m", "worker": f"ipc://{directory}/w"}
+        self.listeners = {
+            name: ZmqListener([address], server_kind="scheduler", admit=self._admit, on_turn=self._on_turn)
+            for name, address in self.addresses.items()
+        }
+
+    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+        return self._welcome
+
+    def _on_turn(self, events: Sequence[ListenerEvent]) -> None:
+        for event in events:
+            match event:
+                case Opened(peer, Hello(details=ManagerDetails() as details)):
+                    self.managers[peer] = details
+                case Opened(_, Hello(details=WorkerDetails() as details)):
+                    self.workers.append(details)
+                case Received(message=message):
+                    self.said.append(message)
+                case Closed(_, text):
+                    self.left.append(text)
+        self._changed.set()
+
+    def want(self, units: int) -> None:
+        for peer in self.managers:
+            self.listeners["manager"].send(peer, Desired(units, [], "a test wants them"))
+
+    async def until(self, fits: Callable[[], Any]) -> Any:
+        while not (found := fits()):
+            self._changed.clear()
+            await self._changed.wait()
+        return found
+
+    def count(self, kind: type[Message]) -> int:
+        return sum(isinstance(message, kind) for message in self.said)
+
+
+def on_a_played_scheduler(
+    directory: Path,
+    story: Callable[[PlayedScheduler, Command], Awaitable[None]],
+    name: str,
+    *arguments: str,
+    lease_seconds: float = 60.0,
+    heartbeat_seconds: float = 15.0,
+    **environment: str,
+) -> None:
+    """Run a story with a command whose manager and workers connect to a played scheduler on addresses of their own."""
+
+    async def main() -> None:
+        scheduler = PlayedScheduler(directory, lease_seconds, heartbeat_seconds)
+        addresses = (scheduler.addresses["manager"], "-wsa", scheduler.addresses["worker"])
+        try:
+            with command(name, *arguments, *addresses, directory=directory, **environment) as running:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await story(scheduler, running)
+                assert await asyncio.to_thread(running.stop) == 0, running.errors()
+        finally:
+            for listener in scheduler.listeners.values():
+                listener.close()
+
+    asyncio.run(main())
+
+
+def manager(*arguments: str) -> tuple[str, ...]:
+    return ("scaler_worker_manager", "baremetal_native", "-wmi", "mine", *arguments)
+
+
+def test_manager_and_workers_say_who_they_are_where_they_were_told_to(tmp_path: Path) -> None:
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.workers and scheduler.managers)
+        offers = {"linux": None, "gpu": 2.0}
+        (details,) = scheduler.managers.values()
+        assert details == ManagerDetails("mine", "baremetal_native", 3, 3, offers, fixed=True)
+        (worker,) = scheduler.workers
+        assert worker.unit_id.startswith("big-")
+        assert worker == WorkerDetails("mine", worker.unit_id, 3, 7, offers)
+
+    flags = ("--mode", "fixed", "-n", "3", "-pwc", "linux,gpu=2", "-wtqs", "7", "--worker-type", "big")
+    on_a_played_scheduler(tmp_path, story, *manager(*flags))
+
+
+def test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit(tmp_path: Path) -> None:
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.count(ManagerStatus))
+        (details,) = scheduler.managers.values()
+        assert (details.max_concurrency, details.unit_slots, details.fixed) == (2, 1, False)
+        scheduler.want(5)
+        await scheduler.until(lambda: len(scheduler.workers) == 2)
+        before = scheduler.count(ManagerStatus)
+        await scheduler.until(lambda: scheduler.count(ManagerStatus) >= before + 3)
+        assert len(scheduler.workers) == 2
+        assert all(worker.unit_id.startswith(socket.gethostname()) for worker in scheduler.workers)
+
+    on_a_played_scheduler(tmp_path, story, *manager("-mtc", "2", "-his", "0.05"))
+
+
+def test_managers_and_workers_tell_how_they_are_on_every_heartbeat(tmp_path: Path) -> None:
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.workers)
+        scheduler.said.clear()
+        async with asyncio.timeout(5):  # 10 of the default take longer
+            await scheduler.until(lambda: scheduler.count(WorkerHeartbeat) >= 10)
+            await scheduler.until(lambda: scheduler.count(ManagerStatus) >= 10)
+
+    on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-his", "0.05")
+
+
+def test_heartbeats_come_in_time_for_a_short_lease_whatever_their_interval(tmp_path: Path) -> None:
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.workers)
+        async with asyncio.timeout(5):
+            await scheduler.until(lambda: scheduler.count(WorkerHeartbeat) >= 3 and scheduler.count(ManagerStatus) >= 3)
+
+    flags = ("scaler_cluster", "-n", "1", "-his", "30")
+    on_a_played_scheduler(tmp_path, story, *flags, lease_seconds=1.0, heartbeat_seconds=0.25)
+
+
+def test_a_worker_that_finds_no_scheduler_ends_at_its_death_timeout(tmp_path: Path) -> None:
+    nobody = f"ipc://{tmp_path}/nobody"
+    flags = ("-n", "1", "-dts", "0.3", "-his", "0.1")
+    with command("scaler_cluster", nobody, *flags, directory=tmp_path) as running:
+        assert "0.3 s" in written(running.errors, f"worker: {nobody}")
+        assert running.stop() == 0
+
+
+def written(read: Callable[[], str], text: str) -> str:
+    """Wait until there is a line with this text, and return it."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        for line in read().splitlines():
+            if text in line:
+                return line
+        time.sleep(0.02)
+    raise AssertionError(f"no line has {text!r}: {read()}")
+
+
+def test_workers_log_as_their_manager_was_told_to(tmp_path: Path) -> None:
+    log, config = tmp_path / "log", tmp_path / "logging.json"
+    handler = {"class": "logging.FileHandler", "filename": str(log), "formatter": "f"}
+    config.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "formatters": {"f": {"format": "mine %(process)d %(name)s"}},
+                "handlers": {"h": handler},
+                "root": {"level": "DEBUG", "handlers": ["h"]},
+            }
+        )
+    )
+
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.workers)
+        workers = [process.pid for process in psutil.Process(running.pid).children()]
+        assert len(workers) == 1
+        for pid in (running.pid, *workers):
+            await asyncio.to_thread(written, log.read_text, f"mine {pid} scaler.component")
+
+    on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-lcf", str(config))
+
+
+@pytest.mark.parametrize(("level", "is_written"), [("INFO", True), ("ERROR", False)])
+def test_only_lines_from_the_level_on_are_written(tmp_path: Path, level: str, is_written: bool) -> None:
+    log = tmp_path / "log"
+
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.workers)
+
+    on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-ll", level, "-lp", str(log))
+    assert ("started " in log.read_text()) is is_written
