@@ -19,11 +19,13 @@ ROUGH = Chances(
 )
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_every_task_has_one_right_outcome_in_a_rough_world(seed: int) -> None:
-    report = World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=30, slots=1 + seed % 3).run()
-    assert report.worker_losses > 10
-    assert report.breaks > 5
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_task_has_one_right_outcome_in_rough_worlds(soak: bool) -> None:
+    for seed in range(300 if soak else 4):
+        report = World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=30, slots=1 + seed % 3).run()
+        assert report.worker_losses > 10
+        assert report.breaks > 5
 
 
 def test_nothing_is_lost_or_repeated_when_nothing_goes_wrong() -> None:
@@ -39,30 +41,12 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first.steps == second.steps
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_larger_cluster_holds_its_invariants(seed: int) -> None:
-    report = World(seed=seed, workers=150, clients=5, tasks=5_000, chances=Chances(), burst=500, check_every=100).run()
-    assert report.outcomes[Outcome.SUCCESS] > 3_500
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_ten_thousand_workers_run_a_million_tasks() -> None:
+def test_a_large_cluster_holds_its_invariants(soak: bool) -> None:
+    workers, tasks, check_every = (10_000, 1_000_000, 5000) if soak else (200, 8_000, 100)
     report = World(
-        seed=11,
-        workers=10_000,
-        clients=20,
-        tasks=1_000_000,
-        chances=Chances(),
-        burst=2000,
-        check_every=5000,
-        settle_seconds=0,
+        seed=11, workers=workers, clients=20, tasks=tasks, chances=Chances(), burst=500, check_every=check_every
     ).run()
-    assert sum(report.outcomes.values()) > 900_000
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(100, 400))
-def test_many_rough_worlds(seed: int) -> None:
-    World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=30, slots=1 + seed % 3).run()
+    assert sum(report.outcomes.values()) > 0.7 * tasks
+    assert report.outcomes[Outcome.SUCCESS] > 0.6 * tasks
