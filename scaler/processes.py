@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+MAX_ROUNDS = 20
+"""Looks at all processes for those to end; each round ends what the one before has missed because it was just born."""
+ROUND_SECONDS = 1.0
+"""How long a round waits for what it has killed."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -36,3 +46,53 @@ def describe_exit(returncode: int) -> str:
     except ValueError:
         name = ""
     return f"killed by signal {-returncode}{name}"
+
+
+def end_processes_with(entries: Collection[str]) -> None:
+    """Kill every process of this user that was born into an environment with one of these entries (`NAME=value`).
+
+    A mark in the environment is inherited by all that a process starts, and outlives what parents and process groups
+    tell: it finds those that have left both. Outside Linux this does nothing.
+    """
+    if sys.platform != "linux" or not entries:
+        return
+    marks = [entry.encode() for entry in entries]
+    for _ in range(MAX_ROUNDS):
+        with contextlib.ExitStack() as after:
+            waiting = select.poll()
+            count = 0
+            for pidfd in _processes_with(marks):
+                after.callback(os.close, pidfd)
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                waiting.register(pidfd, select.POLLIN)
+                count += 1
+            if not count:
+                return
+            deadline = time.monotonic() + ROUND_SECONDS
+            while count and (left := deadline - time.monotonic()) > 0:
+                for pidfd, _ in waiting.poll(left * 1000):
+                    waiting.unregister(pidfd)
+                    count -= 1
+
+
+def _processes_with(marks: Collection[bytes]) -> Iterator[int]:
+    """Yield a pidfd, which belongs to the reader, of each process with one of the marks."""
+    for name in [place.name for place in Path("/proc").iterdir()]:
+        if not name.isdigit():
+            continue
+        place = Path("/proc", name, "environ")
+        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+            if not _is_marked(place, marks):
+                continue
+            pidfd = os.pidfd_open(int(name))
+            # Once more, now that the number cannot be given to another process: it may have been, before.
+            if _is_marked(place, marks):
+                yield pidfd
+            else:
+                os.close(pidfd)
+
+
+def _is_marked(place: Path, marks: Collection[bytes]) -> bool:
+    environment = place.read_bytes().split(b"\0")
+    return any(mark in environment for mark in marks)

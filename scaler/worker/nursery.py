@@ -2,7 +2,8 @@
 
 The agent forks it before it has any thread. The nursery imports what every processor needs, never starts a thread, and
 waits for orders on a socket. Each processor leads a process group of its own, so what user code started ends with it.
-When the agent is gone, the kernel kills the nursery; when the nursery is gone, the kernel kills its processors.
+When the agent is gone, the nursery ends its processors and their groups, and itself; it is in a session of its own so
+that it lives to do so. When the nursery is gone, the kernel kills its processors.
 
 Orders (agent to nursery): the processor's number, with its `Descriptors`.
 Reports (nursery to agent): `SPAWNED` with a pid and a pidfd, `EXITED` with a return code as in `subprocess`.
@@ -104,7 +105,7 @@ class Nursery:
                 found.append(Exited(number, value))
 
     def close(self) -> None:
-        """End the nursery and all its processors, and wait until it is gone."""
+        """End the nursery and all its processors at once, and wait until it is gone."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -123,7 +124,8 @@ def start_nursery(settings: ProcessorSettings) -> Nursery:
     code = 1
     try:
         ours.close()
-        end_with_parent(signal.SIGKILL, agent_pid)
+        os.setsid()
+        end_with_parent(signal.SIGCONT, agent_pid)  # to hear of the end even if somebody has stopped this process
         # Streams of our own: the agent's may lead elsewhere, and hold what it has not written yet.
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (for the life of the process)
         sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
@@ -155,10 +157,18 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
                 poll.unregister(descriptor)
                 number, pid = children.pop(descriptor)
                 os.close(descriptor)
-                orders.send(_REPORT.pack(_EXITED, number, _reap(pid)))
+                returncode = _reap(pid)
+                with contextlib.suppress(ConnectionError):  # the agent is gone: that is read next
+                    orders.send(_REPORT.pack(_EXITED, number, returncode))
                 continue
-            data, descriptors, _, _ = socket.recv_fds(orders, _ORDER.size, len(Descriptors._fields))
+            try:
+                data, descriptors, _, _ = socket.recv_fds(orders, _ORDER.size, len(Descriptors._fields))
+            except ConnectionError:
+                data = b""
             if not data:
+                for _, pid in children.values():
+                    os.kill(pid, signal.SIGKILL)
+                    _reap(pid)
                 return 0
             (number,) = _ORDER.unpack(data)
             if len(children) >= settings.slots:
@@ -174,7 +184,8 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
             pidfd = os.pidfd_open(pid)
             children[pidfd] = (number, pid)
             poll.register(pidfd, select.POLLIN)
-            socket.send_fds(orders, [_REPORT.pack(_SPAWNED, number, pid)], [pidfd])
+            with contextlib.suppress(ConnectionError):
+                socket.send_fds(orders, [_REPORT.pack(_SPAWNED, number, pid)], [pidfd])
 
 
 def _import_for_clients() -> None:

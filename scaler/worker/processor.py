@@ -69,8 +69,11 @@ def run_processor(descriptors: Descriptors, settings: ProcessorSettings) -> int:
             text = f"preload {settings.preload} failed:\n{traceback.format_exc(limit=-20)}"
             results.send(bytes((ToAgent.FAILED,)) + text.encode("utf-8", "replace")[: LARGE_DATAGRAM_BYTES - 1])
             return 1
-    results.send(bytes((ToAgent.READY,)))
-    _Processor(tasks, definitions, results, page, settings).loop()
+    try:
+        results.send(bytes((ToAgent.READY,)))
+        _Processor(tasks, definitions, results, page, settings).loop()
+    except ConnectionError:
+        return 1  # the agent is gone, and nobody is left to be told
     with contextlib.suppress(ValueError, OSError):
         sys.stdout.flush()
     return 0

@@ -212,6 +212,9 @@ class Processors:
         """End all processors, and free everything."""
         for ends in self._ends.values():
             self._signal(ends, signal.SIGKILL)
+            if ends.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(ends.pid, signal.SIGKILL)  # what its tasks have started, should the nursery be gone
         for number in list(self._ends):
             self.release(number)
 

@@ -167,6 +167,8 @@ class Agent:
             self._connector.send(message, attachments)
         except LimitError as error:
             self._end(error)
+        except RefusedError:
+            return  # the news of it, which ends this agent and says why, comes in this turn or the next
 
     # -- processors
 

@@ -1,7 +1,8 @@
 """Workers as processes of this machine.
 
 A unit is an agent process, `python -m scaler.worker`. What it needs travels as one JSON document in its environment.
-Agents end by themselves when their manager is gone, so there is never anything to adopt.
+Agents end by themselves when their manager is gone, so there is never anything to adopt. When an agent has ended, what
+is left of its processors and of what their tasks have started is killed, also what has left their process groups.
 
 mode=dynamic: one slot a unit, as many units as the scheduler wants. mode=fixed: all of max_task_concurrency from the
 start, in units of up to `FIXED_UNIT_SLOTS` slots, because agents with several slots need less memory.
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from scaler.config.machine import default_concurrency
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import BaremetalNativeConfig
+from scaler.processes import end_processes_with
 from scaler.worker_manager.backend import BackendError, Capacity, Unit
 from scaler.worker_manager.baremetal_native.process import AgentProcess
 
@@ -72,6 +74,7 @@ class BaremetalNative:
     def list(self) -> list[Unit]:
         now = time.monotonic()
         units: list[Unit] = []
+        marks: list[str] = []
         for agent in list(self._alive.values()):
             state = agent.look()
             if agent.stop_at is not None and not agent.exit_text and now - agent.stop_at >= STOP_GRACE_SECONDS:
@@ -79,10 +82,12 @@ class BaremetalNative:
                 state = agent.look()
             unit = Unit(agent.unit_id, state, agent.slots, now - agent.started_at, agent.exit_text)
             if agent.exit_text:
+                marks.append(agent.mark)
                 self._forget(agent)
                 self._ended.append((now, unit))
             else:
                 units.append(unit)
+        end_processes_with(marks)
         while self._ended and now - self._ended[0][0] > ENDED_SHOWN_SECONDS:
             self._ended.popleft()
         return units + [unit for _, unit in self._ended]
@@ -95,9 +100,11 @@ class BaremetalNative:
         return None if self._epoll is None else self._epoll.fileno()
 
     def close(self) -> None:
+        marks = [agent.mark for agent in self._alive.values()]
         for agent in list(self._alive.values()):
             agent.kill()
             self._forget(agent)
+        end_processes_with(marks)
         if self._epoll is not None:
             self._epoll.close()
 

@@ -23,7 +23,9 @@ class AgentProcess:
     order, and a kill reaches all that an agent has started. Call `close` in the end.
     """
 
-    __slots__ = ("_process", "_ready_fd", "exit_text", "pidfd", "slots", "started_at", "state", "stop_at", "unit_id")
+    __slots__ = (
+        "_process", "_ready_fd", "exit_text", "mark", "pidfd", "slots", "started_at", "state", "stop_at", "unit_id",
+    )  # fmt: skip
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         ready_fd, agents_end = os.pipe()
@@ -46,6 +48,8 @@ class AgentProcess:
         self._ready_fd: int | None = ready_fd
         self.pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
         self.unit_id = config.unit_id
+        self.mark = f"{WORKER_CONFIG_VARIABLE}={environment[WORKER_CONFIG_VARIABLE]}"
+        """What its environment has, and that of all that it starts, and no other's."""
         self.slots = config.slots
         self.started_at = now
         self.stop_at: float | None = None
