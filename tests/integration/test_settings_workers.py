@@ -26,9 +26,16 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerHeartbeat,
 )
+from scaler.worker.context import current
 from tests.integration.settings_rig import Command, command
+from tests.integration.worker_rig import Rig, play
 
 WAIT_SECONDS = 15.0
+
+
+def addresses_in(directory: Path) -> dict[str, str]:
+    """Where a played scheduler listens for managers and for workers."""
+    return {"manager": f"ipc://{directory}/m", "worker": f"ipc://{directory}/w"}
 
 
 class PlayedScheduler:
@@ -41,7 +48,7 @@ class PlayedScheduler:
         self.said: list[Message] = []
         self._changed = asyncio.Event()
         self._welcome = Welcome(False, 1, lease_seconds, heartbeat_seconds)
-        self.addresses = {"manager": f"ipc://{directory}/m", "worker": f"ipc://{directory}/w"}
+        self.addresses = addresses_in(directory)
         self.listeners = {
             name: ZmqListener([address], server_kind="scheduler", admit=self._admit, on_turn=self._on_turn)
             for name, address in self.addresses.items()
@@ -84,13 +91,17 @@ def on_a_played_scheduler(
     *arguments: str,
     lease_seconds: float = 60.0,
     heartbeat_seconds: float = 15.0,
+    addressed: bool = True,
     **environment: str,
 ) -> None:
-    """Run a story with a command whose manager and workers connect to a played scheduler on addresses of their own."""
+    """Run a story with a command whose manager and workers connect to a played scheduler on addresses of their own.
+
+    addressed: the command is told these addresses by flags.
+    """
 
     async def main() -> None:
         scheduler = PlayedScheduler(directory, lease_seconds, heartbeat_seconds)
-        addresses = (scheduler.addresses["manager"], "-wsa", scheduler.addresses["worker"])
+        addresses = (scheduler.addresses["manager"], "-wsa", scheduler.addresses["worker"]) if addressed else ()
         try:
             with command(name, *arguments, *addresses, directory=directory, **environment) as running:
                 async with asyncio.timeout(WAIT_SECONDS):
@@ -134,6 +145,51 @@ def test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit(
         assert all(worker.unit_id.startswith(socket.gethostname()) for worker in scheduler.workers)
 
     on_a_played_scheduler(tmp_path, story, *manager("-mtc", "2", "-his", "0.05"))
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("[cluster]", ["scaler_cluster"]),
+        ("[native_worker_adapter]", ["scaler_worker_adapter_native"]),
+        ('[[worker_manager]]\ntype = "baremetal_native"', ["scaler_worker_manager", "baremetal_native"]),
+    ],
+    ids=["cluster", "native_worker_adapter", "worker_manager"],
+)
+def test_sections_and_keys_by_their_older_names_start_the_same_workers(
+    section: str, words: list[str], tmp_path: Path
+) -> None:
+    fixed = "" if section == "[cluster]" else 'mode = "fixed"\n'
+    addresses = addresses_in(tmp_path)
+    file = tmp_path / "workers.toml"
+    file.write_text(
+        f'{section}\nscheduler_address = "{addresses["manager"]}"\nworker_scheduler_address = "{addresses["worker"]}"\n'
+        f'worker_manager_id = "odd"\nnum_of_workers = 2\n{fixed}'
+    )
+
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.workers and scheduler.managers)
+        (details,) = scheduler.managers.values()
+        assert (details.manager_id, details.max_concurrency, details.fixed) == ("odd", 2, True)
+
+    on_a_played_scheduler(tmp_path, story, *words, "-c", str(file), addressed=False)
+
+
+def test_workers_use_the_object_storage_that_they_are_told_and_otherwise_the_advertised_one() -> None:
+    def look() -> str:
+        context = current()
+        assert context is not None
+        return context.object_storage_address
+
+    def story(expected: str) -> Callable[[Rig], Awaitable[None]]:
+        async def told(rig: Rig) -> None:
+            (task,) = rig.submit(look, ())
+            assert await rig.value(task) == expected
+
+        return told
+
+    play(story("tcp://advertised:1"), storage="tcp://advertised:1")
+    play(story("ipc:///mine"), storage="tcp://advertised:1", object_storage_address="ipc:///mine")
 
 
 def test_managers_and_workers_tell_how_they_are_on_every_heartbeat(tmp_path: Path) -> None:
