@@ -20,9 +20,11 @@ from scaler.object_storage.client import StorageClient
 from scaler.object_storage.embedded import EmbeddedStorage
 from scaler.protocol.messages import (
     Desired,
+    Done,
     ManagerDetails,
     ManagerStatus,
     MonitorStatus,
+    Outcome,
     Recall,
     RefusalReason,
     Role,
@@ -37,8 +39,8 @@ from tests.integration.settings_rig import Peer, Stage, document, document_where
 FUNCTION = pickle.dumps(abs)
 
 
-def worker_details(**capabilities: float | None) -> WorkerDetails:
-    return WorkerDetails("manager", "unit", slots=1, queue_size=100, capabilities=capabilities)
+def worker_details(queue_size: int = 100, **capabilities: float | None) -> WorkerDetails:
+    return WorkerDetails("manager", "unit", slots=1, queue_size=queue_size, capabilities=capabilities)
 
 
 def manager_details(name: str, **capabilities: float | None) -> ManagerDetails:
@@ -211,6 +213,24 @@ def test_a_silent_worker_is_given_up_after_its_timeout() -> None:
         assert "silent" in worker.refused.text
 
     on_a_scheduler(story, worker_timeout_seconds=0.3)
+
+
+@pytest.mark.parametrize("queue_size", [3, 50])
+def test_no_more_tasks_wait_behind_a_worker_than_its_queue_size(queue_size: int) -> None:
+    async def story(stage: Stage) -> None:
+        worker = await stage.peer(Role.WORKER, worker_details(queue_size))
+        submit(await stage.peer(Role.CLIENT), 400)
+        most = done = 0
+        while done < 300:
+            await worker.until(lambda so_far=done: len(received(worker)) > so_far)
+            ids = received(worker)
+            most = max(most, len(ids) - done)
+            new = ids[done : done + 1]
+            worker.connector.send(Done(new, [1], [Outcome.SUCCESS], [FUNCTION], [10]))
+            done += 1
+        assert most == 1 + queue_size
+
+    on_a_scheduler(story)
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0.02, 3), (0.1, 2)])
