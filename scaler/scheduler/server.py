@@ -51,6 +51,7 @@ from scaler.scheduler.core.facts import (
     TaskRetried,
     WorkerQuarantined,
 )
+from scaler.scheduler.garbage import FULL_SECONDS, calm_collector, collect_if_cheap
 from scaler.scheduler.recorder import Policy, Recorder
 from scaler.scheduler.status import status
 
@@ -126,6 +127,11 @@ class SchedulerServer:
     def _embedded_address(self) -> str:
         assert self._storage is not None, "without an address, the storage is embedded"
         return self._storage.address
+
+    @property
+    def living_tasks(self) -> int:
+        """Tasks that have not ended."""
+        return sum(len(client.tasks) for client in self._core.clients.values())
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -335,12 +341,22 @@ def _log_fact(fact: Fact) -> None:
             pass
 
 
+async def _collect_garbage(server: SchedulerServer) -> None:
+    """Look for cyclic garbage when nobody waits long for it, instead of whenever many tasks have come."""
+    calm_collector()
+    while True:
+        await asyncio.sleep(FULL_SECONDS)
+        collect_if_cheap(server.living_tasks)
+
+
 async def _main(config: SchedulerConfig, component: Component) -> int:
     server = SchedulerServer(config, component.stop)
+    collecting = asyncio.create_task(_collect_garbage(server))
     try:
         component.ready(server.addresses)
         await component.stop.wait()
     finally:
+        collecting.cancel()
         server.close()
     return 0
 

@@ -21,6 +21,8 @@ MAX_PLACED_PER_STEP = 4096
 """Keeps a step short when very much becomes placeable at once; the shell steps again at once."""
 
 
+MAX_ASKED_IN_VAIN = 64
+"""How many workers one pass asks that take nothing: the first tasks may not run there, or not be sent ahead."""
 MAX_AVOIDING = 64
 """How many tasks that should go elsewhere are passed over for one worker in one step."""
 
@@ -40,7 +42,7 @@ class Pool:
 class Placement:
     """The workers with credit, and the pass that uses it up."""
 
-    __slots__ = ("_allocation", "_fitting", "_outbox", "_pools", "_ready", "_tasks", "laden")
+    __slots__ = ("_allocation", "_fitting", "_outbox", "_pool_of", "_pools", "_ready", "_tasks", "laden")
 
     def __init__(self, ready: ReadyQueues, tasks: Tasks, outbox: Outbox, allocation: Allocation) -> None:
         self._ready = ready
@@ -48,6 +50,7 @@ class Placement:
         self._outbox = outbox
         self._allocation = allocation
         self._pools: dict[Offers, Pool] = {}
+        self._pool_of: dict[Worker, Pool] = {}
         self._fitting: dict[Needs, list[Pool]] = {}
         self.laden: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: whom balancing may relieve."""
@@ -60,10 +63,11 @@ class Placement:
             pool = self._pools[worker.offers] = Pool(worker.offers)
             self._fitting.clear()
         pool.workers += 1
+        self._pool_of[worker] = pool
         self.update(worker)
 
     def remove(self, worker: Worker) -> None:
-        pool = self._pools[worker.offers]
+        pool = self._pool_of.pop(worker)
         pool.idle.pop(worker, None)
         pool.room.pop(worker, None)
         self.laden.pop(worker, None)
@@ -74,7 +78,7 @@ class Placement:
 
     def update(self, worker: Worker) -> None:
         """Note that a worker's tasks or willingness changed. Call once per worker and batch."""
-        pool = self._pools[worker.offers]
+        pool = self._pool_of[worker]
         count = worker.busy
         slots = worker.slots
         if count > slots:
@@ -89,7 +93,7 @@ class Placement:
             pool.idle[worker] = None
         else:
             pool.idle.pop(worker, None)
-            if not worker.stalled and (worker.load < slots * PREFETCH_SECONDS or count < 2 * slots):
+            if not worker.stalled and (count < 2 * slots or worker.load < slots * PREFETCH_SECONDS):
                 pool.room[worker] = None
             else:
                 pool.room.pop(worker, None)
@@ -131,6 +135,7 @@ class Placement:
     def _fill(self, queue: ReadyQueue, pools: list[Pool], budget: int, now: float) -> int:
         """Use up credit for one requirement: free slots first, then prefetches. Returns what is left of the budget."""
         alone = sum(pool.workers for pool in pools) == 1
+        in_vain = 0
         for prefetch in (False, True):
             placed = 1
             while placed and queue.count and budget > 0:
@@ -147,14 +152,18 @@ class Placement:
                         if not queue.count or budget <= 0:
                             return budget
                         worker = next(iter(side))
-                        free = worker.slots - worker.busy
-                        share = spread if prefetch else max(min(spread, free), abundant)
+                        share = spread if prefetch else max(min(spread, worker.slots - worker.busy), abundant)
                         given = self._give(worker, queue, share, alone, now)
-                        placed += given
-                        budget -= given
                         self.update(worker)
                         if worker in side:
                             side.move_to_end(worker)
+                        if given:
+                            placed += given
+                            budget -= given
+                        else:
+                            in_vain += 1
+                            if in_vain == MAX_ASKED_IN_VAIN:
+                                return budget
         return budget
 
     def _give(self, worker: Worker, queue: ReadyQueue, share: int, alone: bool, now: float) -> int:
@@ -163,9 +172,9 @@ class Placement:
         tasks = worker.tasks
         slots = worker.slots
         limit = worker.limit
-        load = worker.load
-        full_load = slots * PREFETCH_SECONDS
         count = worker.busy
+        load = worker.load if count else 0.0
+        full_load = slots * PREFETCH_SECONDS
         given = 0
         if not count:
             worker.progressed_at = now
@@ -190,8 +199,9 @@ class Placement:
             group.assigned += 1
             task.attempt += 1
             task.state = worker.assigned
-            worker.hold(group.timing)
-            load += group.timing.seconds
+            timing = group.timing
+            worker.hold(timing)
+            load += timing.seconds
             tasks[task.id] = task
             self._outbox.run(worker, task, inputs)
             count += 1

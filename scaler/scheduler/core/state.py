@@ -264,7 +264,10 @@ class Worker:
     @property
     def load(self) -> float:
         """Estimated seconds of all that it has to do, by what is known of each function now."""
-        return sum(timing.seconds * count for timing, count in self.held.items())
+        seconds = 0.0
+        for timing, count in self.held.items():
+            seconds += timing.seconds * count
+        return seconds
 
     def hold(self, timing: Timing) -> None:
         """Count a task of this function."""

@@ -58,6 +58,9 @@ MAX_EVIDENCE = 8
 _NOT_KEPT = Kept(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
 _NOT_ITS_OWN = Kept(Outcome.OBJECT_LOST, b"it depends on what another client made, and only its own can be named")
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.TIMED_OUT, Outcome.OBJECT_LOST)
+_SUCCESS = Outcome.SUCCESS
+_RAN = Outcome.EXCEPTION_TO_RETRY
+"""Up to this one, the task's own code came to its end."""
 
 
 class Tasks:
@@ -248,18 +251,19 @@ class Tasks:
         cpu_us = message.cpu_us
         peak_bytes = message.peak_bytes
         healthy = False
-        for index, identifier in enumerate(message.ids):
+        columns = zip(
+            message.ids, message.attempts, message.outcomes, message.payloads, message.duration_us, strict=True
+        )
+        for index, (identifier, attempt, told, result, duration_us) in enumerate(columns):
             task = worker_tasks.get(identifier)
-            outcome = message.outcomes[index]
-            payload = message.payloads[index]
-            if task is None or task.attempt != message.attempts[index]:
-                self.drop_late(payload)
+            if task is None or task.attempt != attempt:
+                self.drop_late(result)
                 continue
             self._leave(worker, task)
+            outcome, payload = told, result
             if is_stored(payload) and payload[1:9] != identifier[:8]:
                 outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another client's id"
-            duration_us = message.duration_us[index]
-            if outcome <= Outcome.EXCEPTION_TO_RETRY:
+            if outcome <= _RAN:
                 healthy = True
                 task.group.timing.observe(duration_us * 1e-6)
             if outcome in _FINAL:
@@ -494,7 +498,7 @@ class Tasks:
     ) -> None:
         group = task.group
         client = group.client
-        deliver = group.spec.deliver or outcome != Outcome.SUCCESS
+        deliver = group.spec.deliver or outcome != _SUCCESS
         client.kept[task.id] = Kept(outcome, payload)
         if is_stored(payload):
             self._objects.use(payload[1:17], held=deliver)

@@ -1,0 +1,158 @@
+"""What the scheduler's core costs by itself: microseconds of CPU time per task, and in its longest step.
+
+Run `python benchmarks/core.py [--tasks N]`. Simulated workers end every task one step after they got it, and say so in
+one message each. A client submits a batch per step, and has seen the results of the steps before. In the rows named
+*flood* it submits everything at the start, and then a hundred workers a step end ten of their tasks each. Only the
+core's steps are timed, with the garbage collector set as the scheduler sets it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scaler.ids import IdFactory, content_id
+from scaler.policy.load import load_policy
+from scaler.protocol.messages import (
+    PROTOCOL_VERSION,
+    ClientDetails,
+    Done,
+    Finished,
+    Hello,
+    Outcome,
+    Role,
+    Run,
+    Spec,
+    Submit,
+    TaskGroup,
+    WorkerDetails,
+)
+from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.commands import Send
+from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.garbage import calm_collector
+
+WORKERS = (2, 100, 10_000)
+BATCHES = (1, 100, 1_000)
+FLOOD_TURN = 100
+FLOOD_TASKS = 10
+STEP_SECONDS = 0.001
+TASK_US = 1_000
+CLIENT = b"client.."
+FUNCTION = content_id(b"function")
+SPEC = Spec(FUNCTION, name="function")
+
+
+@dataclass
+class Bench:
+    """A core, its peers, and what its steps took."""
+
+    workers: int
+    seconds: float = 0.0
+    longest: float = 0.0
+    finished: int = 0
+    number: int = 0
+    now: float = 0.0
+    holds: dict[bytes, deque[tuple[bytes, int]]] = field(default_factory=dict)
+    """What workers have, those that have something only, in turn."""
+
+    def __post_init__(self) -> None:
+        self.ids = IdFactory(CLIENT)
+        self.core = SchedulerCore(CoreSettings(), load_policy("simple", "scaling=no"), self.now)
+        joining = [events.Joined(CLIENT, hello(Role.CLIENT, ClientDetails("client")))]
+        details = WorkerDetails("manager", "unit", 1, 1000, {})
+        joining += [
+            events.Joined(number.to_bytes(8, "big"), hello(Role.WORKER, details)) for number in range(self.workers)
+        ]
+        self.core.step(joining, self.now)
+
+    def step(self, inputs: Sequence[events.Input]) -> None:
+        self.now += STEP_SECONDS
+        before = time.thread_time()
+        commands = self.core.step(inputs, self.now)
+        took = time.thread_time() - before
+        self.seconds += took
+        self.longest = max(self.longest, took)
+        for command in commands:
+            if isinstance(command, Send):
+                self.hear(command)
+
+    def hear(self, command: Send) -> None:
+        message = command.message
+        if isinstance(message, Finished):
+            self.finished += len(message.ids)
+            self.number = message.number
+        elif isinstance(message, Run):
+            held = self.holds.setdefault(command.peer, deque())
+            for group in message.groups:
+                held.extend(zip(group.ids, group.attempts, strict=True))
+
+    def submission(self, count: int) -> events.Said:
+        ids = [self.ids.task() for _ in range(count)]
+        payload = b"\x80 some arguments"
+        return events.Said(
+            CLIENT, Submit([(FUNCTION, b"\x80")], [TaskGroup(SPEC, ids, [payload] * count)], self.number)
+        )
+
+    def results(self, workers: int, tasks: int) -> list[events.Said]:
+        """Return what the next workers say that have something: up to this many of their tasks ended."""
+        said = []
+        for peer in list(self.holds)[:workers]:
+            held = self.holds.pop(peer)
+            ended = [held.popleft() for _ in range(min(tasks, len(held)))]
+            if held:
+                self.holds[peer] = held
+            count = len(ended)
+            ids, attempts = [task for task, _ in ended], [attempt for _, attempt in ended]
+            done = Done(ids, attempts, [Outcome.SUCCESS] * count, [b"\x80 a value"] * count, [TASK_US] * count)
+            said.append(events.Said(peer, done))
+        return said
+
+    def steady(self, tasks: int, batch: int) -> None:
+        """Submit a batch per step; everything that was sent has ended by the next step."""
+        submitted = 0
+        while self.finished < tasks:
+            inputs: list[events.Input] = list(self.results(self.workers, tasks))
+            if submitted < tasks:
+                inputs.append(self.submission(batch))
+                submitted += batch
+            self.step(inputs)
+
+    def flood(self, tasks: int) -> None:
+        """Submit everything, then let a hundred workers say in each step that ten of their tasks ended."""
+        for _ in range(0, tasks, 1_000):
+            self.step([self.submission(1_000)])
+        while self.finished < tasks:
+            self.step(self.results(FLOOD_TURN, FLOOD_TASKS))
+
+
+def hello(role: Role, details: ClientDetails | WorkerDetails) -> Hello:
+    return Hello(role, False, PROTOCOL_VERSION, "", "", "", "host", 1, details)
+
+
+def row(name: str, bench: Bench) -> None:
+    per_task = bench.seconds / bench.finished * 1e6
+    print(f"{bench.workers:>8,} {name:>8} {per_task:>14.2f} {bench.longest * 1e3:>16.2f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=int, default=100_000, help="tasks per row (default: %(default)s)")
+    tasks = parser.parse_args().tasks
+    calm_collector()
+    print(f"{'workers':>8} {'batch':>8} {'us per task':>14} {'longest step ms':>16}")
+    for workers in WORKERS:
+        for batch in BATCHES:
+            bench = Bench(workers)
+            bench.steady(max(batch, tasks // 10 if batch == 1 else tasks), batch)
+            row(f"{batch:,}", bench)
+        bench = Bench(workers)
+        bench.flood(max(tasks, 20 * workers))
+        row("flood", bench)
+
+
+if __name__ == "__main__":
+    main()

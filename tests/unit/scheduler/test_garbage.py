@@ -1,0 +1,25 @@
+"""The collector of the scheduler's process, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_cyclic_garbage_is_found_when_few_tasks_live_and_left_lying_while_many_do() -> None:
+    program = """
+import gc, weakref
+from scaler.scheduler.garbage import MAX_LIVING_TASKS, calm_collector, collect_if_cheap
+class Node: pass
+calm_collector()
+node = Node()
+node.itself, found = node, weakref.ref(node)
+del node
+collect_if_cheap(MAX_LIVING_TASKS + 1)
+assert found() is not None
+collect_if_cheap(MAX_LIVING_TASKS)
+assert found() is None
+assert gc.get_threshold()[2] > 10**6
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr
