@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,10 @@ def submit(client: Peer, count: int, **spec: Any) -> list[bytes]:
 
 def received(worker: Peer) -> list[bytes]:
     return [task for run in worker.all(Run) for group in run.groups for task in group.ids]
+
+
+def has_received(worker: Peer, count: int) -> bool:
+    return len(received(worker)) >= count
 
 
 # -- who may come, and what they are told
@@ -222,7 +227,7 @@ def test_no_more_tasks_wait_behind_a_worker_than_its_queue_size(queue_size: int)
         submit(await stage.peer(Role.CLIENT), 400)
         most = done = 0
         while done < 300:
-            await worker.until(lambda so_far=done: len(received(worker)) > so_far)
+            await worker.until(partial(has_received, worker, done + 1))
             ids = received(worker)
             most = max(most, len(ids) - done)
             new = ids[done : done + 1]
