@@ -70,7 +70,8 @@ def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(number: int, line: str
         read_until(process, line)
         processes = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
-        process.wait(END_SECONDS)
+        process.communicate(timeout=END_SECONDS)
+        assert process.returncode == 130
     assert_nothing_is_left(processes)
 
 
