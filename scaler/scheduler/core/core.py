@@ -296,15 +296,15 @@ class SchedulerCore:
     # -- what they say
 
     def _said(self, peer: bytes, message: Message, now: float) -> None:
-        client = self.clients.get(peer)
-        if client is not None:
-            client.heard_at = now
-            self._client_said(client, message)
-            return
         worker = self.workers.get(peer)
         if worker is not None:
             worker.heard_at = now
             self._worker_said(worker, message, now)
+            return
+        client = self.clients.get(peer)
+        if client is not None:
+            client.heard_at = now
+            self._client_said(client, message)
             return
         record = self.elastic.managers.get(peer)
         if record is not None:

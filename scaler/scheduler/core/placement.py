@@ -79,7 +79,7 @@ class Placement:
     def update(self, worker: Worker) -> None:
         """Note that a worker's tasks or willingness changed. Call once per worker and batch."""
         pool = self._pool_of[worker]
-        count = worker.busy
+        count = len(worker.tasks) - len(worker.blocked)
         slots = worker.slots
         if count > slots:
             self.laden[worker] = None
@@ -172,7 +172,7 @@ class Placement:
         tasks = worker.tasks
         slots = worker.slots
         limit = worker.limit
-        count = worker.busy
+        count = len(tasks) - len(worker.blocked)
         load = worker.load if count else 0.0
         full_load = slots * PREFETCH_SECONDS
         given = 0
