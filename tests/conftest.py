@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from scaler.cluster.combo import SchedulerClusterCombo
+
+# The same examples in every run: a check that passed once does not fail by chance. `make soak` draws new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("soak", deadline=None)
 
 MARK = "TEST_RUN_OF_SCALER"
 END_SECONDS = 10.0
@@ -25,6 +30,10 @@ END_SECONDS = 10.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the tests marked long in full length")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("soak" if config.getoption("--soak") else "repeatable")
 
 
 @pytest.fixture(scope="session")

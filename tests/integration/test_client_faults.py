@@ -292,7 +292,11 @@ def test_a_client_that_nobody_can_use_ends_after_its_last_task(scheduler: RigSch
 
 def run_program(text: str, address: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", text, address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", text, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -306,16 +310,18 @@ def test_a_program_that_ends_without_disconnecting_ends_cleanly(scheduler: RigSc
 def test_ctrl_c_interrupts_a_wait_for_a_result(scheduler: RigScheduler) -> None:
     program = (
         "import sys; from scaler import Client; c = Client(sys.argv[1]); f = c.submit(abs, 1)\n"
-        "try: print('waiting', flush=True); f.result()\nexcept KeyboardInterrupt: print('interrupted', f.cancel())\n"
+        "try: print('waiting', flush=True); f.result()\n"
+        "except KeyboardInterrupt: print('interrupted', f.cancel(), flush=True); sys.stdin.read()\n"
     )
     process = run_program(program, scheduler.address)
     identifier = first(scheduler.next_tasks(1))
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=10)
-    assert (process.returncode, output, errors) == (0, "interrupted True\n", "")
+    assert process.stdout.readline() == "interrupted True\n"
     assert scheduler.next(Cancel).ids == [identifier]
+    output, errors = process.communicate(timeout=10)
+    assert (process.returncode, output, errors) == (0, "", "")
 
 
 def test_importing_scaler_is_fast_and_brings_in_nothing_heavy() -> None:
