@@ -153,8 +153,12 @@ class FutureTable:
 
     def give_up(self, make_error: Callable[[], BaseException], cancel: bool) -> None:
         """End all unfinished futures with an error. cancel: tell the scheduler so."""
+        self.end_all(lambda: self.session.take_all(cancel), make_error)
+
+    def end_all(self, take: Callable[[], Iterable[Task]], make_error: Callable[[], BaseException]) -> None:
+        """End the futures of the tasks that `take` takes off the session, and those whose values are on their way."""
         with self.condition:
-            futures = [*cast("list[ScalerFuture]", self.session.take_all(cancel)), *self.fetching]
+            futures = [*cast("Iterable[ScalerFuture]", take()), *self.fetching]
             self.fetching.clear()
             noisy = [future for future in futures if future.settle(None, make_error())]
             self.condition.notify_all()

@@ -37,7 +37,6 @@ from scaler.errors import (
 )
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.protocol.messages import (
-    Clear,
     Finished,
     Message,
     Outcome,
@@ -162,9 +161,8 @@ class ClientLoop:
             self._uploads.clear()
             for held in list(self._stored.values()):
                 held.void = True
-            self._session.objects.clear()
-            self._call(self._say, Clear())
-            self.futures.give_up(CancelledError, cancel=False)
+            self.futures.end_all(self._session.clear, CancelledError)
+        self.futures.wake()
 
     def shut_cluster_down(self) -> None:
         """Ask the scheduler to end the cluster. Raises ProtectedError when it refuses."""

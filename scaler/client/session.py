@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from scaler.client.tasks import Definition, Kind, Task, Upload
 from scaler.errors import ScalerError
 from scaler.ids import ID_BYTES, is_task
-from scaler.protocol.messages import SPLIT_BATCH_BYTES, Cancel, Hold, Message, Release, Seen, Submit, TaskGroup
+from scaler.protocol.messages import SPLIT_BATCH_BYTES, Cancel, Clear, Hold, Message, Release, Seen, Submit, TaskGroup
 from scaler.serialization import Serializer
 
 MAX_IDS_PER_MESSAGE = 32 * 1024
@@ -40,6 +40,7 @@ class Session:
     __slots__ = (
         "_cancels",
         "_checkpoint",
+        "_clearing",
         "_dropped",
         "_gated",
         "_said",
@@ -78,6 +79,8 @@ class Session:
         """Tasks that were cancelled before they were sent: those that name them cannot be sent either."""
         self._cancels: deque[bytes] = deque()
         self._unheld: list[bytes] = []
+        self._clearing: list[Message] = []
+        """What ends with a Clear that was not said yet: it goes out ahead of all that was added after it."""
         self._checkpoint: tuple[int, int] | None = None
         self._seen = 0
         self._said = 0
@@ -165,6 +168,14 @@ class Session:
         self.objects[upload.id] = upload
         self._unheld.append(upload.id)
 
+    def clear(self) -> list[Task]:
+        """Take off all tasks and let go of all objects; what is added from now on is not meant."""
+        # An object is held before it is cleared: the scheduler lets go only of what it knows to be held.
+        self._clearing += [*map(Hold, _slices(self._unheld)), Clear()]
+        self._unheld = []
+        self.objects.clear()
+        return self.take_all()
+
     def resolve(self, number: int, ended: Iterable[bytes]) -> None:
         """The futures of Finished `number` are resolved; these ids are what it said of tasks unknown here."""
         self.resolved = number
@@ -187,7 +198,7 @@ class Session:
 
     def drain(self, budget_bytes: int) -> list[Message]:
         """Return what is to be said now: tasks up to about `budget_bytes`, then cancels and releases."""
-        messages: list[Message] = []
+        messages, self._clearing = self._clearing, []
         if self._unheld:
             messages.extend(map(Hold, _slices(self._unheld)))
             self._unheld = []
@@ -293,6 +304,7 @@ class Session:
         self._sent = self._seen = self._said = self.resolved = 0
         self.added_bytes = self._sent_bytes = 0
         self._unheld = list(self.objects)
+        self._clearing = []
         for definition in self.definitions.values():
             definition.said = False
         for _, missing in self._gated.values():

@@ -13,6 +13,7 @@ from scaler.ids import IdFactory
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     Cancel,
+    Clear,
     Hold,
     Message,
     Release,
@@ -292,6 +293,24 @@ def test_objects_are_held_until_cleared_and_named_again_after_a_restart() -> Non
     assert client.drain() == [Hold([upload.id])]
     client.session.restart(no_value)
     assert client.drain() == [Hold([upload.id])]
+
+
+def test_a_clear_is_said_before_what_is_added_after_it_and_ends_nothing_of_that() -> None:
+    client = Client()
+    f = client.kind()
+    sent_before = client.task(f)
+    client.drain()
+    client.task(f)
+    old, new = client.upload(), client.upload()
+    client.session.hold(old)
+    assert sent_before in client.session.clear()
+    task = client.task(f)
+    client.session.hold(new)
+    held, cleared, *after = client.drain()
+    assert (held, cleared) == (Hold([old.id]), Clear())
+    assert after[0] == Hold([new.id])
+    assert sent([message for message in after if isinstance(message, Submit)]) == [task.task_id]
+    assert list(client.session.pending) == [task.task_id]
 
 
 def no_value(_task: Task, _serializer: Serializer | None) -> Upload | None:
