@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +99,16 @@ def command(name: str, *arguments: str, directory: Path, **environment: str) -> 
         assert running.stop() in (0, -signal.SIGTERM), running.errors()
     finally:
         running.close()
+
+
+def within(seconds: float, condition: Callable[[], Any]) -> bool:
+    """Wait for something that nobody announces; tell whether it came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def io_threads(pid: int) -> int:

@@ -22,7 +22,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import TaskTimeoutError
 from scaler.protocol.messages import Role
 from tests.conftest import Run
-from tests.integration.settings_rig import Peer, command, document_where, has_uvloop, io_threads
+from tests.integration.settings_rig import Peer, command, document_where, has_uvloop, io_threads, within
 
 TRIM_BYTES = 100_000_000
 TASK_TIMEOUT_SECONDS = 2.5
@@ -173,15 +173,6 @@ def client(world: World) -> Iterator[Client]:
         yield connected
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait for something that nobody announces."""
-    deadline = time.monotonic() + 10
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
-    return found
-
-
 def test_everyone_listens_where_they_were_told_to(world: World, client: Client) -> None:
     def storage() -> str:
         from scaler.worker.context import current  # noqa: PLC0415 (on the worker)
@@ -253,7 +244,7 @@ def test_an_idle_processor_collects_garbage_as_often_as_it_was_told(client: Clie
         node.me = node  # type: ignore[attr-defined]
 
     client.submit(make_cycle, str(tmp_path / "collected")).result(20)
-    until((tmp_path / "collected").exists)
+    assert within(10, (tmp_path / "collected").exists)
 
 
 def test_a_large_processor_gives_back_what_it_does_not_use(client: Client) -> None:
@@ -266,7 +257,7 @@ def test_a_large_processor_gives_back_what_it_does_not_use(client: Client) -> No
         return os.getpid()
 
     processor = psutil.Process(client.submit(fill).result(20))
-    until(lambda: processor.memory_info().rss < TRIM_BYTES)
+    assert within(10, lambda: processor.memory_info().rss < TRIM_BYTES)
 
 
 def test_servers_managers_and_workers_use_the_event_loop_and_threads_they_were_told(
@@ -289,4 +280,4 @@ def test_an_unprotected_cluster_is_ended_by_a_client(world: World) -> None:
     worker = world.pids()["worker"]
     with Client(world.address("scheduler"), timeout_seconds=20) as last:
         last.shutdown()
-    until(lambda: not psutil.pid_exists(worker))
+    assert within(10, lambda: not psutil.pid_exists(worker))

@@ -11,7 +11,7 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.config.commands import parse_scheduler
-from tests.integration.settings_rig import command, io_threads
+from tests.integration.settings_rig import command, io_threads, within
 
 MANAGER = ["scaler_worker_manager", "baremetal_native"]
 SCHEDULER = '[scheduler]\nbind_address = "ipc:///a"\n'
@@ -32,7 +32,8 @@ def test_flags_win_over_the_environment_and_that_over_the_file_and_that_over_the
     with command("scaler_scheduler", "-c", str(file), *flags, directory=tmp_path, **environment) as running:
         addresses = running.addresses()
         assert (addresses["scheduler"], addresses["monitor"]) == (address, monitor)
-        assert io_threads(running.pid) == 1 + len(sources)
+        # Threads get their names a moment after they have started.
+        assert within(5, lambda: io_threads(running.pid) == 1 + len(sources))
 
 
 def test_servers_know_the_older_names_of_their_keys(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.worker.context import current
-from tests.integration.settings_rig import Command, command
+from tests.integration.settings_rig import Command, command, within
 from tests.integration.worker_rig import Rig, play
 
 WAIT_SECONDS = 15.0
@@ -223,13 +222,8 @@ def test_a_worker_that_finds_no_scheduler_ends_at_its_death_timeout(tmp_path: Pa
 
 def written(read: Callable[[], str], text: str) -> str:
     """Wait until there is a line with this text, and return it."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        for line in read().splitlines():
-            if text in line:
-                return line
-        time.sleep(0.02)
-    raise AssertionError(f"no line has {text!r}: {read()}")
+    assert within(WAIT_SECONDS, lambda: text in read()), read()
+    return next(line for line in read().splitlines() if text in line)
 
 
 def test_workers_log_as_their_manager_was_told_to(tmp_path: Path) -> None:
