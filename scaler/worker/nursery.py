@@ -84,7 +84,13 @@ class Nursery:
 
     def spawn(self, number: int, descriptors: Descriptors) -> None:
         """Order a processor. Raises OSError when the nursery is gone or does not keep up."""
+        self.wake()
         socket.send_fds(self._socket, [_ORDER.pack(number)], list(descriptors))
+
+    def wake(self) -> None:
+        """Have it go on, should a task have stopped its parent process."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
 
     def reports(self) -> list[Spawned | Exited] | None:
         """Return what has happened; None when the nursery is gone."""

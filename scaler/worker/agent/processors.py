@@ -153,6 +153,7 @@ class Processors:
         ends = self._ends[number]
         ends.is_doomed = True
         self._signal(ends, signal.SIGKILL)
+        self._nursery.wake()  # who reports the exit
 
     def end(self, number: int) -> None:
         _send(self._ends[number].tasks, bytes((ToProcessor.END,)))
@@ -229,6 +230,7 @@ class Processors:
             if not datagram:
                 # Its process is ending, which the nursery will report; until then this would be readable for ever.
                 self._loop.remove_reader(end)
+                self._nursery.wake()
                 break
             descriptors = _descriptors(attached) if attached else []
             try:

@@ -112,7 +112,8 @@ class Agent:
             if not (self._connector.connected and self._connector.outbox_bytes()):
                 break
             await asyncio.sleep(_FAREWELL_POLL_SECONDS)
-        self._connector.close("the worker ends")
+        error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
+        self._connector.close("the worker ends" if error is None else f"the worker ends: {error}")
 
     # -- the scheduler
 
