@@ -6,13 +6,14 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from scaler.net.connection import Closed, ListenerEvent, Opened, Received
+from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.zeromq import ZmqListener
 from scaler.protocol.messages import (
     Desired,
@@ -43,30 +44,29 @@ class PlayedScheduler:
     def __init__(self, directory: Path, lease_seconds: float, heartbeat_seconds: float) -> None:
         self.managers: dict[bytes, ManagerDetails] = {}
         self.workers: list[WorkerDetails] = []
-        self.left: list[str] = []
         self.said: list[Message] = []
         self._changed = asyncio.Event()
         self._welcome = Welcome(False, 1, lease_seconds, heartbeat_seconds)
         self.addresses = addresses_in(directory)
         self.listeners = {
-            name: ZmqListener([address], server_kind="scheduler", admit=self._admit, on_turn=self._on_turn)
+            name: ZmqListener(
+                [address], server_kind="scheduler", admit=self._admit, on_turn=partial(self._on_turn, name)
+            )
             for name, address in self.addresses.items()
         }
 
     def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
         return self._welcome
 
-    def _on_turn(self, events: Sequence[ListenerEvent]) -> None:
+    def _on_turn(self, name: str, events: Sequence[ListenerEvent]) -> None:
         for event in events:
-            match event:
-                case Opened(peer, Hello(details=ManagerDetails() as details)):
+            match event, name:
+                case Opened(peer, Hello(details=ManagerDetails() as details)), "manager":
                     self.managers[peer] = details
-                case Opened(_, Hello(details=WorkerDetails() as details)):
+                case Opened(_, Hello(details=WorkerDetails() as details)), "worker":
                     self.workers.append(details)
-                case Received(message=message):
+                case Received(message=message), _:
                     self.said.append(message)
-                case Closed(_, text):
-                    self.left.append(text)
         self._changed.set()
 
     def want(self, units: int) -> None:
