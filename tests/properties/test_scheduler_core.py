@@ -425,11 +425,10 @@ class SchedulerAndPeers(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS, "nobody")), message=nonsense)
     def says_nonsense(self, name: str, message: Message) -> None:
-        client = self.model.clients.get(name)
         if isinstance(message, Clear):
             self.expect_clear(name)
-        if isinstance(message, Submit) and client is not None:
-            client.tasks[UNKNOWN[0]] = ModelTask(message.groups[0].spec, ())
+        if isinstance(message, Submit) and name in self.model.clients:
+            return
         self.cluster.say(name, message)
 
     @precondition(has_work)
@@ -438,7 +437,9 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         _, theirs = self.at_work(who)
         mine = self.model.workers.get(name)
         (identifier,) = pick(list(theirs.attempts), [picked])
-        attempt = theirs.attempts[identifier] + (wrong if mine is not None and identifier in mine.attempts else 0)
+        attempt = theirs.attempts[identifier]
+        if mine is not None and identifier in mine.attempts:
+            attempt = mine.attempts[identifier] + wrong
         value = stored_reference(STRANGER.object(), 1)
         self.cluster.say(name, Suspended([identifier], [attempt], [True]))
         self.cluster.say(name, Returned([identifier], [attempt], [False]))
