@@ -139,7 +139,8 @@ class SchedulerCore:
         """Return the time at which the core wants its next step even if nothing happens (same clock as `step`)."""
         if self._more:
             return now
-        wishes = (self.tasks.next_wake(), self.balance.look_again_at, self.elastic.next_plan)
+        look_at = self.balance.next_check if self.placement.laden else None
+        wishes = (self.tasks.next_wake(), self.balance.look_again_at, look_at, self.elastic.next_plan)
         soonest = min((at for at in wishes if at is not None), default=now + TICK_SECONDS)
         return max(now, min(now + TICK_SECONDS, soonest + self._stalled_seconds))
 
