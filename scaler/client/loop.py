@@ -308,7 +308,9 @@ class ClientLoop:
             self._connected.set_result(None)
         else:
             with self.futures.condition:
-                self._session.restart(self._stand_in)
+                in_doubt = self._session.restart(self._stand_in)
+            why = "the scheduler has forgotten this client; retries=0, and the task may have run"
+            self.futures.drop(in_doubt, SchedulerLostError(why))
 
     def _stand_in(self, task: Task, serializer: Serializer | None) -> Upload | None:
         """Put the value of a task that has ended into the storage: its result is lost with the scheduler."""

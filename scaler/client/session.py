@@ -292,11 +292,17 @@ class Session:
         self.orphans.append(task)
         return True
 
-    def restart(self, stand_in: StandIn) -> None:
+    def restart(self, stand_in: StandIn) -> list[Task]:
         """The scheduler has forgotten everything: arrange that all is said again, oldest first.
 
         stand_in(task, serializer) returns an upload of the value of a task that has ended, or None when it has none.
+        Returns the tasks that are no longer pending: they were sent, may have started, and may do so only once.
         """
+        in_doubt = [task for task in self.pending.values() if task.is_sent and _may_start_once(task)]
+        for task in in_doubt:
+            del self.pending[task.task_id]
+            self._dropped.add(task.task_id)
+            task.forget()
         self._unsent.clear()
         self._cancels.clear()
         self.cancelling.clear()
@@ -319,6 +325,7 @@ class Session:
                 if isinstance(reference, Task) and reference.reference_id not in self.pending:
                     self._replace(task, reference, stand_in)
             self.add(task)
+        return in_doubt
 
     def _sendable(self) -> Iterator[Task]:
         """Yield all pending tasks, each after the undelivered ones that it needs."""
@@ -357,3 +364,7 @@ def _slices(ids: list[bytes]) -> Iterator[list[bytes]]:
 def _take(queue: deque[bytes]) -> list[bytes]:
     """Empty a queue to whose end other threads may be appending."""
     return [queue.popleft() for _ in range(len(queue))]
+
+
+def _may_start_once(task: Task) -> bool:
+    return task.kind is not None and task.kind.spec.retries == 0

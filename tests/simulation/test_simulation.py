@@ -16,6 +16,7 @@ ROUGH = Chances(
     worker_crashes_per_second=2.0,
     worker_freezes_per_second=0.5,
     client_crashes_per_second=0.2,
+    client_freezes_per_second=0.1,
     cancels=0.1,
     dependencies=0.5,
 )

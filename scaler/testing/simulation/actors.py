@@ -186,6 +186,7 @@ class SimulatedClient:
         """Tasks that may start at most once."""
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self._left = tasks
+        self._referenced: dict[bytes, tuple[bytes, ...]] = {}
         self._world = world
         self._random = random
         self._chances = chances
@@ -194,6 +195,32 @@ class SimulatedClient:
         self._unresolved: deque[bytes] = deque(maxlen=64)
         self._number = 0
         self._seen = 0
+
+    @property
+    def unfinished(self) -> int:
+        """How many of its tasks have no outcome yet."""
+        return self._left + len(self.expected)
+
+    def restart(self) -> None:
+        """The scheduler has given it up, and now welcomes it anew: say again what has no outcome.
+
+        What may start only once is in doubt, and not said again. Dependencies that have ended are left out: a real
+        client embeds their values.
+        """
+        self._number = self._seen = 0
+        for identifier in [identifier for identifier, spec in self.expected.items() if spec.retries == 0]:
+            del self.expected[identifier]
+            self.outcomes[Outcome.WORKER_LOST] += 1
+        groups: dict[Spec, TaskGroup] = {}
+        for identifier, spec in self.expected.items():
+            group = groups.setdefault(spec, TaskGroup(spec, [], [], []))
+            group.ids.append(identifier)
+            group.payloads.append(b"\x80 some arguments")
+            references = tuple(other for other in self._referenced.get(identifier, ()) if other in self.expected)
+            group.references.append(references)
+        self._defined = {spec.function for spec in groups}
+        definitions = [(function, b"\x80 a function") for function in sorted(self._defined)]
+        self.say(Submit(definitions, list(groups.values()), 0))
 
     @property
     def finished(self) -> bool:
@@ -214,7 +241,10 @@ class SimulatedClient:
             identifier = self._ids.task()
             group.ids.append(identifier)
             group.payloads.append(b"\x80 some arguments")
-            group.references.append(self._references())
+            references = self._references()
+            group.references.append(references)
+            if references:
+                self._referenced[identifier] = references
             self.expected[identifier] = spec
             if spec.retries == 0:
                 self.once.add(identifier)
@@ -253,6 +283,7 @@ class SimulatedClient:
         released: list[bytes] = []
         for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
             spec = self.expected.pop(identifier, None)
+            self._referenced.pop(identifier, None)
             assert spec is not None, f"task {identifier.hex()} ended twice, or never was"
             self.outcomes[Outcome(outcome)] += 1
             if outcome == Outcome.SUCCESS:

@@ -20,6 +20,9 @@ class Chances:
     freeze_seconds: float = 90.0
     """Longer than the lease: the worker is given up, and comes back with late results."""
     client_crashes_per_second: float = 0.02
+    """Clients that end in the middle; another one takes over what they left."""
+    client_freezes_per_second: float = 0.01
+    """Clients that are given up, come back, and say again what they wait for."""
     processor_deaths: float = 0.002
     """Probability that a task's process dies."""
     exceptions: float = 0.01
@@ -38,6 +41,7 @@ CALM = Chances(
     worker_crashes_per_second=0,
     worker_freezes_per_second=0,
     client_crashes_per_second=0,
+    client_freezes_per_second=0,
     processor_deaths=0,
     cancels=0,
     exceptions=0,

@@ -107,6 +107,8 @@ class World:
         self._starts: Counter[bytes] = Counter()
         self._killed: set[bytes] = set()
         self._frozen: set[bytes] = set()
+        self._said_again: set[bytes] = set()
+        """Tasks of clients that were given up and came back: those may run again."""
         self._died_at: dict[bytes, float] = {}
         self._tasks = tasks
         self._core_seconds = 0.0
@@ -122,6 +124,7 @@ class World:
             (chances.worker_crashes_per_second, self._crash_worker),
             (chances.worker_freezes_per_second, self._freeze_worker),
             (chances.client_crashes_per_second, self._crash_client),
+            (chances.client_freezes_per_second, self._freeze_client),
         ):
             if rate:
                 self._sometimes(rate, misfortune)
@@ -134,7 +137,9 @@ class World:
 
     def started(self, task: bytes) -> None:
         """A worker began a task."""
-        assert task not in self._killed, f"task {task.hex()} was cancelled on a worker, and runs again"
+        assert task not in self._killed or task in self._said_again, (
+            f"task {task.hex()} was cancelled on a worker, and runs again"
+        )
         self._starts[task] += 1
 
     def killed(self, task: bytes) -> None:
@@ -255,6 +260,15 @@ class World:
             if actor.alive:
                 actor.restart()
                 self.later(self.now + RECONNECT_SECONDS, lambda: self._connect(actor))
+        elif actor.alive:
+            self._client_losses += 1
+            self.later(self.now + RECONNECT_SECONDS, lambda: self._client_returns(actor))
+
+    def _client_returns(self, client: SimulatedClient) -> None:
+        if client.alive:
+            self._connect(client)
+            client.restart()
+            self._said_again.update(client.expected)
 
     # -- misfortune
 
@@ -302,7 +316,10 @@ class World:
         worker.alive = False
         self._links[worker.id].drop()
         self._worker_losses += 1
-        self._arrive(events.Broke(worker.id))
+        if self._random.random() < 0.3:
+            self._arrive(events.Left(worker.id, "goodbye"))
+        else:
+            self._arrive(events.Broke(worker.id))
         self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_worker(worker.gpu))
 
     def _freeze_worker(self) -> None:
@@ -310,12 +327,14 @@ class World:
         workers = self._living(SimulatedWorker)
         if len(workers) < 2:
             return
-        worker = self._random.choice(workers)
-        self._frozen.add(worker.id)
-        link = self._links[worker.id]
+        self._freeze(self._random.choice(workers))
+
+    def _freeze(self, actor: Actor) -> None:
+        self._frozen.add(actor.id)
+        link = self._links[actor.id]
         thaw = self.now + self._chances.freeze_seconds
         link.wire_clear_at = dict.fromkeys(link.wire_clear_at, thaw)
-        self.later(thaw, lambda: self._frozen.discard(worker.id))
+        self.later(thaw, lambda: self._frozen.discard(actor.id))
 
     def _crash_client(self) -> None:
         """A client ends in the middle of its work: half of them say goodbye, the others are found out."""
@@ -331,6 +350,15 @@ class World:
             self._arrive(events.Left(client.id, "goodbye"))
         else:
             self._arrive(events.Broke(client.id))
+        # Whoever used it starts the program again, which does what was left undone.
+        left = client.unfinished
+        self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_client(left))
+
+    def _freeze_client(self) -> None:
+        """A client that is silent for longer than its lease, and then goes on."""
+        clients = self._living(SimulatedClient)
+        if clients:
+            self._freeze(self._random.choice(clients))
 
     # -- the judge
 

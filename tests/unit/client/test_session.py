@@ -331,6 +331,17 @@ def test_after_a_restart_all_that_is_pending_is_said_again_with_its_definitions(
     assert sent([submit]) == [sent_before.task_id, unsent.task_id]
 
 
+def test_after_a_restart_what_was_sent_and_may_start_only_once_is_not_said_again() -> None:
+    client = Client()
+    f = client.kind()
+    once = Kind(Spec(f.spec.function, retries=0), f.definitions, None)
+    sent_before = client.task(once)
+    client.submits()
+    unsent = client.task(once)
+    assert client.session.restart(no_value) == [sent_before]
+    assert sent(client.submits()) == [unsent.task_id]
+
+
 def test_after_a_restart_a_value_stands_in_for_a_dependency_that_has_ended() -> None:
     client = Client()
     f = client.kind()
