@@ -22,6 +22,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases tests benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q
 
