@@ -368,7 +368,7 @@ class SchedulerCore:
             case Done():
                 self.tasks.done(worker, message, now)
                 self._touched[worker] = None
-                if worker.failures_in_row >= QUARANTINE_FAILURES and not worker.draining:
+                if worker.failures_in_row >= QUARANTINE_FAILURES and not worker.draining and self._others_do_well():
                     self._quarantine(worker)
             case Returned():
                 self.tasks.returned(worker, message, now)
@@ -394,6 +394,10 @@ class SchedulerCore:
         client = self.clients.get(message.task[:8])
         if client is not None:
             self.outbox.send_to_client(client, message)
+
+    def _others_do_well(self) -> bool:
+        """Tell whether a worker is without failures: where all fail, or there is only one, the tasks are at fault."""
+        return any(not worker.failures_in_row and not worker.draining for worker in self.workers.values())
 
     def _quarantine(self, worker: Worker) -> None:
         why = f"{worker.failures_in_row} tasks in a row ended in a failure of the worker"

@@ -187,8 +187,10 @@ def test_a_quarantined_worker_is_named_as_drained_only_when_it_has_nothing_left(
     worker = cluster.worker("w", slots=2, manager_id="m")
     report(cluster, manager)
     (task,) = cluster.submit(client, retries=0)
-    for _ in range(5):
+    for number in range(5):
         (dying,) = cluster.submit(client, retries=0)
+        if number == 4:
+            cluster.worker("well")
         cluster.finish(worker, dying, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
     assert drained(cluster) == [worker]
     cluster.wait(1.0, alive=[manager, worker, client])

@@ -217,8 +217,10 @@ def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_wor
 def test_a_draining_worker_is_told_once_and_gets_nothing_more() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
-    for _ in range(5):
+    for number in range(5):
         (task,) = cluster.submit(client, retries=0)
+        if number == 4:
+            cluster.worker("well")
         cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
     assert sum(isinstance(message, Drain) for _, message in cluster.said) == 1
 

@@ -269,13 +269,24 @@ def test_a_task_that_may_run_once_is_never_prefetched(cluster: Cluster) -> None:
     assert cluster.on(worker) == [first]
 
 
-def test_a_worker_with_five_failures_in_a_row_gets_nothing_more(cluster: Cluster) -> None:
+def test_a_worker_with_five_failures_in_a_row_gets_nothing_more_where_another_does_well(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
-    for _ in range(5):
+    for number in range(5):
         (task,) = cluster.submit(client, retries=0)
+        if number == 4:
+            cluster.worker("well")
         cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
-    cluster.submit(client)
+    cluster.submit(client, 10)
     assert cluster.on(worker) == []
+
+
+def test_where_every_worker_fails_the_tasks_are_at_fault_and_all_go_on(cluster: Cluster) -> None:
+    client, first = cluster.client(), cluster.worker("w")
+    for _ in range(20):
+        (task,) = cluster.submit(client, retries=0)
+        cluster.finish(first, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    (task,) = cluster.submit(client)
+    assert cluster.on(first) == [task]
 
 
 def test_when_a_client_is_gone_its_tasks_are_dropped_and_its_objects_forgotten(cluster: Cluster) -> None:
