@@ -18,14 +18,16 @@ from typing import IO
 
 from scaler.policy.load import load_policy
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Done, Finished, Hello, Run, Submit
+from scaler.protocol.messages import Done, Hello, Submit
 from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.core import CoreSettings, SchedulerCore
 from scaler.scheduler.core.invariants import check
 
 MAX_RECORDED_STEPS = 20_000
-MAX_RECORDED_ROWS = 200_000
-"""Tasks in the recorded messages: bounds the memory that the black box keeps alive."""
+MAX_RECORDED_BYTES = 16 * 1024 * 1024
+"""Rough size of the recorded messages: bounds the memory that the black box keeps alive."""
+_ROW_BYTES = 512
+"""What a task in a message takes beside its payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +41,22 @@ class Policy:
 class Recorder:
     """Keeps the last inputs, without copying or encoding anything until they are written."""
 
-    __slots__ = ("_complete", "_policy", "_rows", "_settings", "_steps")
+    __slots__ = ("_complete", "_policy", "_settings", "_size_bytes", "_steps")
 
     def __init__(self, settings: CoreSettings, policy: Policy) -> None:
         self._settings = settings
         self._policy = policy
         self._steps: deque[tuple[float, Sequence[events.Input], int]] = deque()
-        self._rows = 0
+        self._size_bytes = 0
         self._complete = True
 
     def add(self, inputs: Sequence[events.Input], now: float) -> None:
         """Keep one step. Steps without inputs are kept too: time that passes is an input."""
-        rows = sum(map(_rows_of, inputs))
-        self._steps.append((now, inputs, rows))
-        self._rows += rows
-        while len(self._steps) > MAX_RECORDED_STEPS or self._rows > MAX_RECORDED_ROWS:
-            self._rows -= self._steps.popleft()[2]
+        size_bytes = sum(map(_size_of, inputs))
+        self._steps.append((now, inputs, size_bytes))
+        self._size_bytes += size_bytes
+        while len(self._steps) > MAX_RECORDED_STEPS or self._size_bytes > MAX_RECORDED_BYTES:
+            self._size_bytes -= self._steps.popleft()[2]
             self._complete = False
 
     def write(self, path: Path) -> None:
@@ -69,16 +71,19 @@ class Recorder:
                     _write_input(file, item)
 
 
-def _rows_of(item: events.Input) -> int:
+def _size_of(item: events.Input) -> int:
+    """Return roughly how many bytes an input keeps alive. Only what workers and clients say in bulk counts by size."""
     if isinstance(item, events.Said):
         message = item.message
         if isinstance(message, Submit):
-            return sum(len(group.ids) for group in message.groups)
-        if isinstance(message, Done | Finished):
-            return len(message.ids)
-        if isinstance(message, Run):
-            return sum(len(group.ids) for group in message.groups)
-    return 1
+            return sum(_columns(group.payloads) for group in message.groups)
+        if isinstance(message, Done):
+            return _columns(message.payloads)
+    return _ROW_BYTES
+
+
+def _columns(payloads: list[bytes]) -> int:
+    return _ROW_BYTES * len(payloads) + sum(map(len, payloads))
 
 
 def _write_line(file: IO[bytes], line: dict[str, object], body: bytes) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from scaler.processes import give_memory_back
 
 CHECK_NS = 100_000_000
 """Resident memory is looked at this often, at most."""
@@ -58,7 +58,7 @@ class Upkeep:
         if resident > max(self._threshold_bytes, self._trim_above):
             self._free()
             gc.collect()
-            trim()
+            give_memory_back()
             self._trim_above = resident_bytes() + self._threshold_bytes // 8
         elif resident < self._threshold_bytes:
             self._trim_above = 0
@@ -67,11 +67,3 @@ class Upkeep:
 def resident_bytes() -> int:
     """Return the resident memory of this process."""
     return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
-
-
-def trim() -> None:
-    """Give freed memory back to the system, where the C library can."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "malloc_trim"):
-            libc.malloc_trim(0)

@@ -179,6 +179,8 @@ class Reconciler:
         if unit.unit_id in self._stopping or unit.unit_id in self._drained:
             return False
         since = self._running_since.get(unit.unit_id)
+        if since is not None and unit.state is UnitState.STOPPED:
+            return False  # it was told to end by the scheduler, whose word to us is still on its way
         return since is None or now - since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[str]:

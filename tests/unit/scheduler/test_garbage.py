@@ -23,3 +23,20 @@ assert gc.get_threshold()[2] > 10**6
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 0, done.stderr
+
+
+def test_freed_memory_is_given_back_even_where_what_is_in_use_lies_between() -> None:
+    program = """
+from pathlib import Path
+from scaler.scheduler.garbage import collect_if_cheap
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+before = resident()
+payloads = [bytes(20_000) for _ in range(5000)]
+payloads = payloads[::100]
+filled = resident()
+collect_if_cheap(0)
+assert filled > before + 60_000_000 > resident() + 40_000_000, (before, filled, resident())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr

@@ -105,7 +105,7 @@ def test_the_record_holds_users_data_and_is_for_its_user_alone(tmp_path: Path) -
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_RECORDED_STEPS", 10), ("MAX_RECORDED_ROWS", 30)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_RECORDED_STEPS", 10), ("MAX_RECORDED_BYTES", 16_000)])
 def test_the_record_is_bounded_and_says_that_its_beginning_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
