@@ -222,4 +222,4 @@ def _reason(group: _Group, slots: int) -> str:
     tasks = f"{group.tasks} tasks" if group.tasks != 1 else "1 task"
     needs = f" that need {group.needs}" if group.needs.items else ""
     work = f", about {group.seconds:.3g} s of work" if group.measured_tasks else ", not measured yet"
-    return f"{tasks}{needs}{work}: {slots} slots"
+    return f"{tasks}{needs}{work}: {slots} slot{'' if slots == 1 else 's'}"
