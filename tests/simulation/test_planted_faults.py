@@ -94,8 +94,8 @@ FAULTS: dict[str, Fault] = {
     "an outcome is told twice": (
         Tasks,
         "_end_one",
-        "self._tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)",
-        "self._tell(task, outcome, payload); self._tell(task, outcome, payload)",
+        "self.tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)",
+        "self.tell(task, outcome, payload); self.tell(task, outcome, payload)",
         "ended twice",
     ),
     "a group's definitions are never released": (

@@ -48,11 +48,13 @@ from scaler.scheduler.core.balance import Balance
 from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, Stop
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.facts import Facts, PeerJoined, PeerLost, PeerNonsense, WorkerQuarantined
+from scaler.scheduler.core.groups import Groups
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.state import Client, ManagerRecord, Worker
+from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
 
 BREAK_GRACE_SECONDS = 3.0
@@ -88,7 +90,11 @@ class SchedulerCore:
         self.objects = ObjectTable()
         self.ready = ReadyQueues()
         self.outbox = Outbox(self.objects, self.facts)
-        self.tasks = Tasks(self.objects, self.ready, self.outbox, self.facts, settings.max_tasks_waiting)
+        groups = Groups(self.objects)
+        self.tasks = Tasks(groups, self.objects, self.ready, self.outbox, self.facts)
+        self.submission = Submission(
+            self.tasks, groups, self.objects, self.ready, self.facts, settings.max_tasks_waiting
+        )
         self.placement = Placement(self.ready, self.tasks, self.outbox, policy.allocation)
         self.balance = Balance(
             self.placement, self.outbox, settings.load_balance_seconds, settings.load_balance_trigger_times, now
@@ -321,7 +327,7 @@ class SchedulerCore:
     def _client_said(self, client: Client, message: Message) -> None:
         match message:
             case Submit():
-                for text in self.tasks.submit(client, message, self._depth(client)):
+                for text in self.submission.submit(client, message, self._depth(client)):
                     self.facts.add(PeerNonsense(client.id, text))
             case Seen(seen):
                 self.tasks.see(client, seen)

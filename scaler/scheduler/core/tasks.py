@@ -1,4 +1,4 @@
-"""The life of a task: submitted, waiting, ready, assigned, ended. Placement and balancing live elsewhere.
+"""The life of a task from when it is in: results, retries, losses, cancels, and its one end.
 
 Laws: a task that ended is in no table; exactly one entry of a Finished is made for it, none when its client is gone; a
 result of an attempt that is not the current one of a task on that worker is dropped, and its object forgotten.
@@ -7,22 +7,19 @@ result of an attempt that is not the current one of a task on that worker is dro
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
-from scaler.needs import Needs
 from scaler.protocol.messages import (
     Done,
     Outcome,
     Returned,
-    Spec,
-    Submit,
     Suspended,
-    TaskGroup,
     is_stored,
     stored_reference,
 )
-from scaler.scheduler.core.facts import Facts, TaskRetried, TasksSubmitted
+from scaler.scheduler.core.facts import Facts, TaskRetried
+from scaler.scheduler.core.groups import Groups
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.ready import ReadyQueues
@@ -32,20 +29,15 @@ from scaler.scheduler.core.state import (
     Assigned,
     Client,
     Delayed,
-    Group,
     Kept,
     Ready,
     Recalled,
     Task,
-    Timing,
     Troubles,
     Waiting,
     Worker,
 )
 
-MAX_TASKS_PER_CLIENT = 10_000_000
-MAX_TIMINGS = 10_000
-"""Functions whose measured duration is remembered."""
 POISON_WORKERS = 3
 """Different agents or hosts that one task may take down."""
 RETRY_DELAY_SECONDS = 0.05
@@ -55,8 +47,6 @@ AVOID_SECONDS = 1.0
 MAX_EVIDENCE = 8
 """Lines of evidence kept per task; the text of its end quotes them."""
 
-_NOT_KEPT = Kept(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
-_NOT_ITS_OWN = Kept(Outcome.OBJECT_LOST, b"it depends on what another client made, and only its own can be named")
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.TIMED_OUT, Outcome.OBJECT_LOST)
 _SUCCESS = Outcome.SUCCESS
 _RAN = Outcome.EXCEPTION_TO_RETRY
@@ -64,36 +54,27 @@ _RAN = Outcome.EXCEPTION_TO_RETRY
 
 
 class Tasks:
-    """All living tasks. `waiting_limit` is the most tasks that may be Waiting or Ready, -1 for no limit."""
+    """What happens to living tasks."""
 
     __slots__ = (
         "_delayed",
         "_facts",
+        "_groups",
         "_objects",
         "_outbox",
         "_ready",
         "_sequence",
-        "_timings",
-        "_waiting_limit",
         "ended",
         "leaving",
         "waiting",
     )
 
-    def __init__(
-        self,
-        objects: ObjectTable,
-        ready: ReadyQueues,
-        outbox: Outbox,
-        facts: Facts,
-        waiting_limit: int,
-    ) -> None:
+    def __init__(self, groups: Groups, objects: ObjectTable, ready: ReadyQueues, outbox: Outbox, facts: Facts) -> None:
+        self._groups = groups
         self._objects = objects
         self._ready = ready
         self._outbox = outbox
         self._facts = facts
-        self._waiting_limit = waiting_limit
-        self._timings: dict[bytes, Timing] = {}
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
         self.waiting = 0
@@ -101,147 +82,6 @@ class Tasks:
         self.leaving: dict[bytes, list[Client]] = {}
         """Clients that are gone but whose last tasks have not come back yet, by id: one may go several times."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
-
-    # -- submission
-
-    def submit(self, client: Client, message: Submit, depth_of_parent: int) -> list[str]:
-        """Take in new tasks. Returns what was wrong with the message: the peer's nonsense, which is dropped."""
-        nonsense: list[str] = []
-        for identifier, payload in message.definitions:
-            self._objects.define(identifier, payload, client.id)
-        entangled: list[tuple[Task, tuple[bytes, ...]]] = []
-        for columns in message.groups:
-            if not self._known(columns.spec):
-                self._reject(client, columns, "its function or serializer was never defined")
-                continue
-            self._take_in(client, columns, depth_of_parent, entangled, nonsense)
-        for task, references in entangled:
-            self._entangle(task, references)
-        self.see(client, message.seen)
-        return nonsense
-
-    def _known(self, spec: Spec) -> bool:
-        definition = self._objects.definition
-        return definition(spec.function) is not None and (
-            not spec.serializer or definition(spec.serializer) is not None
-        )
-
-    def _take_in(
-        self,
-        client: Client,
-        columns: TaskGroup,
-        depth_of_parent: int,
-        entangled: list[tuple[Task, tuple[bytes, ...]]],
-        nonsense: list[str],
-    ) -> None:
-        room = self._room(client, len(entangled))
-        group = self._group(client, columns.spec, depth_of_parent)
-        tasks = client.tasks
-        ready: list[Task] = []
-        references = columns.references
-        leaving = self.leaving.get(client.id, ())
-        for index, identifier in enumerate(columns.ids):
-            if identifier in tasks or identifier in client.kept:
-                continue  # said again: one execution, one answer
-            if not identifier.startswith(client.id) or not is_task(identifier):
-                nonsense.append(f"task id {identifier.hex()} is not this client's")
-                continue
-            if room <= 0:
-                self._reject_one(client, group, identifier)
-                continue
-            room -= 1
-            task = Task(identifier, group, columns.payloads[index], references[index] if references else ())
-            for earlier in leaving:
-                if identifier in earlier.tasks:
-                    task.attempt = max(task.attempt, earlier.tasks[identifier].attempt)
-            tasks[identifier] = task
-            group.live += 1
-            if task.references:
-                entangled.append((task, task.references))
-            else:
-                ready.append(task)
-        if ready:
-            self._ready.add_all(group, ready)
-        if self._facts.watched:
-            self._facts.add(TasksSubmitted(client.id, columns.spec.name, columns.ids))
-        self._settle(group)
-
-    def _room(self, client: Client, entangled: int) -> int:
-        """Return how many more tasks may come. entangled: those of this message that are not counted anywhere yet."""
-        room = MAX_TASKS_PER_CLIENT - len(client.tasks)
-        if self._waiting_limit >= 0:
-            room = min(room, self._waiting_limit - self.waiting - self._ready.count - entangled)
-        return room
-
-    def _group(self, client: Client, spec: Spec, depth_of_parent: int) -> Group:
-        group = client.groups.get(spec)
-        if group is None:
-            timing = self._timings.pop(spec.function, None) or Timing()
-            self._timings[spec.function] = timing
-            if len(self._timings) > MAX_TIMINGS:
-                del self._timings[next(iter(self._timings))]
-            depth = depth_of_parent + 1 if spec.parent else 0
-            group = client.groups[spec] = Group(client, spec, Needs(spec.needs), depth, timing)
-            self._objects.use_definition(spec.function)
-            if spec.serializer:
-                self._objects.use_definition(spec.serializer)
-        return group
-
-    def _settle(self, group: Group) -> None:
-        """Drop a group that has no living task."""
-        if group.live or group.client.groups.get(group.spec) is not group:
-            return
-        del group.client.groups[group.spec]
-        self._objects.drop_definition(group.spec.function)
-        if group.spec.serializer:
-            self._objects.drop_definition(group.spec.serializer)
-
-    def _entangle(self, task: Task, references: tuple[bytes, ...]) -> None:
-        """Resolve what a new task references: it waits for tasks, uses objects, or fails at once."""
-        missing = 0
-        failed: Kept | None = None
-        client = task.group.client
-        for reference in references:
-            if owner_of(reference) != client.id:
-                failed = failed or _NOT_ITS_OWN
-                continue
-            if not is_task(reference):
-                self._objects.use(reference)
-                continue
-            other = client.tasks.get(reference)
-            if other is not None:
-                if other.dependents is None:
-                    other.dependents = []
-                other.dependents.append(task)
-                missing += 1
-                continue
-            kept = client.kept.get(reference)
-            if kept is None:
-                failed = failed or _NOT_KEPT
-            else:
-                kept.uses += 1
-                if kept.outcome != Outcome.SUCCESS:
-                    failed = failed or kept
-        if missing:
-            task.state = Waiting(missing)
-            self.waiting += 1
-        else:
-            self._ready.add(task)
-        if failed is not None:
-            self.end(task, failed.outcome, failed.payload)
-
-    def _reject(self, client: Client, columns: TaskGroup, why: str) -> None:
-        stray = Group(client, columns.spec, Needs(columns.spec.needs), 0, Timing())
-        for identifier in columns.ids:
-            if identifier not in client.tasks and identifier not in client.kept:
-                self._tell(Task(identifier, stray, b"", ()), Outcome.REJECTED, why.encode())
-
-    def _reject_one(self, client: Client, group: Group, identifier: bytes) -> None:
-        if self._waiting_limit >= 0 and len(client.tasks) < MAX_TASKS_PER_CLIENT:
-            why = f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
-        else:
-            why = f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
-        self._tell(Task(identifier, group, b"", ()), Outcome.REJECTED, why.encode())
 
     # -- results
 
@@ -483,11 +323,11 @@ class Tasks:
             if not client.tasks:
                 self._has_left(client)
         else:
-            self._tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)
+            self.tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)
         if not group.live:
-            self._settle(group)
+            self._groups.settle(group)
 
-    def _tell(
+    def tell(
         self,
         task: Task,
         outcome: int,
@@ -606,10 +446,6 @@ class Tasks:
             kept[reference].payload if is_task(reference) else stored_reference(reference, 0)
             for reference in task.references
         )
-
-    def timings(self) -> Sequence[tuple[bytes, Timing]]:
-        """Return what was measured per function id."""
-        return list(self._timings.items())
 
 
 def _evidence(task: Task, troubles: Troubles, limit: int) -> bytes:

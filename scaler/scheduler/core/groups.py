@@ -1,0 +1,45 @@
+"""Groups come with their first task and go with their last; what is measured of a function outlives them."""
+
+from __future__ import annotations
+
+from scaler.needs import Needs
+from scaler.protocol.messages import Spec
+from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.core.state import Client, Group, Timing
+
+MAX_TIMINGS = 10_000
+"""Functions whose measured duration is remembered."""
+
+
+class Groups:
+    """Makes and drops the groups of all clients. A living group uses its definitions."""
+
+    __slots__ = ("_objects", "_timings")
+
+    def __init__(self, objects: ObjectTable) -> None:
+        self._objects = objects
+        self._timings: dict[bytes, Timing] = {}
+
+    def of(self, client: Client, spec: Spec, depth_of_parent: int) -> Group:
+        """Return the client's group of this spec, whose definitions are known."""
+        group = client.groups.get(spec)
+        if group is None:
+            timing = self._timings.pop(spec.function, None) or Timing()
+            self._timings[spec.function] = timing
+            if len(self._timings) > MAX_TIMINGS:
+                del self._timings[next(iter(self._timings))]
+            depth = depth_of_parent + 1 if spec.parent else 0
+            group = client.groups[spec] = Group(client, spec, Needs(spec.needs), depth, timing)
+            self._objects.use_definition(spec.function)
+            if spec.serializer:
+                self._objects.use_definition(spec.serializer)
+        return group
+
+    def settle(self, group: Group) -> None:
+        """Drop a group that has no living task."""
+        if group.live or group.client.groups.get(group.spec) is not group:
+            return
+        del group.client.groups[group.spec]
+        self._objects.drop_definition(group.spec.function)
+        if group.spec.serializer:
+            self._objects.drop_definition(group.spec.serializer)
