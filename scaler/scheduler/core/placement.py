@@ -11,6 +11,7 @@ from collections import OrderedDict
 
 from scaler.needs import Needs, Offers
 from scaler.policy.view import Allocation
+from scaler.protocol.messages import MAX_BATCH_BYTES, Outcome
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
 from scaler.scheduler.core.state import Task, Worker
@@ -21,6 +22,12 @@ MAX_PLACED_PER_STEP = 4096
 """Keeps a step short when very much becomes placeable at once; the shell steps again at once."""
 
 
+MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
+"""The most bytes of values that one task may get from the tasks that it depends on: they travel in one message."""
+_TOO_MUCH_INPUT = (
+    f"MAX_INPUT_BYTES is {MAX_INPUT_BYTES}, and the values that the task depends on are larger together: "
+    "let fewer tasks feed it, or combine their values in steps"
+).encode()
 MAX_ASKED_IN_VAIN = 64
 """How many workers one pass asks that take nothing: the first tasks may not run there, or not be sent ahead."""
 MAX_AVOIDING = 64
@@ -196,6 +203,10 @@ class Placement:
                     break
                 continue
             inputs = self._tasks.inputs_of(task) if task.references else ()
+            if inputs and sum(map(len, inputs)) > MAX_INPUT_BYTES:
+                self._put_back(queue, task)
+                self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
+                continue
             group.assigned += 1
             task.attempt += 1
             task.state = worker.assigned

@@ -214,6 +214,19 @@ def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_wor
     assert run.definitions == [(FUNCTION, b"\x80 function")]
 
 
+def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (first,) = cluster.submit(client)
+    (greedy,) = cluster.submit(client, references=[(first,) * 2000])
+    (modest,) = cluster.submit(client, references=[(first,) * 1000])
+    cluster.finish(worker, first, payload=b"\x80" + bytes(32_000))
+    outcome, text = cluster.outcomes(client)[greedy]
+    assert outcome is Outcome.REJECTED
+    assert b"MAX_INPUT_BYTES" in text
+    assert cluster.on(worker) == [modest]
+
+
 def test_a_draining_worker_is_told_once_and_gets_nothing_more() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
