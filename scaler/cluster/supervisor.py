@@ -67,7 +67,6 @@ class Supervisor:
         self._children: list[Child] = []
         self._alive: dict[str, Child] = {}
         self._inputs: list[Input] = []
-        self._stops_asked = 0
         self._hurry = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._wake_lock = threading.RLock()
@@ -103,7 +102,6 @@ class Supervisor:
     def stop(self, *, hurry: bool = False) -> None:
         """Ask for the end: from any thread, from a signal handler, any number of times. hurry: kill at once."""
         with self._wake_lock:  # reentrant, for a signal may arrive while its thread is right here
-            self._stops_asked += 1
             self._hurry = self._hurry or hurry
             if self._wake_write >= 0:
                 with contextlib.suppress(BlockingIOError):  # full: the other side is about to wake up anyway
