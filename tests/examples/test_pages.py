@@ -1,4 +1,4 @@
-"""Every block of the README and of the guide runs, and prints what the comments beside its print calls say."""
+"""Every block of the pages runs, and prints what the comments beside its print calls say."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.examples.blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, promised_output, run_python
 
-PAGES = ("README.md", "docs/guide.md")
+PAGES = (
+    "README.md",
+    "docs/guide.md",
+)
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+PROGRAMS = [block for block in BLOCKS if block.language == "python"]
+AT_ONCE = 2
+SHOWN = "text"
+"""The language of blocks that no test can run: output, or a program of a library that is not installed here."""
 ONCE = {"make demo", "make test", "pip install ."}
 """Commands that are no services: the demo has tests of its own, and packing one below."""
 
@@ -38,16 +46,31 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
         yield used
 
 
+@pytest.fixture(scope="module")
+def printed(
+    services: set[str], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Mapping[str, Future[list[str]]]]:
+    """The lines that the programs of this run print, by the block's name; some run at the same time."""
+    chosen = [item.callspec.params["block"] for item in request.session.items if _has_block(item)]  # type: ignore[attr-defined]
+    pool = ThreadPoolExecutor(AT_ONCE)
+    yield {block.name: pool.submit(run_python, block, tmp_path_factory.mktemp("block")) for block in chosen}
+    pool.shutdown(cancel_futures=True)
+
+
+def _has_block(item: pytest.Item) -> bool:
+    return item.path == Path(__file__) and hasattr(item, "callspec")
+
+
 def test_every_block_of_the_pages_is_run_by_some_test(services: set[str]) -> None:
-    ran = services | {block.name for block in BLOCKS if block.language == "python"}
-    assert ran == {block.name for block in BLOCKS}
+    ran = services | {block.name for block in PROGRAMS}
+    assert ran == {block.name for block in BLOCKS if block.language != SHOWN}
     commands = [command for block in BLOCKS if block.language == "bash" for command in commands_of(block)]
     assert {" ".join(command) for command in commands if not is_service(command)} <= ONCE
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=lambda b: b.name)
-def test_a_python_block_prints_what_its_comments_say(block: Block, services: set[str], tmp_path: Path) -> None:
-    assert run_python(block, tmp_path) == promised_output(block)
+@pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.name)
+def test_a_python_block_prints_what_its_comments_say(block: Block, printed: Mapping[str, Future[list[str]]]) -> None:
+    assert printed[block.name].result() == promised_output(block)
 
 
 def test_an_installed_package_has_all_of_the_source(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Every link of every page leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.examples.blocks import ROOT
+
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in ROOT.rglob("*.md")
+    if not any(part.startswith(".") or part in {"build", "dist"} for part in path.relative_to(ROOT).parts)
+)
+
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose_of(page: Path) -> str:
+    return _FENCED.sub("", page.read_text())
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    seen: Counter[str] = Counter()
+    anchors = set()
+    for heading in _HEADING.findall(prose_of(page)):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        anchors.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
+        seen[anchor] += 1
+    return anchors
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in _LINK.findall(prose_of(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_to_a_page_and_a_heading(page: str) -> None:
+    assert broken_links(ROOT / page) == []
+
+
+@pytest.mark.parametrize("link", ["gone.md", "page.md#gone", "#gone"])
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path, link: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# The page\n\n## It `works`, twice\n\n[a](page.md#the-page) [b](#it-works-twice) [c]({link})\n")
+    assert broken_links(page) == [link]
