@@ -57,7 +57,7 @@ def describe_exit(returncode: int) -> str:
 
 
 def end_processes_with(entries: Collection[str]) -> None:
-    """Kill every process of this user that was born into an environment with one of these entries (`NAME=value`).
+    """Kill every other process of this user that was born into an environment with one of these entries (`NAME=value`).
 
     A mark in the environment is inherited by all that a process starts, and outlives what parents and process groups
     tell: it finds those that have left both. Outside Linux this does nothing.
@@ -84,10 +84,16 @@ def end_processes_with(entries: Collection[str]) -> None:
                     count -= 1
 
 
+def end_others_born_with(name: str) -> None:
+    """Kill every other process of this user that was born with this process's value of an environment variable."""
+    if name in os.environ:
+        end_processes_with([f"{name}={os.environ[name]}"])
+
+
 def _processes_with(marks: Collection[bytes]) -> Iterator[int]:
-    """Yield a pidfd, which belongs to the reader, of each process with one of the marks."""
+    """Yield a pidfd, which belongs to the reader, of each other process with one of the marks."""
     for name in [place.name for place in Path("/proc").iterdir()]:
-        if not name.isdigit():
+        if not name.isdigit() or int(name) == os.getpid():
             continue
         place = Path("/proc", name, "environ")
         with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else

@@ -12,9 +12,10 @@ import sys
 from typing import Any
 
 from scaler.component import Component, report, run_component
-from scaler.config.worker import WorkerConfig
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.ids import new_peer_id
+from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role, WorkerDetails
 from scaler.worker.nursery import Nursery, ProcessorSettings, start_nursery
 
@@ -36,6 +37,7 @@ def main() -> int:
         return run_component("worker", config, lambda component: _work(component, config, nursery))
     finally:
         nursery.close()
+        end_others_born_with(WORKER_CONFIG_VARIABLE)  # what tasks have started may have left their process groups
 
 
 async def _work(component: Component, config: WorkerConfig, nursery: Nursery) -> int:

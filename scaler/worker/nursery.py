@@ -2,8 +2,8 @@
 
 The agent forks it before it has any thread. The nursery imports what every processor needs, never starts a thread, and
 waits for orders on a socket. Each processor leads a process group of its own, so what user code started ends with it.
-When the agent is gone, the nursery ends its processors and their groups, and itself; it is in a session of its own so
-that it lives to do so. When the nursery is gone, the kernel kills its processors.
+When the agent is gone, the nursery ends its processors, all that their tasks have started, and itself; it is in a
+session of its own so that it lives to do so. When the nursery is gone, the kernel kills its processors.
 
 Orders (agent to nursery): the processor's number, with its `Descriptors`.
 Reports (nursery to agent): `SPAWNED` with a pid and a pidfd, `EXITED` with a return code as in `subprocess`.
@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from scaler.processes import end_with_parent
+from scaler.config.worker import WORKER_CONFIG_VARIABLE
+from scaler.processes import end_others_born_with, end_with_parent
 
 _ORDER = struct.Struct("<I")
 _REPORT = struct.Struct("<BIi")
@@ -175,6 +176,7 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
                 for _, pid in children.values():
                     os.kill(pid, signal.SIGKILL)
                     _reap(pid)
+                end_others_born_with(WORKER_CONFIG_VARIABLE)  # the agent's manager may be gone as well
                 return 0
             (number,) = _ORDER.unpack(data)
             if len(children) >= settings.slots:
