@@ -17,6 +17,7 @@ from tests.examples.blocks import ROOT, Block, Services, blocks_of, commands_of,
 PAGES = (
     "README.md",
     "docs/guide.md",
+    "docs/client.md",
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
