@@ -47,6 +47,7 @@ from scaler.scheduler.core.facts import (
     PeerJoined,
     PeerLost,
     PeerNonsense,
+    PolicyFailed,
     ScalingDecided,
     TaskRetried,
     WorkerQuarantined,
@@ -333,6 +334,8 @@ def _log_fact(fact: Fact) -> None:
             _log.warning("worker %s gets no more tasks: %s", escaped(name), escaped(reason))
         case ScalingDecided(manager_id, units, draining, reason):
             _log.info("%s: wants %d, drains %d: %s", manager_id, units, draining, escaped(reason))
+        case PolicyFailed(text):
+            _log.error("%s", "\n".join(map(escaped, text.splitlines())))
         case TaskRetried(task, _, reason):
             _log.info("task %s runs again: %s", task.hex(), escaped(reason))
         case PeerNonsense(peer, text):

@@ -154,11 +154,11 @@ class Runner:
         self._wake.set()
 
     def _goal(self) -> Goal:
+        desired = self._desired
+        drained = frozenset(desired.drained if desired is not None else ())
         if self._backend.capacity.fixed:
-            return Goal(self._backend.capacity.max_units)
-        if self._desired is None:
-            return Goal(None)
-        return Goal(self._desired.units if self._in_contact else None, frozenset(self._desired.drained))
+            return Goal(self._backend.capacity.max_units, drained)
+        return Goal(desired.units if desired is not None and self._in_contact else None, drained)
 
     async def _round(self) -> float:
         """Look, decide, act. Returns after how many seconds to do it again if nothing changes before."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaler.needs import Needs, Offers
-from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
+from scaler.policy.guard import GuardedPolicy
+from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState, UnitStatus
-from scaler.scheduler.core.facts import Facts, ScalingDecided
+from scaler.scheduler.core.facts import Facts, PolicyFailed, ScalingDecided
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import Client, ManagerRecord, Worker
@@ -39,7 +40,7 @@ class Elastic:
     )
 
     def __init__(self, policy: ScalingPolicy, placement: Placement, outbox: Outbox, facts: Facts, now: float) -> None:
-        self._policy = policy
+        self._policy = GuardedPolicy(policy)
         self._placement = placement
         self._outbox = outbox
         self._facts = facts
@@ -112,11 +113,19 @@ class Elastic:
         self._planned_at = now
         self._next_plan = now + PLAN_SECONDS
         view = ClusterView(now, self._demand(clients, workers), self._managers(now))
-        wanted = self._policy.plan(view)
+        wanted, complaint = self._policy.plan(view)
+        if complaint:
+            self._facts.add(PolicyFailed(complaint))
         for record in self.managers.values():
             answer = wanted.get(record.details.manager_id)
-            if answer is not None and record.status is not None:
-                self._tell(record, max(answer.units, 0), answer.reason)
+            if record.status is None:
+                continue
+            if answer is not None:
+                self._shrink(record, answer)
+                self._tell(record, answer)
+            elif record.details.fixed:
+                # It is told only of workers that get no more tasks, which it replaces.
+                self._tell(record, Wanted(len(record.running_units), "those that get no more tasks are to be replaced"))
 
     @staticmethod
     def _demand(clients: Iterable[Client], workers: dict[bytes, Worker]) -> tuple[Demand, ...]:
@@ -164,23 +173,26 @@ class Elastic:
             fixed=details.fixed,
         )
 
-    def _tell(self, record: ManagerRecord, wanted: int, reason: str) -> None:
+    def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
+        """Drain what is too much and idle, the longest idle first."""
         staying = [worker for worker in record.running_units.values() if not worker.draining]
-        surplus = len(staying) - wanted
+        surplus = len(staying) - wanted.units
         if surplus > 0:
             idle = sorted((worker for worker in staying if not worker.tasks), key=lambda worker: worker.idle_since)
             for worker in idle[:surplus]:
-                self._drain(worker, reason)
+                self._drain(worker, wanted.reason)
+
+    def _tell(self, record: ManagerRecord, wanted: Wanted) -> None:
         leaving = (unit for unit, worker in record.running_units.items() if worker.draining and not worker.tasks)
         drained = tuple(sorted(leaving)[:MAX_DRAINED_NAMED])
         busy = sum(not worker.draining for worker in record.running_units.values())
-        told = (max(wanted, busy), drained)
-        if told == record.told:
+        told = (max(wanted.units, busy), drained)
+        if told == record.told or (record.details.fixed and not drained):
             return
         record.told = told
-        record.reason = reason
-        self._outbox.send(record.id, Desired(told[0], list(drained), reason))
-        self._facts.add(ScalingDecided(record.details.manager_id, told[0], len(drained), reason))
+        record.reason = wanted.reason
+        self._outbox.send(record.id, Desired(told[0], list(drained), wanted.reason))
+        self._facts.add(ScalingDecided(record.details.manager_id, told[0], len(drained), wanted.reason))
 
     def _drain(self, worker: Worker, reason: str) -> None:
         worker.draining = True

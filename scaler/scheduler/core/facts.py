@@ -73,6 +73,13 @@ class ScalingDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyFailed:
+    """The scaling policy raised, or answered nonsense; text says which, with the policy's own traceback."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerNonsense:
     """A peer said something that it may not, or that makes no sense; it was dropped."""
 
@@ -89,6 +96,7 @@ Fact = (
     | PeerLost
     | WorkerQuarantined
     | ScalingDecided
+    | PolicyFailed
     | PeerNonsense
 )
 

@@ -390,3 +390,18 @@ def test_waterfall_fills_its_first_tier_before_the_second() -> None:
     live(cluster, local, cloud, seconds=2.0, task_seconds=30.0)
     assert local.made == 2
     assert cloud.made > 2
+
+
+def test_a_fixed_manager_is_told_of_a_quarantined_worker_so_that_it_replaces_it() -> None:
+    cluster = Cluster(load_policy("simple", ""))
+    client, manager = cluster.client(), cluster.manager("m", fixed=True)
+    worker = cluster.worker("w", manager_id="m")
+    report(cluster, manager)
+    for number in range(5):
+        (dying,) = cluster.submit(client, retries=0)
+        if number == 4:
+            cluster.worker("well")
+        cluster.finish(worker, dying, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
+    cluster.wait(1.0, alive=[manager, worker])
+    assert drained(cluster) == [worker]
+    assert desired(cluster)[-1].drained == ["unit-w"]

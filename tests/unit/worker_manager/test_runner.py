@@ -254,6 +254,17 @@ def test_a_fixed_manager_starts_everything_without_a_scheduler_and_replaces_what
     play(story, backend)
 
 
+def test_a_fixed_manager_replaces_a_unit_that_gets_no_more_tasks() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME))
+        await stage.scheduler.until(running(3))
+        stage.scheduler.say(Desired(3, ["unit-2"], "those that get no more tasks are to be replaced"))
+        status = await stage.scheduler.until(lambda status: len(status.units) == 4 and running(3)(status))
+        assert [unit.unit_id for unit in status.units if unit.state is UnitState.STOPPED] == ["unit-2"]
+
+    play(story, MemoryBackend(Capacity(8, 24, 3, fixed=True)))
+
+
 def test_what_keeps_units_from_starting_is_said_in_the_status() -> None:
     backend = MemoryBackend(Capacity(1, 8, 8))
     backend.start_errors = ["no quota"] * 2

@@ -1,0 +1,94 @@
+"""Asks a policy, which may be a user's own, and lives with whatever it does.
+
+Laws: what `plan` returns names managers of the view that are not fixed, with whole numbers of units from 0 up. For a
+manager about which the policy says nothing that makes sense, its last good answer stays.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+
+from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
+
+MAX_UNITS = 1_000_000
+"""More units of one manager than any policy can mean."""
+MAX_REASON_CHARACTERS = 500
+SAY_AGAIN_SECONDS = 60.0
+"""How often the same complaint is made at most: policies are asked twice a second."""
+_FRAMES_SHOWN = 20
+
+
+class GuardedPolicy:
+    """Wraps a policy. Not a policy itself: what it returns has been checked, and comes with a complaint."""
+
+    __slots__ = ("_good", "_name", "_policy", "_said")
+
+    def __init__(self, policy: ScalingPolicy) -> None:
+        self._policy = policy
+        self._name = type(policy).__name__
+        self._good: dict[str, Wanted] = {}
+        self._said: tuple[str, float] | None = None
+
+    def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
+        """Return what each manager should have, and what is wrong with the policy: empty, or not to be said again."""
+        try:
+            answer, wrong = self._check(self._policy.plan(view), view)
+        except Exception as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
+            inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+            lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
+            text = f"the scaling policy {self._name} raised in plan(); its last good answer stays:\n{''.join(lines)}"
+            return self._good, self._complaint(f"{type(error).__name__}", text.rstrip(), view.now)
+        self._good = answer
+        return answer, self._complaint(wrong, f"the scaling policy {self._name} answered {wrong}", view.now)
+
+    def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
+        """Return what of an answer makes sense, completed by earlier ones, and what is wrong with the rest."""
+        if not isinstance(answer, Mapping):
+            return self._good, f"{_shown(answer)}, and not a dict of manager ids to Wanted; its last good answer stays"
+        here = {manager.manager_id: manager for manager in view.managers}
+        good: dict[str, Wanted] = {}
+        wrong: list[str] = []
+        for manager_id, wanted in answer.items():
+            manager = here.get(manager_id) if isinstance(manager_id, str) else None
+            if manager is None:
+                wrong.append(f"for the worker manager {_shown(manager_id)}, which is not here (here: {_ids(here)})")
+            elif manager.fixed:
+                wrong.append(f"for the worker manager {manager_id!r}, which is fixed and not told anything")
+            elif problem := _problem(wanted):
+                wrong.append(f"{_shown(wanted)} for the worker manager {manager_id!r}: {problem}")
+                if manager_id in self._good:
+                    good[manager_id] = self._good[manager_id]
+            else:
+                good[manager_id] = Wanted(wanted.units, wanted.reason[:MAX_REASON_CHARACTERS])
+        return good, "; ".join(wrong)
+
+    def _complaint(self, cause: str, text: str, now: float) -> str:
+        if not cause:
+            return ""
+        if self._said is not None and self._said[0] == cause and now - self._said[1] < SAY_AGAIN_SECONDS:
+            return ""
+        self._said = (cause, now)
+        return text
+
+
+def _problem(wanted: object) -> str:
+    """Say what is wrong with an answer about one manager; empty when nothing is."""
+    if not isinstance(wanted, Wanted):
+        return "it is not a Wanted"
+    units: object = wanted.units
+    if not isinstance(units, int) or isinstance(units, bool):
+        return "units is not a whole number"
+    if not 0 <= units <= MAX_UNITS:
+        return f"units is not from 0 to {MAX_UNITS}"
+    reason: object = wanted.reason
+    return "" if isinstance(reason, str) else "reason is not a text"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def _ids(here: Mapping[str, object]) -> str:
+    return ", ".join(sorted(here)) or "none"

@@ -1,0 +1,151 @@
+"""A user's policy that raises or answers nonsense, seen through the scheduler's core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scaler.policy.guard import SAY_AGAIN_SECONDS
+from scaler.policy.view import Allocation, ClusterView, Wanted
+from scaler.protocol.messages import Desired, Drain, ManagerStatus
+from scaler.scheduler.core.facts import PolicyFailed
+from tests.unit.scheduler.driver import Cluster
+
+
+class Scripted:
+    """A policy that answers what the test says."""
+
+    allocation = Allocation()
+
+    def __init__(self) -> None:
+        self.answer: Callable[[], Any] = lambda: {"m": Wanted(3, "good")}
+        self.asked = 0
+
+    def plan(self, view: ClusterView) -> Any:
+        self.asked += 1
+        return self.answer()
+
+
+class Story:
+    """A core that asks a scripted policy, and a manager that it tells."""
+
+    def __init__(self, *, fixed: bool = False) -> None:
+        self.policy = Scripted()
+        self.cluster = Cluster(self.policy, worker_timeout_seconds=1e6)
+        self.cluster.manager("m", fixed=fixed)
+        self.cluster.say("m", ManagerStatus(0.0, [], ""))
+
+    def pass_plans(self, count: int = 2) -> list[str]:
+        """Let the policy be asked so often; return what was said about it."""
+        self.cluster.core.facts.drain()
+        until = self.policy.asked + count
+        while self.policy.asked < until:
+            self.cluster.wait(0.25, alive=["m", "w"])
+        return [fact.text for fact in self.cluster.core.facts.drain() if isinstance(fact, PolicyFailed)]
+
+    def told(self) -> list[int]:
+        return [message.units for name, message in self.cluster.said if isinstance(message, Desired)]
+
+
+def raise_something() -> None:
+    raise ZeroDivisionError("the user's own mistake")
+
+
+def test_a_policy_that_raises_is_shown_with_its_traceback_and_its_last_good_answer_stays() -> None:
+    story = Story()
+    assert story.pass_plans() == []
+    story.policy.answer = raise_something
+    (text,) = story.pass_plans(10)
+    assert text.startswith("the scaling policy Scripted raised in plan(); its last good answer stays:\nTraceback")
+    assert "in raise_something" in text
+    assert "scaler/policy" not in text
+    assert text.endswith("ZeroDivisionError: the user's own mistake")
+    assert story.told() == [3]
+    story.policy.answer = lambda: {"m": Wanted(4, "good again")}
+    assert story.pass_plans() == []
+    assert story.told() == [3, 4]
+
+
+def test_a_policy_that_goes_on_raising_is_said_again_every_minute_and_another_mistake_at_once() -> None:
+    story = Story()
+    story.policy.answer = raise_something
+    assert len(story.pass_plans()) == 1
+    assert len(story.pass_plans(int(SAY_AGAIN_SECONDS / 0.5) + 1)) == 1
+    story.policy.answer = lambda: None
+    assert len(story.pass_plans()) == 1
+
+
+def test_what_it_told_before_is_carried_out_while_the_policy_raises() -> None:
+    story = Story()
+    story.policy.answer = lambda: {"m": Wanted(0, "no work")}
+    task = story.cluster.submit(story.cluster.client())[0]
+    story.cluster.worker("w", manager_id="m")
+    story.pass_plans()
+    story.policy.answer = raise_something
+    story.cluster.finish("w", task)
+    story.pass_plans()
+    assert [message for name, message in story.cluster.said if name == "w"][-1] == Drain("no work")
+
+
+def odd(units: Any, reason: Any) -> Wanted:
+    return Wanted(units, reason)
+
+
+class Hostile(dict[str, Wanted]):
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "answered None, and not a dict of manager ids to Wanted"),
+        ([Wanted(1, "")], "and not a dict of manager ids to Wanted"),
+        ({"m": 5}, "answered 5 for the worker manager 'm': it is not a Wanted"),
+        ({"m": Wanted(-1, "less")}, "units is not from 0 to 1000000"),
+        ({"m": Wanted(10**12, "more")}, "units is not from 0 to 1000000"),
+        ({"m": odd(2.5, "half")}, "units is not a whole number"),
+        ({"m": Wanted(True, "yes")}, "units is not a whole number"),
+        ({"m": odd(2, None)}, "reason is not a text"),
+        ({"m": Wanted(3, "good"), "n": Wanted(2, "")}, "for the worker manager 'n', which is not here (here: m)"),
+        ({"m": Wanted(3, "good"), 7: Wanted(2, "")}, "for the worker manager 7, which is not here (here: m)"),
+        (Hostile(), "RuntimeError: no items"),
+    ],
+)
+def test_nonsense_is_said_and_the_last_good_answer_stays(answer: Any, text: str) -> None:
+    story = Story()
+    story.pass_plans()
+    story.policy.answer = lambda: answer
+    (said,) = story.pass_plans(5)
+    assert text in said
+    story.cluster.manager("m")  # a new session is told anew
+    story.cluster.say("m", ManagerStatus(0.0, [], ""))
+    assert story.told() == [3, 3]
+
+
+def test_nonsense_about_one_manager_does_not_touch_the_others() -> None:
+    story = Story()
+    story.cluster.manager("n")
+    story.cluster.say("n", ManagerStatus(0.0, [], ""))
+    story.policy.answer = lambda: {"m": Wanted(-3, "nonsense"), "n": Wanted(5, "good")}
+    story.pass_plans()
+    assert story.told() == [3, 5]
+
+
+def test_a_fixed_manager_is_not_scaled_by_any_policy() -> None:
+    story = Story(fixed=True)
+    story.cluster.worker("w", manager_id="m")
+    story.policy.answer = lambda: {"m": Wanted(0, "none")}
+    (said,) = story.pass_plans(int(SAY_AGAIN_SECONDS / 0.5) + 1)
+    assert "'m', which is fixed" in said
+    assert story.told() == []
+    assert not any(isinstance(message, Drain) for _, message in story.cluster.said)
+
+
+def test_an_endless_reason_is_cut() -> None:
+    story = Story()
+    story.policy.answer = lambda: {"m": Wanted(4, "x" * 10_000_000)}
+    assert story.pass_plans() == []
+    assert [len(message.reason) for _, message in story.cluster.said if isinstance(message, Desired)] == [4, 500]

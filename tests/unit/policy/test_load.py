@@ -1,0 +1,69 @@
+"""Policies that cannot be loaded, or are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import UsageError
+from scaler.policy.load import load_policy
+
+MODULE = """
+from scaler.errors import UsageError
+from scaler.policy.view import Allocation
+
+class Picky:
+    def __init__(self, content):
+        if content != "easy":
+            raise UsageError(f"policy_content {content!r}: write easy")
+
+class Broken:
+    def __init__(self, content):
+        self.number = int(content)
+
+class Planless:
+    allocation = Allocation()
+    def __init__(self, content): pass
+"""
+POINTS = """[scaler.scaling_policies]
+picky = own_policies:Picky
+broken = own_policies:Broken
+planless = own_policies:Planless
+missing = own_policies:Missing
+absent = no_such_module_at_all:Policy
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_policies.py").write_text(MODULE)
+    info = tmp_path / "own-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("picky", r"^policy_content 'hard': write easy$"),
+        (
+            "broken",
+            r"'broken': own_policies:Broken cannot be made with policy_content 'hard': ValueError: .*own_pol.*:\d",
+        ),
+        ("missing", r"own_policies:Missing cannot be made .*AttributeError: .*Missing"),
+        ("absent", r"no_such_module_at_all:Policy cannot be made .*ModuleNotFoundError: No module named"),
+        ("nobody", r"'nobody' is unknown \(known: absent, broken, missing, picky, planless, simple, waterfall_v1\)"),
+    ],
+)
+def test_a_policy_that_cannot_be_made_says_what_and_where(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        load_policy(name, "hard")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("picky", "Picky"), ("planless", "Planless")])
+def test_what_is_made_must_be_a_policy(name: str, kind: str) -> None:
+    with pytest.raises(UsageError, match=f"makes a {kind}, which is no policy: it needs an attribute allocation"):
+        load_policy(name, "easy")
