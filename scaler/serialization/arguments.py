@@ -99,7 +99,7 @@ def _dump_each(
             (value,) = known
         elif isinstance(argument, ArgumentOnly):
             kinds.append(_PICKLED)
-            parts.append(pickle.dumps(argument, 5))
+            parts += dump(argument, in_band=True)
             continue
         kinds.append(_SERIALIZED)
         try:

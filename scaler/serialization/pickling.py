@@ -23,14 +23,15 @@ Parts = list[Buffer]
 _PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
 
 
-def dump(value: object, on_retry: Callable[[], None] | None = None) -> Parts:
+def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: bool = False) -> Parts:
     """Return the parts of a value. on_retry is called before a second attempt, to forget what the first one met.
 
-    Raises whatever the value's own pickling raises.
+    in_band: the buffers are inside the pickle, which is the only part. Raises whatever the value's own pickling raises.
     """
     buffers: list[pickle.PickleBuffer] = []
+    keep = None if in_band else buffers.append
     try:
-        data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+        data = pickle.dumps(value, 5, buffer_callback=keep)
     except ScalerError:
         raise
     except _PLAIN_PICKLE_ERRORS:
@@ -41,7 +42,7 @@ def dump(value: object, on_retry: Callable[[], None] | None = None) -> Parts:
         if on_retry is not None:
             on_retry()
         buffers.clear()
-        data = cloudpickle.dumps(value, 5, buffer_callback=buffers.append)
+        data = cloudpickle.dumps(value, 5, buffer_callback=keep)
     if buffers:
         return [data, *(buffer.raw() for buffer in buffers)]
     return [data]
