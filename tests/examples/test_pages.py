@@ -18,6 +18,7 @@ PAGES = (
     "README.md",
     "docs/guide.md",
     "docs/client.md",
+    "docs/serializers.md",
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
