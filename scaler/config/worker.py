@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scaler.config.worker_managers import WorkerManagerConfig
 
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
+LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"
+"""Names a file descriptor to which a worker writes the text of the error that ends it."""
 GIBIBYTE = 1024**3
 
 EventLoop = Literal["builtin", "uvloop"]

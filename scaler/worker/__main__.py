@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import sys
 from typing import Any
 
 from scaler.component import Component, report, run_component
-from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.ids import new_peer_id
 from scaler.processes import end_others_born_with
@@ -22,9 +23,11 @@ from scaler.worker.nursery import Nursery, ProcessorSettings, start_nursery
 
 def main() -> int:
     """Run one worker. Returns the exit code."""
+    words_fd = os.environ.pop(LAST_WORDS_FD_VARIABLE, None)
     try:
         config = WorkerConfig.from_environment()
     except ScalerError as error:
+        _leave_words(words_fd, error)
         return report("worker", error)
     settings = ProcessorSettings(
         garbage_collect_interval_seconds=config.garbage_collect_interval_seconds,
@@ -33,11 +36,26 @@ def main() -> int:
         slots=config.slots,
     )
     nursery = start_nursery(settings)
+
+    async def work(component: Component) -> int:
+        try:
+            return await _work(component, config, nursery)
+        except Exception as error:
+            _leave_words(words_fd, error)
+            raise
+
     try:
-        return run_component("worker", config, lambda component: _work(component, config, nursery))
+        return run_component("worker", config, work)
     finally:
         nursery.close()
         end_others_born_with(WORKER_CONFIG_VARIABLE)  # what tasks have started may have left their process groups
+
+
+def _leave_words(words_fd: str | None, error: Exception) -> None:
+    """Tell whoever started this process why it ends."""
+    if words_fd is not None:
+        text = str(error) if isinstance(error, ScalerError) else f"{type(error).__name__}: {error}"
+        os.write(int(words_fd), text.encode("utf-8", "replace"))
 
 
 async def _work(component: Component, config: WorkerConfig, nursery: Nursery) -> int:

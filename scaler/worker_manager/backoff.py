@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 FIRST_DELAY_SECONDS = 0.5
@@ -14,6 +15,7 @@ MAX_CAUSES = 32
 
 @dataclass(slots=True)
 class _Cause:
+    text: str
     failures: int
     last_at: float
     retry_at: float
@@ -27,13 +29,21 @@ class Backoff:
     def __init__(self) -> None:
         self._causes: dict[str, _Cause] = {}
 
-    def failed(self, cause: str, now: float, jitter: float) -> None:
-        """Count a failure. jitter, from 0 up to 1, spreads the next try over half to one and a half of the delay."""
+    def failed(self, cause: str, now: float, jitter: float, text: str = "", tried_at: float | None = None) -> None:
+        """Count a failure. jitter, from 0 up to 1, spreads the next try over half to one and a half of the delay.
+
+        text: for people, in place of the cause. tried_at: when what failed was begun; what was begun before the last
+        failure was known tells nothing new, and is not counted.
+        """
         known = self._causes.pop(cause, None)
-        failures = 1 if known is None else known.failures + 1
         if len(self._causes) >= MAX_CAUSES:
             self._causes.pop(next(iter(self._causes)))
-        self._causes[cause] = _Cause(failures, now, now + _delay_seconds(failures) * (0.5 + jitter))
+        if known is not None and tried_at is not None and tried_at < known.last_at:
+            self._causes[cause] = known
+            return
+        failures = 1 if known is None else known.failures + 1
+        retry_at = now + _delay_seconds(failures) * (0.5 + jitter)
+        self._causes[cause] = _Cause(text or cause, failures, now, retry_at)
 
     def proven(self, started_at: float) -> None:
         """Forget the failures from before a unit was started that turned out well."""
@@ -54,13 +64,12 @@ class Backoff:
 
     def trouble(self, now: float) -> str:
         """Return what keeps units from being started now, for people; empty when nothing does."""
-        worst = max(self._causes.items(), key=lambda item: item[1].retry_at, default=None)
-        if worst is None or worst[1].retry_at <= now:
+        worst = max(self._causes.values(), key=lambda cause: cause.retry_at, default=None)
+        if worst is None or worst.retry_at <= now:
             return ""
-        cause, kept = worst
-        wait = f"next try in {kept.retry_at - now:.0f} s"
-        pause = "paused, " if kept.failures >= PAUSE_AFTER else ""
-        return f"{cause}; failed {kept.failures} times in a row, {pause}{wait}"
+        wait = f"next try in {math.ceil(worst.retry_at - now)} s"
+        pause = "paused, " if worst.failures >= PAUSE_AFTER else ""
+        return f"{worst.text}; failed {worst.failures} times in a row, {pause}{wait}"
 
 
 def _delay_seconds(failures: int) -> float:

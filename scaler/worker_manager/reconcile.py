@@ -7,8 +7,9 @@ Laws:
 - Units that exist, those on their way out and those not listed yet included, never exceed the limit by our doing.
 - A running unit is stopped only when it is drained, or when there have been too many for `DRAIN_DEADLINE_SECONDS`.
 - Surplus goes in the order: pending (the youngest first), drained; nothing is started and found surplus in one step.
-- A unit that is lost after it has proven itself is replaced at once; one that never did counts as a failure, and after
-  repeated failures one unit at a time is tried, with growing delays.
+- A unit that is lost after it has proven itself is replaced at once; one that never did counts as a failure, whatever
+  its reason was, and after repeated failures one unit at a time is tried, with growing delays. Units that were started
+  before the last failure was known count with it: losing many at once is one failure.
 """
 
 from __future__ import annotations
@@ -138,7 +139,6 @@ class Reconciler:
         existing = _Existing([], [], [], 0)
         listed = {unit.unit_id for unit in units}
         self._drained = (self._drained | goal.drained) & listed
-        failures: dict[str, None] = {}
         for unit in units:
             self._started.pop(unit.unit_id, None)
             match unit.state:
@@ -150,11 +150,10 @@ class Reconciler:
                     if unit.unit_id not in self._judged:
                         self._judged.add(unit.unit_id)
                         if self._is_failure(unit, now):
-                            failures[unit.reason or "ended at once"] = None
+                            text = unit.reason or "ended at once"
+                            self._lives.failed("a unit ended early", now, jitter, text, now - unit.age_seconds)
                 case never:
                     assert_never(never)
-        for cause in failures:
-            self._lives.failed(cause, now, jitter)
         self._judged &= listed
         self._running_since = {key: since for key, since in self._running_since.items() if key in listed}
         self._stopping = {key: at for key, at in self._stopping.items() if key in listed}

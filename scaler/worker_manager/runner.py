@@ -230,7 +230,7 @@ class Runner:
         if trouble and not self._trouble:
             _log.warning("%s", trouble)
         elif self._trouble and not trouble:
-            _log.info("starts units again")
+            _log.info("trying to start units again")
         self._trouble = trouble
 
     def _report(self) -> None:

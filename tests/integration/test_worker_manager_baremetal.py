@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -101,14 +102,19 @@ def on_a_scheduler(story: Callable[[Scheduler], Awaitable[None]]) -> None:
 
 
 @contextmanager
-def manager(address: str, ready_fd: int | None = None, **settings: object) -> Iterator[subprocess.Popen[str]]:
+def manager(
+    address: str, ready_fd: int | None = None, directory: Path | None = None, **settings: object
+) -> Iterator[subprocess.Popen[str]]:
+    """directory: one that its workers find modules in."""
     config = BaremetalNativeConfig.model_validate(
         {"scheduler_address": address, "worker_manager_id": "local", "worker_type": "box", "max_task_concurrency": 4}
         | settings
     )
     process = subprocess.Popen(
         [sys.executable, "-c", MANAGER, config.model_dump_json()],
-        env=dict(os.environ) | ({} if ready_fd is None else {"SCALER_READY_FD": str(ready_fd)}),
+        env=dict(os.environ)
+        | ({} if ready_fd is None else {"SCALER_READY_FD": str(ready_fd)})
+        | ({} if directory is None else {"PYTHONPATH": str(directory)}),
         pass_fds=() if ready_fd is None else (ready_fd,),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -276,5 +282,39 @@ def test_a_signal_while_units_are_starting_leaves_nothing(signal_number: int) ->
             process.send_signal(signal_number)
             assert await ended(process) == 0
             assert are_gone(alive, 1.0)
+
+    on_a_scheduler(story)
+
+
+def test_workers_that_cannot_start_are_told_with_their_reason_and_tried_ever_more_rarely(tmp_path: Path) -> None:
+    (tmp_path / "bad_preload.py").write_text("def boom(): raise RuntimeError('no database here')")
+
+    async def story(scheduler: Scheduler) -> None:
+        with manager(
+            scheduler.address, directory=tmp_path, mode="fixed", max_task_concurrency=1, preload="bad_preload:boom"
+        ):
+            await scheduler.until(lambda scheduler: scheduler.status is not None and bool(scheduler.status.trouble))
+            assert scheduler.status is not None
+            why = (
+                "3 processors in a row could not start: preload bad_preload:boom failed: RuntimeError: no database here"
+            )
+            assert set(scheduler.reasons()) == {f"exit code 1: {why}"}
+            assert scheduler.status.trouble.startswith(f"exit code 1: {why}; failed 2 times in a row, next try in 1 s")
+            await scheduler.until(lambda scheduler: len(scheduler.reasons()) == 3)
+            assert len(scheduler.workers) == 3
+
+    on_a_scheduler(story)
+
+
+def test_workers_of_a_killed_manager_that_are_only_starting_end_as_well() -> None:
+    async def story(scheduler: Scheduler) -> None:
+        with manager(scheduler.address) as process:
+            await scheduler.until(lambda scheduler: bool(scheduler.managers))
+            scheduler.say(Desired(3, [], "work"))
+            await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.PENDING)) >= 2)
+            alive = children(process)
+            process.kill()
+            await ended(process)
+            assert await asyncio.to_thread(are_gone, alive, 4.0)
 
     on_a_scheduler(story)

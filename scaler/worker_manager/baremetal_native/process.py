@@ -9,10 +9,11 @@ import sys
 from contextlib import suppress
 
 from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
-from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.processes import describe_exit
 from scaler.protocol.messages import UnitState
 
+LAST_WORDS_BYTES = 64 * 1024
 COMMAND = (sys.executable, "-m", "scaler.worker")
 
 
@@ -24,23 +25,32 @@ class AgentProcess:
     """
 
     __slots__ = (
-        "_process", "_ready_fd", "exit_text", "mark", "pidfd", "slots", "started_at", "state", "stop_at", "unit_id",
+        "_process", "_ready_fd", "_words", "exit_text", "mark", "pidfd", "slots", "started_at", "state", "stop_at",
+        "unit_id",
     )  # fmt: skip
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         ready_fd, agents_end = os.pipe()
+        # A file, not a pipe: who writes to it never waits for the reader.
+        self._words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
         environment = {
             **os.environ,
             WORKER_CONFIG_VARIABLE: config.to_json(),
             PARENT_PID_VARIABLE: str(os.getpid()),
             READY_FD_VARIABLE: str(agents_end),
+            LAST_WORDS_FD_VARIABLE: str(self._words),
         }
         try:
             self._process = subprocess.Popen(
-                COMMAND, env=environment, stdin=subprocess.DEVNULL, pass_fds=(agents_end,), start_new_session=True
+                COMMAND,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(agents_end, self._words),
+                start_new_session=True,
             )
         except OSError:
             os.close(ready_fd)
+            os.close(self._words)
             raise
         finally:
             os.close(agents_end)
@@ -99,6 +109,7 @@ class AgentProcess:
         """Free the descriptors. Epoll forgets them with that."""
         for fd in self.descriptors:
             os.close(fd)
+        os.close(self._words)
         self.pidfd = self._ready_fd = None
 
     def _has_ended(self) -> bool:
@@ -110,7 +121,16 @@ class AgentProcess:
         returncode = self._process.wait()
         # The signal that asks it to end may come when it has almost ended by itself.
         asked = self.stop_at is not None and returncode in (0, -signal.SIGTERM)
-        self.exit_text = "stopped" if asked else describe_exit(returncode)
+        self.exit_text = (
+            "stopped" if asked else ": ".join(filter(None, (describe_exit(returncode), self._last_words())))
+        )
+
+    def _last_words(self) -> str:
+        """Return what the agent said of the error that ended it, on one line; empty when it said nothing."""
+        text = os.pread(self._words, LAST_WORDS_BYTES, 0).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        # Of a traceback, the last line says what happened.
+        return lines[0] if len(lines) == 1 else ": ".join(line.removesuffix(":") for line in (*lines[:1], *lines[-1:]))
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError):

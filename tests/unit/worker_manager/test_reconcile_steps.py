@@ -94,6 +94,29 @@ def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
     assert actions.look_again_seconds == 30.0
 
 
+def test_units_that_end_early_for_ever_new_reasons_are_started_ever_more_rarely_too() -> None:
+    reconciler = Reconciler(None)
+    waits = []
+    for attempt in range(6):
+        now = attempt * 1000.0
+        failed = unit(f"unit-{attempt}", UnitState.FAILED, 0.5, f"exit code 1: at {now}")
+        waits.append(reconciler.step(Goal(1), [failed], now, JITTER).look_again_seconds)
+    assert waits == [0.0, 0.5, 1.0, 2.0, 30.0, 60.0]
+    assert reconciler.step(Goal(1), [failed], now, JITTER).trouble.startswith("exit code 1: at 5000.0; failed 6 times")
+
+
+def test_young_units_that_are_lost_one_after_another_count_as_one_failure_and_are_replaced_at_once() -> None:
+    reconciler = Reconciler(None)
+    units = [unit(f"unit-{number}", age=1.0) for number in range(4)]
+    reconciler.step(Goal(4), units, 0.0, JITTER)
+    for number in range(4):
+        now = (number + 1) / 10
+        units[number] = unit(f"unit-{number}", UnitState.FAILED, 1.0 + now, "killed by signal 9 (SIGKILL)")
+        actions = reconciler.step(Goal(4), units, now, JITTER)
+        assert (actions.start, actions.trouble) == (1, "")
+        units.append(unit(f"new-{number}", UnitState.PENDING, 0.0))
+
+
 def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -> None:
     reconciler = Reconciler(None)
     for now in (0.0, 10.0):
