@@ -9,6 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := scaler tests examples benchmarks
 
+# Libraries that are built on the client, tested as they are. Two of them are versions of one package, so each has a
+# directory of its own; what they need beyond the client is in the dev extras.
+LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
+
 .PHONY: demo test check soak clean
 .DELETE_ON_ERROR:
 
@@ -42,6 +46,11 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed-dev: pyproject.toml Makefile | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	rm -rf $(VENV)/libraries
+	for library in $(LIBRARIES); do \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	        --target $(VENV)/libraries/$${library%%==*} $$library || exit 1; \
+	done
 	@touch $@ $(VENV)/.installed

@@ -12,14 +12,16 @@ from scaler._version import __version__
 
 if TYPE_CHECKING:
     from scaler.client.client import Client
+    from scaler.client.executor import ScalerExecutor
     from scaler.client.future import ScalerFuture
     from scaler.cluster.combo import SchedulerClusterCombo
     from scaler.serialization import Serializer
 
-__all__ = ["Client", "ScalerFuture", "SchedulerClusterCombo", "Serializer", "__version__"]
+__all__ = ["Client", "ScalerExecutor", "ScalerFuture", "SchedulerClusterCombo", "Serializer", "__version__"]
 
 _HOMES = {
     "Client": "scaler.client.client",
+    "ScalerExecutor": "scaler.client.executor",
     "ScalerFuture": "scaler.client.future",
     "SchedulerClusterCombo": "scaler.cluster.combo",
     "Serializer": "scaler.serialization",

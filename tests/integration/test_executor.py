@@ -1,0 +1,311 @@
+"""What code that takes a `concurrent.futures.Executor` sees of a cluster of two workers."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, ScalerExecutor, ScalerFuture, SchedulerClusterCombo
+from scaler.errors import ClientClosedError, SerializationError, UsageError
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address(), timeout_seconds=SECONDS) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def executor(client: Client) -> Iterator[ScalerExecutor]:
+    with ScalerExecutor(client, max_workers=2) as shared:
+        yield shared
+
+
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def wait_for_file(path: str) -> str:
+    deadline = time.monotonic() + SECONDS
+    while not os.path.exists(path) and time.monotonic() < deadline:  # noqa: PTH110 (it runs in a worker)
+        time.sleep(0.005)
+    return path
+
+
+def begin_and_wait(began: str, gate: str) -> str:
+    Path(began).touch()
+    return wait_for_file(gate)
+
+
+def test_it_is_an_executor_whose_futures_are_futures(executor: ScalerExecutor) -> None:
+    assert isinstance(executor, Executor)
+    future = executor.submit(add, 1, b=2)
+    assert isinstance(future, Future)
+    assert isinstance(future, ScalerFuture)
+    assert future.result(SECONDS) == 3
+    assert executor.submit(dict, fn=1, self=2, profiling=3).result(SECONDS) == {"fn": 1, "self": 2, "profiling": 3}
+
+
+def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
+    for name in ("submit", "map", "shutdown"):
+        ours, theirs = (inspect.signature(getattr(each, name)) for each in (ScalerExecutor, Executor))
+        assert [(p.name, p.kind, p.default) for p in ours.parameters.values()] == [
+            (p.name, p.kind, p.default) for p in theirs.parameters.values()
+        ]
+
+
+def test_its_futures_wait_beside_those_of_threads(executor: ScalerExecutor) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        futures = [each.submit(double, number) for number in range(20) for each in (executor, pool)]
+        done, not_done = concurrent.futures.wait(futures, timeout=SECONDS)
+        ended = list(concurrent.futures.as_completed(futures, timeout=SECONDS))
+    assert (len(done), not_done) == (40, set())
+    assert sorted(future.result() for future in ended) == sorted([2 * number for number in range(20)] * 2)
+
+
+# -- map
+
+
+def test_map_gives_results_in_order_and_stops_at_the_shortest(executor: ScalerExecutor) -> None:
+    assert list(executor.map(add, [1, 2, 3], (n for n in (10, 20)))) == [11, 22]
+    assert list(executor.map(add, range(10), range(10), chunksize=3)) == [2 * n for n in range(10)]
+    assert list(executor.map(double, [])) == []
+    assert list(executor.map(double)) == []
+
+
+def test_map_submits_at_once_and_gives_results_as_they_come(executor: ScalerExecutor, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    taken: list[Path] = []
+
+    def paths() -> Iterator[str]:
+        for path in (tmp_path, gate):
+            taken.append(path)
+            yield str(path)
+
+    results = executor.map(wait_for_file, paths())
+    assert taken == [tmp_path, gate], "all are submitted before the first result is asked for"
+    assert next(results) == str(tmp_path), "the first does not wait for the second"
+    gate.touch()
+    assert list(results) == [str(gate)]
+
+
+@pytest.mark.parametrize("chunksize", [1, 2])
+def test_maps_timeout_counts_from_the_call_and_cancels_the_rest(
+    executor: ScalerExecutor, tmp_path: Path, chunksize: int
+) -> None:
+    results = executor.map(wait_for_file, [str(tmp_path / name) for name in "abcd"], timeout=0.2, chunksize=chunksize)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        next(results)
+    assert time.monotonic() - began < SECONDS / 2
+    assert "0 unfinished" in repr(executor)
+
+
+@pytest.mark.parametrize("chunksize", [1, 2])
+def test_map_cancels_the_rest_when_one_raises_or_nobody_wants_more(
+    executor: ScalerExecutor, tmp_path: Path, chunksize: int
+) -> None:
+    never = [str(tmp_path / name) for name in "abcd"]
+    failing = executor.map(wait_for_file, [1j, *never], chunksize=chunksize)
+    with pytest.raises(TypeError, match="complex"):
+        next(failing)
+    assert "0 unfinished" in repr(executor)
+    left: Any = executor.map(wait_for_file, [str(tmp_path)] * chunksize + never, chunksize=chunksize)
+    assert next(left) == str(tmp_path)
+    left.close()
+    assert "0 unfinished" in repr(executor)
+
+
+def test_a_map_that_cannot_be_submitted_leaves_nothing_behind(executor: ScalerExecutor, tmp_path: Path) -> None:
+    with pytest.raises(SerializationError, match="lock"):
+        executor.map(wait_for_file, [str(tmp_path / "never"), threading.Lock()])
+    assert "0 unfinished" in repr(executor)
+    with pytest.raises(UsageError, match="chunksize"):
+        executor.map(double, [1], chunksize=0)
+
+
+# -- the end
+
+
+def test_shutdown_waits_and_leaves_the_callers_client_open(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    executor = ScalerExecutor(client)
+    future = executor.submit(wait_for_file, str(gate))
+    executor.shutdown(wait=False)
+    assert not future.done()
+    with pytest.raises(RuntimeError, match="executor was shut down"):
+        executor.submit(double, 1)
+    with pytest.raises(RuntimeError, match="executor was shut down"):
+        executor.map(double, [1])
+    threading.Timer(0.1, gate.touch).start()
+    executor.shutdown()
+    assert future.done()
+    assert "shut down" in repr(executor)
+    executor.shutdown()
+    assert client.submit(double, 1).result(SECONDS) == 2
+
+
+def test_a_with_block_waits_for_its_calls_and_ends_a_client_of_its_own(cluster: SchedulerClusterCombo) -> None:
+    threads = set(threading.enumerate())
+    with ScalerExecutor(address=cluster.get_address(), name="mine", timeout_seconds=SECONDS) as executor:
+        futures = [executor.submit(double, number) for number in range(10)]
+        assert set(threading.enumerate()) > threads
+    assert [future.done() for future in futures] == [True] * 10
+    assert futures[3].result() == 6
+    assert set(threading.enumerate()) == threads
+
+
+def test_a_client_of_its_own_ends_after_the_last_call_when_nobody_waits(cluster: SchedulerClusterCombo) -> None:
+    before = set(threading.enumerate())
+    executor = ScalerExecutor(address=cluster.get_address())
+    (thread,) = set(threading.enumerate()) - before
+    future = executor.submit(double, 4)
+    executor.shutdown(wait=False)
+    assert future.result(SECONDS) == 8
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+def test_what_does_not_run_yet_can_be_cancelled_at_shutdown(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    executor = ScalerExecutor(client)
+    running = [executor.submit(begin_and_wait, str(tmp_path / name), str(gate)) for name in "ab"]
+    deadline = time.monotonic() + SECONDS
+    while not all(future.running() for future in running) and time.monotonic() < deadline:
+        concurrent.futures.wait(running, timeout=0.01)
+    waiting = [executor.submit(double, number) for number in range(10)]
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert all(future.cancelled() for future in waiting)
+    gate.touch()
+    assert [future.result(SECONDS) for future in running] == [str(gate)] * 2
+
+
+PROGRAM = """
+import sys
+from scaler import ScalerExecutor
+
+def write(path):
+    import time
+    time.sleep(0.3)
+    open(path, "w").close()
+
+executor = ScalerExecutor(address=sys.argv[1])
+executor.submit(write, sys.argv[2])
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "del executor", "executor.shutdown(wait=False)"])
+def test_a_program_ends_when_its_calls_have_ended(cluster: SchedulerClusterCombo, tmp_path: Path, end: str) -> None:
+    written = tmp_path / "written"
+    command = [sys.executable, "-c", PROGRAM.format(end=end), cluster.get_address(), str(written)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert written.exists()
+
+
+# -- wrong input
+
+
+def test_what_an_executor_cannot_be_made_of_is_refused(client: Client) -> None:
+    with pytest.raises(UsageError, match=r"address=\.\.\."):
+        ScalerExecutor("tcp://127.0.0.1:1")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="address, name: "):
+        ScalerExecutor(client, address="tcp://127.0.0.1:1", name="x")
+    with pytest.raises(UsageError, match="max_workers is 0"):
+        ScalerExecutor(client, max_workers=0)
+    with pytest.raises(UsageError, match="scheduler's address"):
+        ScalerExecutor()
+
+
+def test_a_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_path: Path) -> None:
+    def is_refused(use: Callable[[], object]) -> bool:
+        try:
+            use()
+        except ClientClosedError:
+            return True
+        return False
+
+    future = executor.submit(wait_for_file, str(tmp_path / "gate"))
+    child = os.fork()
+    if not child:
+        os._exit(0 if is_refused(lambda: executor.submit(double, 1)) and is_refused(executor.shutdown) else 1)
+    (tmp_path / "gate").touch()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert future.result(SECONDS) == str(tmp_path / "gate")
+
+
+# -- other people's code
+
+
+def test_asyncio_runs_calls_in_it(executor: ScalerExecutor) -> None:
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        in_executor = [loop.run_in_executor(executor, double, number) for number in range(5)]
+        return await asyncio.gather(*in_executor, asyncio.wrap_future(executor.submit(double, 5)))
+
+    assert asyncio.run(main()) == [0, 2, 4, 6, 8, 10]
+
+
+def test_tqdm_and_a_dict_of_futures_work(executor: ScalerExecutor, capsys: pytest.CaptureFixture[str]) -> None:
+    from tqdm.auto import tqdm  # noqa: PLC0415
+
+    numbers = {executor.submit(double, number): number for number in range(20)}
+    for future in tqdm(concurrent.futures.as_completed(numbers, timeout=SECONDS), total=20):
+        assert future.result() == 2 * numbers[future]  # type: ignore[index]
+    assert list(tqdm(executor.map(double, range(5)), total=5)) == [0, 2, 4, 6, 8]
+    assert "20/20" in capsys.readouterr().err
+
+
+def test_dask_computes_on_it(executor: ScalerExecutor) -> None:
+    dask: Any = importlib.import_module("dask")
+    more = [dask.delayed(add)(dask.delayed(double)(number), 1) for number in range(10)]
+    with dask.config.set(scheduler=executor):
+        assert dask.compute(dask.delayed(sum)(more), more[3]) == (100, 7)
+        with pytest.raises(ZeroDivisionError):
+            dask.delayed(divmod)(1, 0).compute()
+    assert dask.delayed(os.getpid)().compute(scheduler=executor) != os.getpid()
+
+
+def test_it_counts_the_cpus_when_it_is_not_told(client: Client, executor: ScalerExecutor) -> None:
+    assert executor._max_workers == 2  # noqa: SLF001 (this is what dask and others read)
+    assert ScalerExecutor(client)._max_workers == os.cpu_count()  # noqa: SLF001
+
+
+# -- inside tasks
+
+
+def triple_sum(executor: ScalerExecutor, numbers: list[int]) -> int:
+    return int(sum(executor.map(double, numbers)) + executor.submit(sum, numbers).result())
+
+
+def made_inside(numbers: list[int]) -> int:
+    with ScalerExecutor() as executor:
+        return triple_sum(executor, numbers)
+
+
+def test_it_is_an_argument_of_tasks_and_made_inside_them(executor: ScalerExecutor) -> None:
+    given = [executor.submit(triple_sum, executor, list(range(number))) for number in range(8)]
+    made = [executor.submit(made_inside, list(range(number))) for number in range(8)]
+    expected = [3 * sum(range(number)) for number in range(8)]
+    assert [future.result(SECONDS) for future in given] == expected
+    assert [future.result(SECONDS) for future in made] == expected
