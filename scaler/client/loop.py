@@ -190,6 +190,10 @@ class ClientLoop:
         """Nobody can submit any more: the thread ends when all tasks have ended."""
         self._is_abandoned = True
 
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call a function in the client's thread. Harmless from anywhere, also during garbage collection."""
+        self._call(function)
+
     def forked(self) -> None:
         """This process is a child of the one that the client belongs to: its thread is not here."""
         self.futures.forked()
