@@ -1,4 +1,4 @@
-"""How `map` cuts many small calls into tasks. Pure; time is an argument.
+"""How `map` and `imap` cut many small calls into tasks. Pure; time is an argument.
 
 An explicit size is kept. Otherwise the size grows with what was measured: a chunk should take about
 `TARGET_SECONDS`, which costs no more than that at the end and makes the cost per task small beside it. The size is at
@@ -13,7 +13,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scaler.serialization import Serializer, dump_exception, load_function, load_value
+from scaler.errors import SerializationError
+from scaler.serialization import Divisible, Serializer, dump_exception, dump_value, load_function
 from scaler.serialization.arguments import check_bytes
 
 TARGET_SECONDS = 0.01
@@ -25,7 +26,7 @@ MAX_CHUNK_ITEMS = 4096
 
 
 class Chunker:
-    """Decides the size of each next chunk of one map."""
+    """Decides the size of each next chunk of one map or imap."""
 
     __slots__ = ("_fixed", "_limit", "_outstanding", "_patience_ends", "_proven", "_seconds_per_item", "_size")
 
@@ -58,10 +59,12 @@ class Chunker:
         """A chunk went out."""
         self._outstanding += 1
 
-    def ended(self, items: int, seconds: float, now: float) -> None:
-        """A chunk of so many items came back; seconds: what it took on its worker."""
+    def ended(self, items: int, seconds: float | None, now: float) -> None:
+        """A chunk of so many items came back; seconds: what it took on its worker, None when it failed as a whole."""
         self._outstanding -= 1
         self._patience_ends = now + PATIENCE_SECONDS
+        if seconds is None:
+            return
         measured = seconds / items
         old = self._seconds_per_item
         self._seconds_per_item = measured if old is None else max(measured, 0.8 * old + 0.2 * measured)
@@ -73,14 +76,28 @@ class Chunker:
         return max(1, min(MAX_CHUNK_ITEMS, int(TARGET_SECONDS / max(seconds_per_item, 1e-9))))
 
 
-class Failures:
-    """What a chunk returns when some of its items raised: position to payload of the exception."""
+class Results(Divisible):
+    """What a chunk returns: one value per item; failures: position to payload of the exception, where one raised."""
 
-    __slots__ = ("payloads", "values")
+    __slots__ = ("failures", "values")
 
-    def __init__(self, values: list[Any], payloads: dict[int, bytes]) -> None:
+    def __init__(self, values: list[Any], failures: dict[int, bytes]) -> None:
         self.values = values
-        self.payloads = payloads
+        self.failures = failures
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Results, (self.values, self.failures)
+
+    def serializable(self) -> Results:
+        """Return the same with a failure in place of every value that cannot be serialized."""
+        values, failures = self.values.copy(), self.failures.copy()
+        for position, value in enumerate(values):
+            try:
+                dump_value(value)
+            except SerializationError as error:
+                values[position] = None
+                failures[position] = dump_exception(error, traceback.format_exc())
+        return Results(values, failures)
 
 
 class Chunk:
@@ -98,7 +115,7 @@ class Chunk:
     def __reduce__(self) -> tuple[Any, ...]:
         return Chunk, (self.function, self.spread)
 
-    def __call__(self, items: Sequence[Any]) -> list[Any] | Failures:
+    def __call__(self, items: Sequence[Any]) -> Results:
         return _call_each(self.function, items, self.spread)
 
 
@@ -115,7 +132,7 @@ class SerializedChunk:
     def __reduce__(self) -> tuple[Any, ...]:
         return SerializedChunk, (self.function, self.serializer)
 
-    def __call__(self, items: Sequence[Sequence[bytes]]) -> list[Any] | Failures:
+    def __call__(self, items: Sequence[Sequence[bytes]]) -> Results:
         if self._function is None:
             self._function = load_function([self.function], self.serializer)
         return _call_each(self._call, items, spread=True)
@@ -128,21 +145,7 @@ class SerializedChunk:
         return bytes(check_bytes(self.serializer, self.serializer.serialize(result)))
 
 
-def load_results(returned: list[Any] | Failures, serializer: Serializer | None) -> tuple[list[Any], dict[int, bytes]]:
-    """Return the values of a chunk's items and, by position, the payloads of the exceptions of those that raised."""
-    failures: dict[int, bytes] = {}
-    if isinstance(returned, Failures):
-        failures = returned.payloads
-        returned = returned.values
-    if serializer is None:
-        return returned, failures
-    return [
-        None if position in failures else load_value([value], serializer, f"result {position}")
-        for position, value in enumerate(returned)
-    ], failures
-
-
-def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool) -> list[Any] | Failures:
+def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool) -> Results:
     done: list[Any] = []
     failures: dict[int, bytes] = {}
     iterator = iter(items)
@@ -154,8 +157,8 @@ def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool)
             else:
                 for item in iterator:
                     done.append(function(item))  # noqa: PERF401
-        except Exception as error:  # noqa: BLE001 (whatever an item raises is that item's outcome)
+        except BaseException as error:  # noqa: BLE001 (whatever an item raises, sys.exit() too, is that item's outcome)
             failures[len(done)] = dump_exception(error, traceback.format_exc())
             done.append(None)
         else:
-            return Failures(done, failures) if failures else done
+            return Results(done, failures)

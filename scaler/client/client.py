@@ -1,4 +1,4 @@
-"""The client: submit, map, starmap and get."""
+"""The client: submit, map and imap, get."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Any
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import Key
 from scaler.client.graph_run import GraphRun
-from scaler.client.kinds import DEFAULT_RETRIES, KindTable, Options, make_options
+from scaler.client.imap import ResultIterator, Window
+from scaler.client.kinds import DEFAULT_RETRIES, KindTable, Options, check_call, make_options
 from scaler.client.loop import ClientLoop
-from scaler.client.maps import MapRun
+from scaler.client.maps import MapRun, as_tuples, count_of, side_by_side
 from scaler.client.object_reference import ObjectReference
+from scaler.client.pieces import Call, Pieces
 from scaler.client.processes import nested_loop, open_loop, processor
 from scaler.client.submission import Submission
 from scaler.errors import ClientClosedError, UsageError
-from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, size_of
+from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, name_of, size_of
 from scaler.serialization.references import Reduced
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
@@ -65,6 +67,7 @@ class Client(ArgumentOnly):
         self._kinds = KindTable(loop, serializer)
         self._submission = Submission(loop)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
+        self._clears = 0
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -117,6 +120,7 @@ class Client(ArgumentOnly):
             stream_output=self._options.stream_output if stream_output is None else stream_output,
             name=name,
         )
+        check_call(args, kwargs)
         return self._submit(fn, tuple(args), dict(kwargs or {}), options)
 
     def map(
@@ -133,11 +137,10 @@ class Client(ArgumentOnly):
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar.
         """
-        if not iterables:
-            raise UsageError("map needs at least one iterable")
-        spread = len(iterables) > 1
-        items: Iterable[Any] = zip(*iterables, strict=False) if spread else iterables[0]
-        return self._map(fn, items, spread, chunk_size, return_exceptions, progress)
+        items = side_by_side(iterables, "map")
+        pieces = self._pieces("map", fn, len(iterables) > 1, chunk_size)
+        total = count_of(iterables) if progress else None
+        return MapRun(pieces, return_exceptions).run(items, total, name_of(fn) if progress else None)
 
     def starmap(
         self,
@@ -148,7 +151,43 @@ class Client(ArgumentOnly):
         progress: bool = False,
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        return self._map(fn, map(tuple, iterable), True, chunk_size, return_exceptions, progress)
+        total = count_of([iterable]) if progress else None
+        pieces = self._pieces("starmap", fn, True, chunk_size)
+        return MapRun(pieces, return_exceptions).run(as_tuples(iterable), total, name_of(fn) if progress else None)
+
+    def imap(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        chunk_size: int | None = None,
+        window: int | None = None,
+        return_exceptions: bool = False,
+    ) -> ResultIterator:
+        """Call `fn` with the items of the iterables side by side; iterate over the results in order.
+
+        The iterables may be endless: they are asked for items only while `next` runs, and by its thread. window: at
+        most so many items are ahead of the results that were taken. Without it, the window begins with 64 items and
+        doubles, up to 32,768, whenever `next` has to wait although tasks find workers free: so few large items are
+        in memory where the results are taken slowly, and enough are on their way for any number of workers otherwise.
+        An iterable that must see a result before it gives the next item needs window=1.
+
+        chunk_size: as in `map`; without it, no item waits for a slow iterable to give the next one. An item that fails
+        raises its exception in its turn, with its `item_index`; `next` may be called again for the items after it.
+        return_exceptions gives exceptions as results instead. An exception of an iterable comes after the results of
+        the items before it. Closing or dropping the iterator cancels what has not ended. Threads may share it.
+        """
+        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions)
+
+    def imap_unordered(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        chunk_size: int | None = None,
+        window: int | None = None,
+        return_exceptions: bool = False,
+    ) -> ResultIterator:
+        """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
+        return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions)
 
     def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], block: bool = True) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
@@ -188,6 +227,7 @@ class Client(ArgumentOnly):
         self._check_open()
         self._loop.clear()
         self._kinds.clear()
+        self._clears += 1
         for reference in list(self._references):
             reference.invalidate()
         self._references.clear()
@@ -230,33 +270,44 @@ class Client(ArgumentOnly):
         kind = self._kinds.kind(fn, options, self._parent() if self._is_nested else b"")
         return self._submission.submit(kind, args, kwargs)
 
-    def _map(
+    def _iterate(
         self,
+        verb: str,
         fn: Callable[..., Any],
-        items: Iterable[Any],
-        spread: bool,
+        iterables: tuple[Iterable[Any], ...],
         chunk_size: int | None,
+        window: int | None,
         return_exceptions: bool,
-        progress: bool,
-    ) -> list[Any]:
-        self._check_open()
-        run = MapRun(fn, spread, chunk_size, self._serializer)
-        options = Options(
-            profiling=self._options.profiling,
-            stream_output=self._options.stream_output,
-            name=run.name,
-            is_plain=True,
-        )
-        parent = self._parent()
-        kind = self._kinds.kind(run.function, options, parent)
-        submission = self._submission
-        return run.run(
+    ) -> ResultIterator:
+        items = side_by_side(iterables, verb)
+        return ResultIterator(
             items,
-            lambda chunk: submission.submit(kind, (chunk,), {}),
-            self._loop.futures.waiting,
-            return_exceptions,
-            progress,
+            self._pieces(verb, fn, len(iterables) > 1, chunk_size),
+            Window(window, chunk_size),
+            chunk_size=chunk_size,
+            in_order=verb == "imap",
+            return_exceptions=return_exceptions,
+            call_soon=self._loop.call_soon,
         )
+
+    def _pieces(self, verb: str, fn: Callable[..., Any], spread: bool, chunk_size: int | None) -> Pieces:
+        self._check_open()
+        call = Call(fn, spread, self._serializer, verb)
+        options = replace(self._options, name=call.name, is_plain=True)
+        kind = self._kinds.kind(call.function, options, self._parent())
+        made_for = self._clears, kind.spec.parent
+
+        def submit(chunk: list[Any]) -> ScalerFuture:
+            nonlocal kind, made_for
+            if self._is_closed:
+                raise ClientClosedError("the client was disconnected")
+            now = self._clears, self._parent()
+            if now != made_for:  # what was sent before a clear is gone, and another task may go on with an imap
+                kind = self._kinds.kind(call.function, options, now[1])
+                made_for = now
+            return self._submission.submit(kind, (chunk,), {})
+
+        return Pieces(call, submit, self._loop.futures, chunk_size)
 
     def _parent(self) -> bytes:
         context = processor() if self._is_nested else None

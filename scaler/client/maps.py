@@ -4,149 +4,109 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import length_hint
 from typing import Any
 
-from scaler.client.chunks import Chunk, Chunker, SerializedChunk, load_results
-from scaler.client.future import ScalerFuture
+from scaler.client.pieces import Failed, Piece, Pieces
 from scaler.errors import UsageError
-from scaler.serialization import Serializer, dump_function, load_exception, name_of
-from scaler.serialization.arguments import check_bytes
 
-Submit = Callable[[list[Any]], ScalerFuture]
-Waiting = Callable[[], AbstractContextManager[object]]
 Advance = Callable[[int], object]
 
 
-class MapRun:
-    """One run. function: what its tasks run, on a chunk of items each. name: what people see."""
+def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
+    """Return the items of one iterable, or tuples of those of several. Raises UsageError or TypeError."""
+    if not iterables:
+        raise UsageError(f"{verb} needs at least one iterable")
+    return zip(*iterables, strict=False) if len(iterables) > 1 else iter(iterables[0])
 
-    def __init__(
-        self, function: Callable[..., Any], spread: bool, chunk_size: int | None, serializer: Serializer | None
-    ) -> None:
-        """Raises UsageError or SerializationError."""
-        if chunk_size is not None and (isinstance(chunk_size, bool) or chunk_size < 1):
-            raise UsageError(f"chunk_size is {chunk_size!r}, and must be at least 1")
-        if not callable(function):
-            raise UsageError(f"map needs something to call, and {function!r} is not")
-        self.name = name_of(function)
-        self.function: Callable[..., Any]
-        if serializer is None:
-            self.function = Chunk(function, spread)
-        else:
-            self.function = SerializedChunk(bytes(dump_function(function, serializer)[0]), serializer)
-        self._spread = spread
-        self._serializer = serializer
-        self._chunker = Chunker(chunk_size, time.monotonic())
-        self._chunks: list[tuple[ScalerFuture, int]] = []
-        self._collected = 0
-        self._results: list[Any] = []
-        self._return_exceptions = False
-        self._changed = threading.Condition()
-        self._ended: list[tuple[ScalerFuture, int]] = []
 
-    def run(
-        self, items: Iterable[Any], submit: Submit, waiting: Waiting, return_exceptions: bool, progress: bool
-    ) -> list[Any]:
-        """Submit all and wait for all; results in order. When it raises, what has not ended is cancelled."""
-        self._return_exceptions = return_exceptions
+def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Return the items of a starmap. Raises UsageError at one that is not an iterable of arguments."""
+    for index, item in enumerate(items):
         try:
-            with _bar(items, progress, self.name) as advance:
-                self._submit_all(iter(items), submit, waiting, advance)
-                while self._collected < len(self._chunks):
-                    self._take_ended(waiting, advance, None)
+            yield tuple(item)
+        except TypeError:
+            if isinstance(item, Iterable):
+                raise
+            raise UsageError(
+                f"item {index} of starmap is {item!r}, and must be an iterable of arguments, such as a tuple"
+            ) from None
+
+
+def count_of(iterables: Sequence[Iterable[Any]]) -> int | None:
+    """Return how many items the iterables have side by side, or None when one does not say."""
+    counts = [length_hint(iterable, -1) for iterable in iterables]
+    return None if -1 in counts else min(counts)
+
+
+class MapRun:
+    """One run. return_exceptions: exceptions stand among the results instead of being raised."""
+
+    def __init__(self, pieces: Pieces, return_exceptions: bool) -> None:
+        self._pieces = pieces
+        self._return_exceptions = return_exceptions
+        self._waiting: deque[Piece] = deque()
+        self._results: list[Any] = []
+
+    def run(self, items: Iterator[Any], total: int | None, progress_of: str | None) -> list[Any]:
+        """Submit all and wait for all; results in order. When it raises, what has not ended is cancelled.
+
+        total: how many items there are, if known. progress_of: show a bar with this name.
+        """
+        try:
+            with _bar(total, progress_of) as advance:
+                self._submit_all(items, advance)
+                while self._waiting:
+                    self._take_ended(advance, None)
         except BaseException:
-            for future, _ in self._chunks:
-                future.cancel()
+            self._pieces.cancel()
             raise
         return self._results
 
-    def _submit_all(self, items: Iterator[Any], submit: Submit, waiting: Waiting, advance: Advance) -> None:
-        chunker = self._chunker
+    def _submit_all(self, items: Iterator[Any], advance: Advance) -> None:
+        chunker = self._pieces.chunker
         while True:
             now = time.monotonic()
             size = chunker.next_size(now)
             if not size:
-                self._take_ended(waiting, advance, chunker.wake_at - now)
+                self._take_ended(advance, chunker.wake_at - now)
                 continue
             chunk = list(itertools.islice(items, size))
             if not chunk:
                 return
-            future = submit(chunk if self._serializer is None else self._serialize(chunk, self._serializer))
-            chunker.sent()
-            self._chunks.append((future, len(chunk)))
-            future.add_done_callback(self._on_ended(len(chunk)))
-            if self._ended:
-                self._take_ended(waiting, advance, 0.0)
+            self._waiting.append(self._pieces.send(chunk))
+            self._take_ended(advance, 0.0)
 
-    def _serialize(self, chunk: list[Any], serializer: Serializer) -> list[list[bytes]]:
-        return [
-            [bytes(check_bytes(serializer, serializer.serialize(argument))) for argument in item]
-            for item in (chunk if self._spread else zip(chunk, strict=True))
-        ]
-
-    def _on_ended(self, count: int) -> Callable[[ScalerFuture], None]:
-        def ended(future: ScalerFuture) -> None:
-            with self._changed:
-                self._ended.append((future, count))
-                self._changed.notify()
-
-        return ended
-
-    def _take_ended(self, waiting: Waiting, advance: Advance, timeout_seconds: float | None) -> None:
+    def _take_ended(self, advance: Advance, timeout_seconds: float | None) -> None:
         """Note what has ended; when nothing has, wait for it. Raises the exception of an item, if that is asked for."""
-        if not self._ended and (timeout_seconds is None or timeout_seconds > 0):
-            with waiting(), self._changed:
-                self._changed.wait_for(lambda: self._ended, timeout_seconds)
-        with self._changed:
-            ended, self._ended = self._ended, []
-        now = time.monotonic()
-        for future, count in ended:
-            advance(count)
-            if not future.cancelled() and future.exception() is None:
-                self._chunker.ended(count, future.profiling_info().duration_s, now)
-        while self._collected < len(self._chunks) and self._chunks[self._collected][0].done():
-            self._collect(*self._chunks[self._collected])
-            self._collected += 1
+        for piece in self._pieces.take_ended(timeout_seconds):
+            advance(piece.count)
+        waiting = self._waiting
+        while waiting and (waiting[0].has_ended or waiting[0].parts):
+            piece = waiting.popleft()
+            if piece.parts:
+                waiting.extendleft(reversed(piece.parts))
+                continue
+            outcomes, has_failed = self._pieces.outcomes(piece)
+            self._results += map(self._result, outcomes) if has_failed else outcomes
 
-    def _collect(self, future: ScalerFuture, count: int) -> None:
-        first = len(self._results)
-        failure = CancelledError() if future.cancelled() else future.exception()
-        if failure is not None:
-            if not self._return_exceptions:
-                raise _with_index(failure, self.name, first, count)
-            self._results.extend([failure] * count)
-            return
-        values, failures = load_results(future.result(), self._serializer)
-        for position, payload in failures.items():
-            exception = load_exception(payload)
-            if not self._return_exceptions:
-                raise _with_index(exception, self.name, first + position, 1)
-            values[position] = exception
-        self._results.extend(values)
-
-
-def _with_index(exception: BaseException, name: str, first: int, count: int) -> BaseException:
-    """Say which item an exception is of: in a note, and as `item_index`."""
-    where = f"item {first}" if count == 1 else f"items {first} to {first + count - 1}"
-    exception.add_note(f"in {where} of map over {name}")
-    with contextlib.suppress(AttributeError):  # an exception with slots
-        exception.item_index = first  # type: ignore[attr-defined]
-    return exception
+    def _result(self, outcome: Any) -> Any:
+        if type(outcome) is not Failed:
+            return outcome
+        if not self._return_exceptions:
+            raise outcome.exception
+        return outcome.exception
 
 
 @contextlib.contextmanager
-def _bar(items: Iterable[Any], progress: bool, name: str) -> Iterator[Advance]:
-    if not progress:
+def _bar(total: int | None, name: str | None) -> Iterator[Advance]:
+    if name is None:
         yield int
         return
     from tqdm.auto import tqdm  # noqa: PLC0415 (it takes a while to import, and few need it)
 
-    total = length_hint(items, -1)
-    with tqdm(total=total if total >= 0 else None, desc=name) as bar:
+    with tqdm(total=total, desc=name) as bar:
         yield bar.update

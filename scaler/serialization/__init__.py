@@ -7,6 +7,7 @@ from scaler.serialization.pickling import Buffer, Parts, own_buffer
 from scaler.serialization.references import ArgumentOnly, ByReference, Collection, DependencyFailedError
 from scaler.serialization.serializer import Serializer, bind_serializer
 from scaler.serialization.values import (
+    Divisible,
     dump_function,
     dump_retry_on,
     dump_serializer,
@@ -24,6 +25,7 @@ __all__ = [
     "ByReference",
     "Collection",
     "DependencyFailedError",
+    "Divisible",
     "Parts",
     "Serializer",
     "bind_serializer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -12,15 +13,27 @@ from scaler.serialization.pickling import Buffer, Parts, dump, load
 from scaler.serialization.serializer import Serializer, bind_serializer
 
 
+class Divisible(ABC):
+    """A value of several, where one that cannot be serialized must not take the others with it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def serializable(self) -> object:
+        """Return the same without what cannot be serialized. Asked only when the whole cannot be."""
+
+
 def dump_value(value: object, serializer: Serializer | None = None, what: str = "the result") -> Parts:
     """Return the parts of a value. Raises SerializationError that says `what` it is, its type, and why."""
     try:
         if serializer is None:
             return dump(value)
         return [check_bytes(serializer, serializer.serialize(value))]
-    except ScalerError:
-        raise
     except Exception as error:
+        if isinstance(value, Divisible):
+            return dump(value.serializable())
+        if isinstance(error, ScalerError):
+            raise
         kind = type(value)
         raise SerializationError(
             f"{what}, a {kind.__module__}.{kind.__qualname__}, cannot be serialized: {describe(error)}"

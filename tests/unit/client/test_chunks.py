@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -14,11 +15,10 @@ from scaler.client.chunks import (
     UNPROVEN_CHUNKS,
     Chunk,
     Chunker,
-    Failures,
+    Results,
     SerializedChunk,
-    load_results,
 )
-from scaler.serialization import Serializer, dump_function, load_exception
+from scaler.serialization import Serializer, dump_function, dump_value, load_exception
 
 
 class Bytes(Serializer):
@@ -96,33 +96,50 @@ def test_few_are_out_while_nothing_is_known_and_more_when_nothing_comes_back() -
     assert chunker.next_size(PATIENCE_SECONDS) == 1
 
 
+def test_chunks_that_failed_do_not_count_as_out() -> None:
+    chunker = Chunker(None, 0.0)
+    for _ in range(10 * UNPROVEN_CHUNKS):
+        assert chunker.next_size(0.0) == 1
+        chunker.sent()
+        chunker.ended(1, None, 0.0)
+
+
 def test_a_chunk_calls_with_every_item() -> None:
-    assert Chunk(abs, spread=False)([-1, -2]) == [1, 2]
-    assert Chunk(pow, spread=True)([(2, 3), (2, 3, 5)]) == [8, 3]
+    assert Chunk(abs, spread=False)([-1, -2]).values == [1, 2]
+    assert Chunk(pow, spread=True)([(2, 3), (2, 3, 5)]).values == [8, 3]
 
 
-def test_items_that_raise_harm_no_others_and_are_called_once() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, StopIteration, SystemExit, KeyboardInterrupt])
+def test_items_that_raise_whatever_harm_no_others_and_are_called_once(error: type[BaseException]) -> None:
     calls = []
 
     def inverse(x: int) -> float:
         calls.append(x)
+        if not x:
+            raise error("zero")
         return 1 / x
 
     returned = Chunk(inverse, spread=False)([1, 0, 2, 0])
     assert calls == [1, 0, 2, 0]
-    assert isinstance(returned, Failures)
-    values, failures = load_results(pickle.loads(pickle.dumps(returned)), None)
-    assert values == [1.0, None, 0.5, None]
-    assert set(failures) == {1, 3}
-    exception = load_exception(failures[1])
-    assert isinstance(exception, ZeroDivisionError)
+    results = pickle.loads(pickle.dumps(returned))
+    assert isinstance(results, Results)
+    assert results.values == [1.0, None, 0.5, None]
+    assert set(results.failures) == {1, 3}
+    exception = load_exception(results.failures[1])
+    assert type(exception) is error
     assert "in inverse" in str(exception.__cause__)
+
+
+def test_a_result_that_cannot_be_pickled_takes_no_other_with_it() -> None:
+    parts = dump_value(Chunk(lambda x: x or threading.Lock(), spread=False)([1, 0, 2]))
+    results = pickle.loads(parts[0])
+    assert results.values == [1, None, 2]
+    assert "lock" in str(load_exception(results.failures[1]))
 
 
 def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
     function = bytes(dump_function(divmod, Bytes())[0])
     chunk = pickle.loads(pickle.dumps(SerializedChunk(function, Bytes())))
-    returned = chunk([[Bytes.serialize(7), Bytes.serialize(2)], [Bytes.serialize(1), Bytes.serialize(0)]])
-    values, failures = load_results(returned, Bytes())
-    assert values == [(3, 1), None]
-    assert isinstance(load_exception(failures[1]), ZeroDivisionError)
+    results = chunk([[Bytes.serialize(7), Bytes.serialize(2)], [Bytes.serialize(1), Bytes.serialize(0)]])
+    assert Bytes.deserialize(results.values[0]) == (3, 1)
+    assert isinstance(load_exception(results.failures[1]), ZeroDivisionError)

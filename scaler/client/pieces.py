@@ -1,0 +1,265 @@
+"""The chunks of one `map` or `imap` on their way: sent, taken apart when they fail as a whole, and what they became.
+
+A failure of a whole chunk says nothing about most of its items. When the process of a chunk died, when it took too
+long, or when an argument was the reason, its items are sent again one by one, so that only the one at fault fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+from scaler.client.chunks import Chunk, Chunker, SerializedChunk
+from scaler.client.future import ScalerFuture
+from scaler.client.future_table import FutureTable
+from scaler.errors import ProcessorDiedError, RemoteTraceback, SerializationError, TaskTimeoutError, UsageError
+from scaler.protocol.messages import is_stored
+from scaler.serialization import Serializer, dump_function, dump_value, load_exception, load_value, name_of
+
+Submit = Callable[[list[Any]], ScalerFuture]
+
+
+class Call:
+    """What is called with each item. function: what the tasks run, on a chunk of items each. name: what people see."""
+
+    def __init__(self, function: Callable[..., Any], spread: bool, serializer: Serializer | None, verb: str) -> None:
+        """Raises UsageError or SerializationError."""
+        if not callable(function):
+            raise UsageError(f"{verb} needs something to call, and {function!r} is not")
+        self.name = name_of(function)
+        self.verb = verb
+        self.function: Chunk | SerializedChunk
+        if serializer is None:
+            self.function = Chunk(function, spread)
+        else:
+            self.function = SerializedChunk(bytes(dump_function(function, serializer)[0]), serializer)
+        self.is_plain = serializer is None
+        self._spread = spread
+        self._serializer = serializer
+
+    def arguments(self, items: list[Any]) -> list[Any]:
+        """Return what a chunk's function takes. Raises SerializationError of the user's serializer."""
+        if self._serializer is None:
+            return items
+        return [
+            [bytes(self._dump(position, argument)[0]) for position, argument in enumerate(self._spread_out(item))]
+            for item in items
+        ]
+
+    def blame(self, item: Any, error: Exception) -> Exception:
+        """Return the error of an item that cannot be sent: one that names the argument, if it is one's fault."""
+        for position, argument in enumerate(self._spread_out(item)):
+            try:
+                self._dump(position, argument)
+            except SerializationError as found:
+                return found
+            except UsageError:  # it refers to something; that was for the caller of this to judge
+                continue
+        return error
+
+    def load(self, value: Any) -> Any:
+        """Return an item's value. Raises SerializationError of the user's serializer."""
+        return value if self._serializer is None else load_value([value], self._serializer)
+
+    def _spread_out(self, item: Any) -> Any:
+        return item if self._spread else (item,)
+
+    def _dump(self, position: int, argument: Any) -> Any:
+        return dump_value(argument, self._serializer, f"argument {position + 1} of {self.name}")
+
+
+class Failed:
+    """Stands among the values for an item that raised."""
+
+    __slots__ = ("exception",)
+
+    def __init__(self, exception: BaseException) -> None:
+        self.exception = exception
+
+
+class Piece:
+    """Consecutive items, from number `first` on, that travel together.
+
+    parts: its items one by one, when it was taken apart. items: to take it apart, empty when it cannot be.
+    """
+
+    __slots__ = ("count", "ended_at", "error", "first", "future", "has_ended", "items", "parts", "sent_at")
+
+    def __init__(self, first: int, items: list[Any]) -> None:
+        self.first = first
+        self.count = len(items)
+        self.items = items
+        self.parts: list[Piece] = []
+        self.future: ScalerFuture | None = None
+        self.error: BaseException | None = None
+        """Why it could not be sent."""
+        self.has_ended = False
+        self.sent_at = self.ended_at = time.monotonic()
+
+    def failure(self) -> BaseException | None:
+        """Return why the whole has failed, None when it has not. Called when it has ended."""
+        if self.future is None:
+            return self.error
+        return CancelledError() if self.future.cancelled() else self.future.exception()
+
+    def duration_seconds(self) -> float | None:
+        """Return what it took on its worker, None when it failed."""
+        if self.future is None or self.failure() is not None:
+            return None
+        return self.future.profiling_info().duration_s
+
+
+class Pieces:
+    """Sends chunks and waits for them. `cancel` may be called from any thread, the rest from one at a time."""
+
+    def __init__(self, call: Call, submit: Submit, futures: FutureTable, chunk_size: int | None) -> None:
+        """Raises UsageError."""
+        if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int)):
+            raise UsageError(f"chunk_size is {chunk_size!r}, and must be an integer, or None")
+        if chunk_size is not None and chunk_size < 1:
+            raise UsageError(f"chunk_size is {chunk_size!r}, and must be at least 1")
+        self.chunker = Chunker(chunk_size, time.monotonic())
+        self._call = call
+        self._submit = submit
+        self._futures = futures
+        self._changed = threading.Condition()
+        self._ended: list[Piece] = []
+        self._in_flight: set[Piece] = set()
+        self._is_cancelled = False
+        self._sent_items = 0
+
+    def send(self, items: list[Any]) -> Piece:
+        """Submit the next items together. Raises LimitError or ClientClosedError; what cannot be sent has failed."""
+        piece = self._send(items, self._sent_items)
+        self._sent_items += len(items)
+        return piece
+
+    def take_ended(self, timeout_seconds: float | None) -> list[Piece]:
+        """Return the pieces that have ended since the last call; when there is none, wait for one.
+
+        Raises UsageError in a thread that must not wait, and ClientClosedError.
+        """
+        if not self._ended and (timeout_seconds is None or timeout_seconds > 0):
+            self._futures.check_waitable()
+            with self._futures.waiting(), self._changed:
+                self._changed.wait_for(lambda: self._ended, timeout_seconds)
+        if not self._ended:
+            return []
+        with self._changed:
+            ended, self._ended = self._ended, []
+            self._in_flight.difference_update(ended)
+        now = time.monotonic()
+        whole = []
+        for piece in ended:
+            self.chunker.ended(piece.count, piece.duration_seconds(), now)
+            if piece.items and (piece.future is None or _is_to_take_apart(piece.failure())):
+                self._take_apart(piece)
+            else:
+                piece.has_ended = True
+                whole.append(piece)
+            piece.items = []
+        return whole
+
+    def cancel(self) -> None:
+        """Cancel all that has not ended, and all that is sent from now on."""
+        with self._changed:
+            self._is_cancelled = True
+            pieces = list(self._in_flight)
+        for piece in pieces:
+            if piece.future is not None:
+                piece.future.cancel()
+
+    def outcomes(self, piece: Piece) -> tuple[list[Any], bool]:
+        """Return what the items of a piece that has ended became: values, and `Failed` for those that raised.
+
+        And whether any has raised.
+        """
+        failure = piece.failure()
+        if failure is not None:
+            return [Failed(self._told(_copy(failure), piece, position)) for position in range(piece.count)], True
+        assert piece.future is not None, "what was not sent has failed"
+        results = piece.future.result()
+        values: list[Any] = results.values
+        if self._call.is_plain and not results.failures:
+            return values, False
+        outcomes = [self._outcome(piece, position, value, results.failures) for position, value in enumerate(values)]
+        return outcomes, any(type(outcome) is Failed for outcome in outcomes)
+
+    def _outcome(self, piece: Piece, position: int, value: Any, failures: dict[int, bytes]) -> Any:
+        if position in failures:
+            return Failed(self._told(load_exception(failures[position]), piece, position, is_own=True))
+        try:
+            return self._call.load(value)
+        except SerializationError as error:
+            return Failed(self._told(error, piece, position, is_own=True))
+
+    def _told(self, exception: BaseException, piece: Piece, position: int, is_own: bool = False) -> BaseException:
+        """Say which item an exception is of: in a note, and as `item_index`."""
+        index = piece.first + position
+        where = f"item {index}"
+        if not is_own and piece.count > 1:
+            where = f"items {piece.first} to {piece.first + piece.count - 1}"
+        exception.add_note(f"in {where} of {self._call.verb} over {self._call.name}")
+        with contextlib.suppress(AttributeError):  # an exception with slots
+            exception.item_index = index  # type: ignore[attr-defined]
+        return exception
+
+    def _send(self, items: list[Any], first: int) -> Piece:
+        piece = Piece(first, items)
+        self.chunker.sent()
+        try:
+            future = self._submit(self._call.arguments(items))
+        except (SerializationError, UsageError) as error:
+            piece.error = error
+            if piece.count == 1:
+                piece.error = self._call.blame(items[0], error)
+                piece.items = []
+            self._note_end(piece)
+            return piece
+        if piece.count == 1 or is_stored(future.payload):
+            piece.items = []  # to keep large items until they end could take too much memory
+        piece.future = future
+        with self._changed:
+            self._in_flight.add(piece)
+            is_cancelled = self._is_cancelled
+        future.add_done_callback(lambda _: self._note_end(piece))
+        if is_cancelled:
+            future.cancel()
+        return piece
+
+    def _take_apart(self, piece: Piece) -> None:
+        piece.parts = [self._send([item], piece.first + position) for position, item in enumerate(piece.items)]
+
+    def _note_end(self, piece: Piece) -> None:
+        piece.ended_at = time.monotonic()
+        with self._changed:
+            self._ended.append(piece)
+            self._changed.notify()
+
+
+def _is_to_take_apart(failure: BaseException | None) -> bool:
+    """Tell whether to send the items of a chunk one by one, given why the whole has failed.
+
+    A remote traceback means that no item was called: arguments could not be had, or a future among them has failed.
+    """
+    if isinstance(failure, ProcessorDiedError | TaskTimeoutError):
+        return True
+    return failure is not None and isinstance(failure.__cause__, RemoteTraceback)
+
+
+def _copy(exception: BaseException) -> BaseException:
+    """Return a copy for one item of what several share; the same when it cannot be copied."""
+    try:
+        twin = copy.copy(exception)
+    except Exception:  # noqa: BLE001 (a user's exception may need other arguments than it has)
+        return exception
+    if type(twin) is not type(exception):
+        return exception
+    twin.__cause__ = exception.__cause__
+    twin.__dict__.pop("__notes__", None)
+    return twin
