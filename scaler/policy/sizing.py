@@ -6,9 +6,10 @@ twice as many whenever its tasks have run for another `TRIAL_SECONDS` without on
 all they can use, and tiny ones are measured before they do harm. What exists already, pending units included, is
 counted first; only what is missing is started.
 
-Shrinking. A unit goes only when the work does not need it and it has been idle for a while (longer where starting takes
-longer), so a burst is followed by one way down. Pending units go before idle ones, when nothing has needed them for
-`QUIET_SECONDS`.
+Shrinking. A unit goes only when it is idle and the work does not need it: when it has been idle for a while (longer
+where starting takes longer), or when there were that many too many all of that while, because a few tasks that wander
+over many units leave none idle for long. So a burst is followed by one way down. Pending units go before idle ones,
+when nothing has needed them for `QUIET_SECONDS`.
 
 Law: a manager never gets more units than its limit, and never grows and shrinks in one plan.
 """
@@ -96,15 +97,24 @@ class _Room:
         return taken
 
 
-class Sizing:
-    """Plans for the whole cluster. Keeps how long unmeasured work has run, and since when a manager has too much."""
+@dataclass(slots=True)
+class _Surplus:
+    """What one manager has too much, without a break. least: the smallest surplus since watched_since, at least 1."""
 
-    __slots__ = ("_planned_at", "_surplus_since", "_trials")
+    since: float
+    watched_since: float
+    least: int
+
+
+class Sizing:
+    """Plans for the whole cluster. Keeps how long unmeasured work has run, and what managers have too much."""
+
+    __slots__ = ("_planned_at", "_surplus", "_trials")
 
     def __init__(self) -> None:
         self._planned_at: float | None = None
         self._trials: dict[tuple[Needs, str], float] = {}
-        self._surplus_since: dict[str, float] = {}
+        self._surplus: dict[str, _Surplus] = {}
 
     def plan(self, view: ClusterView, choices: Mapping[Needs, Sequence[Choice]]) -> dict[str, Wanted]:
         """Return what each manager that is not fixed should have.
@@ -119,7 +129,7 @@ class Sizing:
         wanted = {
             manager_id: self._wanted(room, view.now) for manager_id, room in rooms.items() if not room.manager.fixed
         }
-        self._surplus_since = {key: since for key, since in self._surplus_since.items() if key in wanted}
+        self._surplus = {key: surplus for key, surplus in self._surplus.items() if key in wanted}
         return wanted
 
     def _groups(self, view: ClusterView) -> list[_Group]:
@@ -148,21 +158,25 @@ class Sizing:
     def _wanted(self, room: _Room, now: float) -> Wanted:
         manager = room.manager
         if room.grown:
-            self._surplus_since.pop(manager.manager_id, None)
+            self._surplus.pop(manager.manager_id, None)
             return Wanted(manager.units + room.grown, "; ".join(room.reasons))
         needed = math.ceil(room.used / manager.unit_slots)
         surplus = manager.units - needed
         if surplus <= 0:
-            self._surplus_since.pop(manager.manager_id, None)
+            self._surplus.pop(manager.manager_id, None)
             return Wanted(manager.units, "; ".join(room.reasons) or "no work, no units")
-        quiet = now - self._surplus_since.setdefault(manager.manager_id, now)
         patience = idle_limit_seconds(manager)
-        idle = sum(seconds >= patience for seconds in manager.idle_seconds)
+        seen = self._surplus.setdefault(manager.manager_id, _Surplus(now, now, surplus))
+        seen.least = min(seen.least, surplus)
+        steady = seen.least if now - seen.watched_since >= patience else 0
+        long_idle = sum(seconds >= patience for seconds in manager.idle_seconds)
+        idle = max(long_idle, min(steady, len(manager.idle_seconds)))
         pending = len(manager.pending_ages)
-        leaving = 0 if pending and quiet < QUIET_SECONDS else min(surplus, pending + idle)
+        leaving = 0 if pending and now - seen.since < QUIET_SECONDS else min(surplus, pending + idle)
         if not leaving:
             reason = f"{surplus} more than the work needs now; idle ones go after {patience:g} s"
         else:
+            seen.watched_since, seen.least = now, max(1, surplus - leaving)
             pending = min(pending, leaving)
             reason = f"{leaving} go: {pending} not needed before they have started, {leaving - pending} idle"
         return Wanted(manager.units - leaving, "; ".join([*room.reasons, reason]))

@@ -405,3 +405,31 @@ def test_a_fixed_manager_is_told_of_a_quarantined_worker_so_that_it_replaces_it(
     cluster.wait(1.0, alive=[manager, worker])
     assert drained(cluster) == [worker]
     assert desired(cluster)[-1].drained == ["unit-w"]
+
+
+def drip(cluster: Cluster, client: str, *managers: Units, seconds: int) -> None:
+    """A short task every second, which goes to whoever has been idle for longest."""
+    for _ in range(seconds):
+        cluster.submit(client)
+        live(cluster, *managers, seconds=1.0, task_seconds=0.5)
+
+
+def test_a_few_tasks_that_wander_over_many_workers_keep_no_more_of_them_than_they_need() -> None:
+    cluster = Cluster(load_policy("simple", ""), **PATIENT)
+    client, manager = cluster.client(), Units(cluster, "m")
+    cluster.submit(client, 60)
+    most = live(cluster, manager, seconds=9.0, task_seconds=1.0)
+    drip(cluster, client, manager, seconds=30)
+    assert (most, len(manager.started)) == (8, 1)
+    assert manager.stopped_busy == 0
+
+
+def test_waterfall_empties_its_last_tier_first_under_a_light_load() -> None:
+    cluster = Cluster(load_policy("waterfall_v1", "1,local,2; 2,cloud,-1"), **PATIENT)
+    client = cluster.client()
+    cloud, local = Units(cluster, "cloud"), Units(cluster, "local")
+    cluster.submit(client, 60)
+    live(cluster, cloud, local, seconds=7.0, task_seconds=1.0)
+    assert (len(cloud.started), len(local.started)) == (8, 2)
+    drip(cluster, client, cloud, local, seconds=30)
+    assert (len(cloud.started), len(local.started)) == (0, 1)
