@@ -90,7 +90,8 @@ class SchedulerClusterCombo:
         address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
         connect to; by default two ports above. n_workers: by default one less than the CPUs, at least 1.
         object_storage_address: where an object storage process of its own listens; by default the object storage is a
-        part of the scheduler's process. logging_level is WARNING by default: a program's output is its own.
+        part of the scheduler's process. logging_level is WARNING and logging_paths is /dev/stderr by default: a program's
+        output is its own.
 
         Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
         """
@@ -194,7 +195,7 @@ def _components(
     for name in (address, object_storage_address):
         if name is not None and port_of(name) == 0:
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
-    values: dict[str, object] = {"logging_level": "WARNING", **settings}
+    values: dict[str, object] = {"logging_level": "WARNING", "logging_paths": ["/dev/stderr"], **settings}
     _refuse_unknown(values)
     scheduler = _resolve(
         SchedulerConfig,
