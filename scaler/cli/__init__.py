@@ -63,12 +63,18 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command that is the first argument, by its name with or without `scaler_`."""
     name = arguments[0] if arguments else ""
     full = name if name in COMMANDS else f"scaler_{name}"
-    if full not in COMMANDS:
-        from scaler.component import EXIT_USAGE  # noqa: PLC0415 (see the head of this module)
+    if full in COMMANDS:
+        return run_command(full, arguments[1:])
+    if name in ("-h", "--help"):
+        sys.stdout.write(f"usage: python -m scaler.cli COMMAND ...; COMMAND -h explains one of {', '.join(COMMANDS)}\n")
+        return 0
+    from scaler.component import EXIT_USAGE  # noqa: PLC0415 (see the head of this module)
+    from scaler.config.files import nearest  # noqa: PLC0415
 
-        sys.stderr.write(f"python -m scaler.cli: give one of the commands {', '.join(COMMANDS)}\n")
-        return EXIT_USAGE
-    return run_command(full, arguments[1:])
+    known = list(COMMANDS)
+    what = f"unknown command {name!r}{nearest(full, known)}" if name else f"give one of the commands {', '.join(known)}"
+    sys.stderr.write(f"python -m scaler.cli: {what}\n")
+    return EXIT_USAGE
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:

@@ -11,12 +11,14 @@ MAX_IPC_PATH_BYTES = 107
 MAX_PORT = 65535
 MONITOR_PORT_OFFSET = 2
 
-_TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>\d{1,5})")
+_TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})")
 _WILDCARDS = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 (these are replaced, not bound)
 
 
 def check_address(text: str) -> str:
     """Return the address as it is. Raises UsageError that says what an address looks like."""
+    if not isinstance(text, str):
+        raise UsageError(f"an address is a text such as 'tcp://127.0.0.1:8516', not {text!r}")
     if text.startswith("ipc://"):
         path = text.removeprefix("ipc://")
         if not path:
@@ -29,6 +31,18 @@ def check_address(text: str) -> str:
         raise UsageError(f"address {text!r}: write tcp://host:port or ipc://path, such as tcp://127.0.0.1:8516")
     if int(found["port"]) > MAX_PORT:
         raise UsageError(f"address {text!r}: a port is a number from 0 to {MAX_PORT}")
+    return text
+
+
+def check_server_address(text: str) -> str:
+    """Return the address of a server to connect to as it is. Raises UsageError when it can only be listened on."""
+    found = _TCP.fullmatch(check_address(text))
+    if found is not None and int(found["port"]) == 0:
+        raise UsageError(
+            f"address {text!r}: port 0 means any free one, to listen on; give the port that the server has"
+        )
+    if found is not None and found["host"] == "*":
+        raise UsageError(f"address {text!r}: * means every address of a host, to listen on; give the server's host")
     return text
 
 

@@ -23,7 +23,7 @@ from scaler.config.files import (
     nearest,
     read_file,
 )
-from scaler.config.flags import CommandLine, bare_parser, flags_parser, parse_flags
+from scaler.config.flags import CommandLine, add_file, bare_parser, flags_parser, parse_flags
 from scaler.config.launcher import LauncherConfig
 from scaler.config.load import Sources, reason_of, resolve, variable_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
@@ -106,7 +106,7 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
         "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h and scaler_cluster -h "
         "list their keys."
     )
-    parser.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS, help="the TOML file")
+    add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
     line = parse_flags(parser, arguments)
     named = [text for text in (line.file, line.flags.get("file")) if text is not None]
@@ -123,7 +123,10 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
             "take the section out to start the rest"
         )
     if file.scheduler is None:
-        raise ConfigError(f"{file.path}: section [{SCHEDULER}] is missing, and the others need a scheduler")
+        raise ConfigError(
+            f"{file.path}: section [{SCHEDULER}] is missing: everything else needs a scheduler; "
+            'write it with its bind_address, such as "tcp://127.0.0.1:8516"'
+        )
 
     def load(model: type[M], section: str, table: Section, implied: Mapping[str, object]) -> M:
         sources = Sources(section, environment=environment, file=file.path, table=table, implied=implied)

@@ -50,14 +50,19 @@ class ConfigFile:
 def read_file(path: str) -> ConfigFile:
     """Read a file. Raises ConfigError when it cannot be read, is not TOML, or has a section that nobody knows."""
     try:
-        document = tomli.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomli.loads(_text_of(path))
     except OSError as error:
         raise ConfigError(f"cannot read configuration file {path!r}: {error.strerror}") from None
-    except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomli.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from None
-    for name in document:
-        if name not in SERVED_SECTIONS and name not in FOREIGN_SECTIONS:
-            raise ConfigError(f"{path}: unknown section [{name}]{_nearest_section(name, document[name])}")
+    for name, value in document.items():
+        if name in SERVED_SECTIONS or name in FOREIGN_SECTIONS:
+            continue
+        if not isinstance(value, dict | list):
+            raise ConfigError(
+                f"{path}: the key {name!r} stands above the first section, and every key belongs into one"
+            )
+        raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, [*SERVED_SECTIONS, *FOREIGN_SECTIONS])}")
     return ConfigFile(
         path=path,
         object_storage_server=_single(path, document, OBJECT_STORAGE_SERVER),
@@ -80,10 +85,17 @@ def nearest(name: str, known: list[str]) -> str:
     return f"; known are {', '.join(known)}"
 
 
-def _nearest_section(name: str, value: object) -> str:
-    if not isinstance(value, dict | list):
-        return f": {name!r} stands above the first section, and every key belongs into one"
-    return nearest(name, [*SERVED_SECTIONS, *FOREIGN_SECTIONS])
+def _text_of(path: str) -> str:
+    data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise ConfigError(
+            f"{path} is not a TOML file: byte 0x{data[error.start]:02x} is not UTF-8 "
+            f"(at line {line}, column {column}); save the file as UTF-8"
+        ) from None
 
 
 def _single(path: str, document: Table, name: str) -> Section | None:

@@ -62,7 +62,7 @@ def flags_parser(program: str, section: str, model: type[SettingsModel], purpose
         f"in the environment (as {variable_of(section, 'io_threads')}). Flags win over the environment, and that over "
         "the file."
     )
-    parser.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS, help="a TOML file")
+    add_file(parser, "a TOML file")
     groups: dict[str, Any] = {}
     documented = documentation(model)
     for item in describe(model).values():
@@ -72,6 +72,11 @@ def flags_parser(program: str, section: str, model: type[SettingsModel], purpose
             groups[item.group] = parser.add_argument_group(item.group)
         _add(groups[item.group], item, documented[item.name])
     return parser
+
+
+def add_file(parser: argparse.ArgumentParser, text: str) -> None:
+    """Have the parser know `--config`."""
+    parser.add_argument("-c", "--config", action=_Once, metavar="FILE", default=argparse.SUPPRESS, help=text)
 
 
 def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
@@ -91,8 +96,23 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
+class _Once(argparse.Action):
+    """Stores a flag's value, and refuses a second one, under whichever of its names."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if hasattr(namespace, self.dest):
+            raise UsageError(f"{option_string} is given twice: {getattr(namespace, self.dest)!r} and {values!r}")
+        setattr(namespace, self.dest, values)
+
+
 def _add(group: Any, item: Described, text: str) -> None:  # argparse has no public name for a group's type
-    options: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": item.setting.metavar or None}
+    options: dict[str, Any] = {"action": _Once, "default": argparse.SUPPRESS, "metavar": item.setting.metavar or None}
     choices = _choices(item.field.annotation)
     if item.field.annotation is bool:
         options |= {"nargs": "?", "const": "true", "metavar": "true|false"}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field
 
-from scaler.config.addresses import check_address
+from scaler.config.addresses import check_address, check_server_address
 from scaler.config.preload import parse_preload
 from scaler.config.worker import LoggingLevel
 from scaler.needs import Offers, parse_capabilities
@@ -47,7 +47,9 @@ def _split(value: object) -> object:
 
 
 Address = Annotated[str, AfterValidator(check_address)]
-"""`tcp://host:port` or `ipc://path`."""
+"""`tcp://host:port` or `ipc://path`: where to listen."""
+ServerAddress = Annotated[str, AfterValidator(check_server_address)]
+"""The same, of a server to connect to."""
 Count = Annotated[int, Field(ge=1)]
 Bytes = Annotated[int, Field(ge=0)]
 Limit = Annotated[int, AfterValidator(_limit)]

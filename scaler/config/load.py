@@ -137,7 +137,9 @@ def _validated(model: type[SettingsModel], name: str, alias: Alias | None, given
         reason = _expectation(error.errors()[0])
     except ValueError as error:
         reason = str(error)
-    raise ConfigError(f"{given.origin} = {_shown(given.value)}: {reason}")
+    shown = _shown(given.value)
+    # Most reasons about texts quote them; once is enough.
+    raise ConfigError(f"{given.origin}: {reason}" if f" {shown}:" in reason else f"{given.origin} = {shown}: {reason}")
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from scaler.config.addresses import monitor_address_beside
-from scaler.config.kinds import Address, Count, Limit, Name, Seconds, SecondsOrNone
+from scaler.config.kinds import Address, Count, Limit, Name, Seconds, SecondsOrNone, ServerAddress
 from scaler.config.logging import LoggingConfig
 from scaler.config.machine import default_memory_limit_bytes
 from scaler.config.setting import Alias, Setting
@@ -53,11 +53,12 @@ class SchedulerConfig(LoggingConfig):
     bind_address: Annotated[Address, Setting(positional=True, aliases=(Alias("scheduler_address"),), metavar="ADDRESS")]
     """Where clients, workers and worker managers connect to: tcp://host:port or ipc://path."""
     object_storage_address: Annotated[
-        Address | None, Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS")
+        ServerAddress | None,
+        Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS"),
     ] = None
     """Where the scheduler finds the object storage."""
     advertised_object_storage_address: Annotated[
-        Address | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
+        ServerAddress | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
     ] = Field(default_factory=_object_storage_address)
     """Where clients and workers find the object storage, when that is another address than the scheduler's own."""
     monitor_address: Annotated[

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scaler.config.kinds import (
-    Address,
     Bytes,
     Capabilities,
     Count,
@@ -18,6 +17,7 @@ from scaler.config.kinds import (
     Preload,
     Seconds,
     SecondsOrNone,
+    ServerAddress,
 )
 from scaler.config.logging import LoggingConfig
 from scaler.config.machine import default_concurrency
@@ -37,14 +37,14 @@ def _cluster_id() -> str:
 class WorkerSettings(LoggingConfig):
     """Workers."""
 
-    scheduler_address: Annotated[Address, Setting(positional=True, metavar="ADDRESS")]
+    scheduler_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
     """Where the scheduler listens."""
     worker_scheduler_address: Annotated[
-        Address, Setting("-wsa", default_text="scheduler_address", metavar="ADDRESS")
+        ServerAddress, Setting("-wsa", default_text="scheduler_address", metavar="ADDRESS")
     ] = Field(default_factory=_scheduler_address)
     """Where the workers find the scheduler, when that is another address than the manager's own."""
     object_storage_address: Annotated[
-        Address | None, Setting("-osa", default_text="what the scheduler advertises", metavar="ADDRESS")
+        ServerAddress | None, Setting("-osa", default_text="what the scheduler advertises", metavar="ADDRESS")
     ] = None
     """Where the workers find the object storage."""
     per_worker_capabilities: Annotated[Capabilities, Setting("-pwc", default_text="none", metavar="CAPABILITIES")] = (
