@@ -1,0 +1,24 @@
+"""One run of one scenario, in the interpreter of the system that it measures. Started by `frame.py`.
+
+    python -m benchmarks.child ROW ADAPTOR ARGUMENTS ANSWER
+
+ARGUMENTS is a JSON object; ANSWER a file, since systems write what they like to standard output.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+
+def main(row: str, adaptor: str, arguments: str, answer: str) -> None:
+    scenario = importlib.import_module(f"benchmarks.{row}").scenario
+    start = importlib.import_module(f"benchmarks.systems.{adaptor}").Adaptor
+    figures = scenario(start, **json.loads(arguments))
+    Path(answer).write_text(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,99 @@
+"""One run of a row on one system: a fresh process, a time limit, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.peers import ADAPTORS, interpreter
+
+MARK = "SCALER_BENCHMARK_RUN"
+"""In the environment of every process of a run, so that those are found whose parents have ended."""
+END_SECONDS = 5.0
+"""How long the processes of a run may go on when its client has ended."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a run found, or why it found nothing."""
+
+    figures: Mapping[str, float]
+    problem: str = ""
+    """What the table shows instead of figures."""
+    detail: str = ""
+
+
+def run_once(row: str, system: str, arguments: Mapping[str, int], limit_seconds: float) -> Answer:
+    """Run a scenario on a system that is installed."""
+    python = interpreter(system)
+    assert python is not None
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="sb-", ignore_cleanup_errors=True) as directory:
+        here = Path(directory)
+        # A peer must not find this checkout's scaler, so its path has nothing but the benchmarks.
+        (here / "path").mkdir()
+        (here / "path" / "benchmarks").symlink_to(Path(__file__).parent)
+        answer, log = here / "answer", here / "log"
+        environment = {**os.environ, "PYTHONPATH": str(here / "path"), MARK: mark}
+        command = [
+            str(python),
+            "-m",
+            "benchmarks.child",
+            row,
+            ADAPTORS[system],
+            json.dumps(dict(arguments)),
+            str(answer),
+        ]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env=environment, cwd=here, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+            try:
+                status = process.wait(limit_seconds)
+            except subprocess.TimeoutExpired:
+                return Answer({}, f"> {limit_seconds:.0f} s", "ended at its time limit\n" + tail(log))
+            finally:
+                end(mark, 0.0 if process.returncode is None else END_SECONDS)
+                process.wait()
+        if status:
+            return Answer({}, "failed", f"status {status}\n" + tail(log))
+        return Answer(json.loads(answer.read_text()))
+
+
+def tail(log: Path, size: int = 2_000) -> str:
+    return log.read_bytes()[-size:].decode(errors="replace")
+
+
+def of_run(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def end(mark: str, patience_seconds: float) -> None:
+    """Wait for the processes of a run to end, and kill those that do not."""
+    deadline = time.monotonic() + patience_seconds
+    while left := of_run(mark):
+        if time.monotonic() < deadline:
+            psutil.wait_procs(left, 0.1)
+            continue
+        for process in left:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(left, 1.0)

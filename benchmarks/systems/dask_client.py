@@ -1,0 +1,51 @@
+"""Dask's distributed scheduler, started by its LocalCluster.
+
+Without its dashboard, which others do not have. Calls are not `pure`: equal ones are computed each, as by the others,
+and Dask saves the hashing of arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distributed import Client, LocalCluster, worker_client  # type: ignore[import-not-found]
+
+from benchmarks.systems import Pending
+
+
+def fibonacci(number: int) -> int:
+    if number < 2:
+        return number
+    with worker_client() as client:
+        futures = [client.submit(fibonacci, number - less, pure=False) for less in (1, 2)]
+        return int(sum(client.gather(futures)))
+
+
+class Adaptor:
+    def __init__(self, workers: int) -> None:
+        self._cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+        self._client = Client(self._cluster)
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        future: Pending = self._client.submit(function, *arguments, pure=False)
+        return future
+
+    def gather(self, futures: Sequence[Pending], /) -> list[Any]:
+        return list(self._client.gather(futures))
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
+        return list(self._client.gather(self._client.map(function, items, pure=False)))
+
+    def graph(self, graph: dict[str, Any], keys: list[str], /) -> list[Any]:
+        return list(self._client.get(graph, keys))
+
+    def fibonacci(self, number: int, /) -> int:
+        return int(self._client.submit(fibonacci, number, pure=False).result())
+
+    def put(self, value: Any, /) -> Any:
+        return self._client.scatter(value)
+
+    def close(self) -> None:
+        self._client.close()
+        self._cluster.close()

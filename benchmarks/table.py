@@ -1,0 +1,74 @@
+"""The table in Markdown: a line per row, the one that is furthest from its aim first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.one_run import Answer
+from benchmarks.rows import Row
+
+OURS = "scaler"
+EXECUTOR = "executor"
+
+Measured = tuple[str, Row, Mapping[str, Answer]]
+"""A row's title, with the arguments that it was measured with, the row, and what each system answered."""
+
+
+def table(measured: Sequence[Measured], systems: Sequence[str]) -> str:
+    """Return the lines, those whose aim is missed by most first."""
+    head = ["scenario", *systems, "of the executor", "aim", "holds"]
+    lines = [head, ["---"] * len(head), *(line(each, systems) for each in sorted(measured, key=share_of_aim))]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def share_of_aim(measured: Measured) -> float:
+    """Return our worst figure of a row as a share of its aim: 1 or more where the aim is reached."""
+    _, row, answers = measured
+    ours = answers.get(OURS)
+    if ours is None:
+        return float("inf")
+    if ours.problem:
+        return 0.0
+    executor = answers.get(EXECUTOR, Answer({})).figures
+    return min(figure.share_of_aim(ours.figures[figure.name], executor.get(figure.name)) for figure in row.figures)
+
+
+def line(measured: Measured, systems: Sequence[str]) -> list[str]:
+    title, row, answers = measured
+    cells = [cell(row, answers.get(system)) for system in systems]
+    ours, executor = answers.get(OURS, Answer({})), answers.get(EXECUTOR, Answer({}))
+    aims = [
+        number(figure.aim) + (f", {figure.of_executor:g} x" if figure.is_ratio_aimed else "") for figure in row.figures
+    ]
+    return [title, *cells, ratios(row, ours, executor), " / ".join(aims), holds(measured)]
+
+
+def cell(row: Row, answer: Answer | None) -> str:
+    if answer is None:
+        return "-"
+    return answer.problem or " / ".join(number(answer.figures[figure.name]) for figure in row.figures)
+
+
+def ratios(row: Row, ours: Answer, executor: Answer) -> str:
+    if not ours.figures or not executor.figures:
+        return "-"
+    shown = []
+    for figure in row.figures:
+        theirs = executor.figures.get(figure.name)
+        shown.append(f"{number(ours.figures[figure.name] / theirs)} x" if theirs else "-")
+    return " / ".join(shown)
+
+
+def holds(measured: Measured) -> str:
+    share = share_of_aim(measured)
+    if share == float("inf"):
+        return "-"
+    return "yes" if share >= 1 else f"no: {share:.0%} of it"
+
+
+def number(value: float) -> str:
+    """Return three digits or more, in the way that people write them."""
+    if value == int(value):
+        return f"{value:,.0f}"
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
+    return f"{value:,.{digits}f}"

@@ -1,0 +1,61 @@
+"""Tasks of several rows, and what a run does before it measures."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from benchmarks.systems import System
+
+READY_TASK_SECONDS = 0.02
+
+
+def identity(value: int) -> int:
+    return value
+
+
+def pause(seconds: float, value: int) -> int:
+    time.sleep(seconds)
+    return value
+
+
+def pause_and_pid(seconds: float, _number: int) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def fibonacci(client: Any, number: int) -> int:
+    """For systems whose client may be an argument of a task."""
+    if number < 2:
+        return number
+    first, second = (client.submit(fibonacci, client, number - less) for less in (1, 2))
+    return int(first.result() + second.result())
+
+
+def wait_for_workers(system: System, workers: int) -> set[int]:
+    """Keep tasks on their way until every worker has answered; return the ids of the processes that ran them."""
+    found: set[int] = set()
+    pending = [system.submit(pause_and_pid, READY_TASK_SECONDS, number) for number in range(2 * workers)]
+    number = len(pending)
+    while len(found) < workers:
+        time.sleep(0.005)
+        done = [future for future in pending if future.done()]
+        found |= {future.result() for future in done}
+        pending = [future for future in pending if not future.done()]
+        while len(pending) < 2 * workers:
+            pending.append(system.submit(pause_and_pid, READY_TASK_SECONDS, number))
+            number += 1
+    return found | set(system.gather(pending))
+
+
+def warm_up(system: System, workers: int) -> set[int]:
+    """Return when every worker is there and has seen the function of most rows."""
+    found = wait_for_workers(system, workers)
+    system.gather([system.submit(identity, number) for number in range(100)])
+    return found
+
+
+def check(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise SystemExit(f"wrong results of {what}")
