@@ -19,6 +19,7 @@ PAGES = (
     "docs/guide.md",
     "docs/client.md",
     "docs/serializers.md",
+    "docs/moving.md",
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
