@@ -90,8 +90,8 @@ class SchedulerClusterCombo:
         address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
         connect to; by default two ports above. n_workers: by default one less than the CPUs, at least 1.
         object_storage_address: where an object storage process of its own listens; by default the object storage is a
-        part of the scheduler's process. logging_level is WARNING and logging_paths is /dev/stderr by default: a program's
-        output is its own.
+        part of the scheduler's process. By default logging_level is WARNING and logging_paths is /dev/stderr: a
+        program's output is its own.
 
         Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
         """
