@@ -60,6 +60,10 @@ class FutureTable:
         if threading.current_thread() is self.thread:
             raise UsageError("a callback of a future cannot wait for another one: the same thread serves both")
 
+    def has_unfinished(self) -> bool:
+        """Tell whether a task has not ended, or its value is not here yet."""
+        return self.closed is None and bool(self.session.pending or self.fetching)
+
     def submit(self, future: ScalerFuture) -> bool:
         """Take in a task. Returns False when a future that it references has ended: its value must be embedded.
 

@@ -73,6 +73,8 @@ class Doors:
     """Of the scheduler, for texts."""
     waiting: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     """A context for waiting on a future: a task that runs here lends its slot meanwhile."""
+    submitted: Callable[[FutureTable], object] = id
+    """Called when this client has unfinished tasks, and its task may come to wait for them otherwise."""
 
 
 class ClientLoop:
@@ -249,6 +251,8 @@ class ClientLoop:
 
     def _turn(self) -> None:
         self.futures.is_awake = False
+        if self._session.pending:
+            self._doors.submitted(self.futures)
         connector = self._connector
         if self._welcome is None or connector is None or not connector.connected or self.futures.closed is not None:
             return  # what waits, waits in the session, where submit sees its size

@@ -11,7 +11,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from scaler.client.future_table import FutureTable
 from scaler.client.loop import ClientLoop, Doors, OnTurn
+from scaler.client.slot_watch import SlotWatch
 from scaler.errors import UsageError
 from scaler.ids import new_peer_id
 from scaler.net.connection import Connector
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _loops: WeakSet[ClientLoop] = WeakSet()
 _nested: dict[int, ClientLoop] = {}
 _nested_lock = threading.Lock()
+_watches: dict[int, SlotWatch] = {}
+_watch_lock = threading.Lock()
 
 
 def processor() -> ProcessorContext | None:
@@ -41,6 +45,18 @@ def waiting() -> AbstractContextManager[object]:
     return contextlib.nullcontext() if context is None else context.blocked()
 
 
+def submitted(client: FutureTable) -> None:
+    """A client has unfinished tasks: if it is inside a task, see that this lends its slot however it waits for them."""
+    context = processor()
+    if context is None:
+        return
+    with _watch_lock:
+        watch = _watches.get(context.pid)
+        if watch is None:
+            watch = _watches[context.pid] = SlotWatch(context)
+    watch.submitted(client)
+
+
 def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
     """Connect to the scheduler at an address. Raises UsageError, UnreachableError or RefusedError."""
     from scaler.net.versions import own_hello  # noqa: PLC0415 (clients inside tasks need no sockets)
@@ -50,7 +66,7 @@ def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
         hello = own_hello(Role.CLIENT, ClientDetails(name))
         return ZmqConnector(address, peer=peer, hello=hello, on_turn=on_turn)
 
-    return _opened(Doors(connect, connect_storage, address, waiting), timeout_seconds)
+    return _opened(Doors(connect, connect_storage, address, waiting, submitted), timeout_seconds)
 
 
 def nested_loop(timeout_seconds: float) -> ClientLoop:
@@ -66,7 +82,7 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
             def connect(peer: bytes, on_turn: OnTurn) -> Connector:
                 return NestedConnector(context, peer, on_turn)
 
-            loop = _opened(Doors(connect, connect_storage, "this task's worker", waiting), timeout_seconds)
+            loop = _opened(Doors(connect, connect_storage, "this task's worker", waiting, submitted), timeout_seconds)
             _nested[os.getpid()] = loop
         return loop
 

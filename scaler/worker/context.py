@@ -17,6 +17,7 @@ from scaler.protocol.messages import MAX_BATCH_BYTES
 from scaler.worker.frames import BodyReader, ToAgent, pack_body_head, pack_channel
 
 _READ_BYTES = 256 * 1024
+_GRANT_BYTES = 16
 
 _current: ProcessorContext | None = None
 
@@ -116,8 +117,8 @@ class _Wait:
     def __enter__(self) -> None:
         self._task_count = self._context.begin_wait()
 
-    def __exit__(self, *_exception: object) -> None:
-        self._context.end_wait(self._task_count)
+    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
+        self._context.end_wait(self._task_count, is_late=kind is not None and issubclass(kind, TimeoutError))
 
 
 class ProcessorContext:
@@ -132,7 +133,11 @@ class ProcessorContext:
         self._results = results
         self._lock = threading.Lock()
         self._waits = 0
-        self._is_suspended = False
+        self.is_suspended = False
+        self._is_lent = False
+        """Suspended by `lend`, not by a wait."""
+        self._is_due = False
+        """Not suspended, and the grant that `take_back` asked for has not been read."""
         self._task_count = 0
 
     def open_channel(self, peer: bytes | None = None) -> NestedChannel:
@@ -148,7 +153,8 @@ class ProcessorContext:
         """Return a context manager for waiting on other tasks: meanwhile others may use this processor's slot.
 
         At its end it waits until there is a slot again. When several threads of a task wait, the task counts as
-        waiting until the last of them goes on.
+        waiting until the last of them goes on. A wait that ends with a TimeoutError does not wait any longer: the task
+        goes on beside the one that has its slot, until it waits again or ends.
         """
         return _Wait(self)
 
@@ -156,21 +162,50 @@ class ProcessorContext:
         """Enter a wait; returns what `end_wait` takes."""
         with self._lock:
             self._waits += 1
-            if not self._is_suspended:
+            if self._is_lent or not self.is_suspended:
                 if threading.current_thread() is threading.main_thread():
                     self._results.flush()
-                self._is_suspended = True
-                self._control.send(bytes((ToAgent.BLOCKED,)))
+                self._is_lent = False
+            if not self.is_suspended:
+                self._read_grant()
+                self._suspend()
             return self._task_count
 
-    def end_wait(self, task_count: int) -> None:
-        """Leave a wait that began during this task, and get a slot when it was the last one."""
+    def end_wait(self, task_count: int, is_late: bool = False) -> None:
+        """Leave a wait that began during this task, and get a slot when it was the last one and is not late."""
         with self._lock:
             if task_count != self._task_count:
                 return
             self._waits -= 1
-            if not self._waits:
+            if not self._waits and not is_late:
                 self._resume()
+
+    def lend(self) -> None:
+        """Lend the slot of a task that waits outside of `blocked`. Does not wait: it may do nothing, so ask again."""
+        if self.is_suspended or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self.is_suspended or (self._is_due and not self._grant_is_here()):
+                return
+            self._is_lent = True  # before the question: `end_task` looks at the one after it has changed the other
+            if self.task_id:
+                self._suspend()
+            else:
+                self._is_lent = False
+        finally:
+            self._lock.release()
+
+    def take_back(self) -> None:
+        """Ask for a slot for a task that works again after `lend`. Does not wait: it works on meanwhile."""
+        if not self._is_lent or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._is_lent:
+                self._is_lent = self.is_suspended = False
+                self._is_due = True
+                self._control.send(bytes((ToAgent.UNBLOCKED,)))
+        finally:
+            self._lock.release()
 
     def begin_task(self, task_id: bytes) -> None:
         self.task_id = task_id
@@ -178,14 +213,34 @@ class ProcessorContext:
     def end_task(self) -> None:
         """The running task has ended. Threads that it left waiting do not count any more."""
         self.task_id = b""
-        if self._waits or self._is_suspended:
+        if self._waits or self.is_suspended or self._is_lent or self._is_due:
             with self._lock:
                 self._task_count += 1
                 self._waits = 0
-                if self._is_suspended:
+                self._is_lent = False
+                if self.is_suspended:
                     self._resume()
+                self._read_grant()
+
+    def _suspend(self) -> None:
+        self.is_suspended = True
+        self._control.send(bytes((ToAgent.BLOCKED,)))
 
     def _resume(self) -> None:
         self._control.send(bytes((ToAgent.UNBLOCKED,)))
-        self._control.recv(16)  # the grant
-        self._is_suspended = False
+        self.is_suspended = False
+        self._is_due = True
+        self._read_grant()
+
+    def _read_grant(self) -> None:
+        if self._is_due:
+            self._control.recv(_GRANT_BYTES)
+            self._is_due = False
+
+    def _grant_is_here(self) -> bool:
+        try:
+            self._control.recv(_GRANT_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        self._is_due = False
+        return True

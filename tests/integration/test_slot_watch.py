@@ -1,0 +1,187 @@
+"""Tasks that wait for tasks of their own, but not through their futures: on one worker, theirs run nevertheless."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.protocol.messages import Suspended
+from scaler.worker import context
+from tests.integration.worker_rig import Rig, play
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as connected:
+        yield connected
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def answers_of_a_queue(client: Client) -> list[int]:
+    answers: queue.Queue[int] = queue.Queue()
+    for number in range(5):
+        client.submit(double, number).add_done_callback(lambda future: answers.put(future.result()))
+    return sorted(answers.get() for _ in range(5))
+
+
+def one_at_a_time(client: Client) -> list[int]:
+    guard = threading.Semaphore(1)
+    futures = []
+    for number in range(5):
+        guard.acquire()
+        futures.append(client.submit(double, number))
+        futures[-1].add_done_callback(lambda _future: guard.release())
+    return [future.result() for future in futures]
+
+
+def ask_again_and_again(client: Client) -> list[int]:
+    future = client.submit(double, 3)
+    while not future.done():
+        time.sleep(0.001)
+    return [future.result()]
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [(answers_of_a_queue, [0, 2, 4, 6, 8]), (one_at_a_time, [0, 2, 4, 6, 8]), (ask_again_and_again, [6])],
+)
+def test_a_task_lends_its_slot_however_it_waits(client: Client, task: object, expected: list[int]) -> None:
+    assert callable(task)
+    futures = [client.submit(task, client) for _ in range(2)]
+    assert [future.result(SECONDS) for future in futures] == [expected] * 2
+
+
+def test_a_client_of_its_own_connection_in_a_task_lends_the_slot_too(client: Client) -> None:
+    def work(address: str) -> list[int]:
+        with Client(address=address) as other:
+            return answers_of_a_queue(other)
+
+    address = repr(client).rstrip(">").rpartition(" ")[2]
+    assert client.submit(work, address).result(SECONDS) == [0, 2, 4, 6, 8]
+
+
+def test_a_task_that_computes_keeps_its_slot(client: Client, tmp_path: Path) -> None:
+    def compute(client: Client, path: Path) -> bool:
+        future = client.submit(path.touch)
+        deadline = time.process_time() + 0.3
+        while time.process_time() < deadline:
+            pass
+        has_begun = path.exists()
+        future.result()
+        return has_begun
+
+    assert client.submit(compute, client, tmp_path / "begun").result(SECONDS) is False
+
+
+# -- the slot, as a processor's threads lend it and take it back
+
+
+def here() -> context.ProcessorContext:
+    found = context.current()
+    assert found is not None
+    return found
+
+
+def suspensions(rig: Rig) -> list[bool]:
+    return [state for message in rig.messages(Suspended) for state in message.suspended]
+
+
+def test_a_lent_slot_runs_others_and_is_asked_back(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def lend_until_the_gate_opens() -> int:
+        here().lend()
+        while not gate.exists():
+            time.sleep(0.001)
+        here().take_back()
+        return 7
+
+    async def story(rig: Rig) -> None:
+        (lending,) = rig.submit(lend_until_the_gate_opens, ())
+        await rig.until(lambda: rig.messages(Suspended))
+        others = rig.submit(abs, *((-n,) for n in range(20)))
+        assert [await rig.value(each) for each in others] == list(range(20))
+        assert lending not in rig.outcomes()
+        gate.touch()
+        assert await rig.value(lending) == 7
+        assert suspensions(rig) == [True, False]
+
+    play(story)
+
+
+def test_a_task_that_ends_with_its_slot_lent_gives_way_to_the_next() -> None:
+    def lend_and_end(asks_back: bool) -> None:
+        here().lend()
+        if asks_back:
+            here().take_back()
+
+    async def story(rig: Rig) -> None:
+        for identifier in rig.submit(lend_and_end, *((number % 2 == 0,) for number in range(10))):
+            assert await rig.value(identifier) is None
+        assert suspensions(rig) == [True, False] * 10
+
+    play(story)
+
+
+def test_between_tasks_nothing_is_lent(tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+
+    def leave_a_thread_that_lends() -> int:
+        slot = here()
+
+        def lend_between_tasks() -> None:
+            while slot.task_id:
+                time.sleep(0.001)
+            slot.lend()
+            tried.touch()
+
+        threading.Thread(target=lend_between_tasks, daemon=True).start()
+        return os.getpid()
+
+    async def story(rig: Rig) -> None:
+        (first,) = rig.submit(leave_a_thread_that_lends, ())
+        processor = await rig.value(first)
+        await rig.poll(tried.exists)
+        (after,) = rig.submit(os.getpid, ())
+        assert await rig.value(after) == processor, "it still has its slot"
+
+    play(story)
+
+
+def test_lending_and_waiting_may_meet_in_any_order() -> None:
+    def lend_and_wait_at_once() -> int:
+        slot, stop = here(), threading.Event()
+
+        def lend() -> None:
+            while not stop.is_set():
+                slot.lend()
+                slot.take_back()
+
+        thread = threading.Thread(target=lend)
+        thread.start()
+        for _ in range(50):
+            with slot.blocked():
+                pass
+        stop.set()
+        thread.join()
+        return 1
+
+    async def story(rig: Rig) -> None:
+        ids = rig.submit(lend_and_wait_at_once, *[()] * 6)
+        assert [await rig.value(each) for each in ids] == [1] * 6
+        (after,) = rig.submit(abs, (-3,))
+        assert await rig.value(after) == 3
+
+    play(story)
