@@ -1,41 +1,39 @@
-"""Let go: clear what a client has under way, disconnect it, and shut a cluster down from a client.
+"""End a client: what it has under way is dropped, other clients and the cluster go on. `with` does it by itself.
 
 Prints::
 
-    cancelled: True
-    after clear: 4
-    after disconnect: ClientClosedError
-    the cluster has ended
+    dropped: ClientDisconnectedError
+    ended: ClientClosedError
+    another client: 4
 """
 
 import threading
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import ClientClosedError
+from scaler.errors import ClientClosedError, ClientDisconnectedError
 
 
 def wait_for_long():
-    threading.Event().wait(600)
+    threading.Event().wait()
 
 
 def square(value):
     return value * value
 
 
-# A scheduler is protected by default and refuses to be shut down by a client.
-with SchedulerClusterCombo(n_workers=1, protected=False) as cluster:
+with SchedulerClusterCombo(n_workers=1) as cluster:
     client = Client(address=cluster.get_address())
-
     future = client.submit(wait_for_long)
-    client.clear()  # cancels all that this client has submitted and forgets its objects; it may go on
-    print("cancelled:", future.cancelled())
-    print("after clear:", client.submit(square, 2).result())
 
-    client.disconnect()  # ends this client only
+    client.disconnect()
+    try:
+        future.result()
+    except ClientDisconnectedError as error:
+        print("dropped:", type(error).__name__)
     try:
         client.submit(square, 2)
     except ClientClosedError as error:
-        print("after disconnect:", type(error).__name__)
+        print("ended:", type(error).__name__)
 
-    Client(address=cluster.get_address()).shutdown()  # ends scheduler and workers
-    print("the cluster has ended")
+    with Client(address=cluster.get_address()) as other:
+        print("another client:", other.submit(square, 2).result())

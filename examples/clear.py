@@ -1,0 +1,30 @@
+"""Start afresh: cancel all that a client has under way and let go of the objects that it has sent. It may go on.
+
+Prints::
+
+    cancelled: True True
+    the table is void: UsageError
+    afresh: 6
+"""
+
+import threading
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import UsageError
+
+
+def simulate_forever():
+    threading.Event().wait()
+
+
+with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
+    table = client.send_object([1, 2, 3], name="table")
+    futures = [client.submit(simulate_forever) for _ in range(2)]
+
+    client.clear()
+    print("cancelled:", *(future.cancelled() for future in futures))
+    try:
+        client.submit(sum, table)
+    except UsageError as error:
+        print("the table is void:", type(error).__name__)
+    print("afresh:", client.submit(sum, client.send_object([1, 2, 3])).result())

@@ -1,0 +1,73 @@
+"""See what each kind of failure looks like. A task that fails harms no other task, and the client goes on.
+
+Prints::
+
+    ZeroDivisionError: division by zero
+      File "...errors.py", line ..., in margin
+    TaskTimeoutError: the task ran longer than its time limit of 0.2 s and was ended
+    ProcessorDiedError: ...: killed by signal 9 (SIGKILL)
+    SerializationError: the result, a builtins.generator, cannot be serialized: ...
+    SerializationError: argument 1 of len, a _thread.lock, cannot be serialized: ...
+    UsageError: a task's function must be callable, and 'margin' is not
+    still well: 0.5
+"""
+
+import os
+import signal
+import threading
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import ProcessorDiedError, SerializationError, TaskTimeoutError, UsageError
+
+
+def margin(profit, sales):
+    return profit / sales
+
+
+def wait_for_ever():
+    threading.Event().wait()
+
+
+def use_all_memory():
+    """Stands for it: then the system ends the process with this signal."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_log(lines):
+    return (line for line in range(lines))  # a generator cannot travel; a list can
+
+
+def show(error):
+    print(f"{type(error).__name__}: {error}")
+
+
+with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
+    try:
+        client.submit(margin, 10, 0).result()
+    except ZeroDivisionError as error:  # the task's own exception; its cause has the traceback of the worker
+        show(error)
+        print(next(line for line in str(error.__cause__).splitlines() if line.endswith("in margin")))
+
+    try:
+        client.submit_verbose(wait_for_ever, timeout_seconds=0.2).result()
+    except TaskTimeoutError as error:
+        show(error)
+
+    try:
+        client.submit_verbose(use_all_memory, retries=0).result()  # 3 by default
+    except ProcessorDiedError as error:
+        show(error)
+
+    try:
+        client.submit(read_log, 3).result()
+    except SerializationError as error:
+        show(error)
+
+    # What can be known at once is refused at once, by submit itself.
+    for function, argument in ((len, threading.Lock()), ("margin", 10)):
+        try:
+            client.submit(function, argument)
+        except (SerializationError, UsageError) as error:
+            show(error)
+
+    print("still well:", client.submit(margin, 10, 20).result())

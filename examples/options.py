@@ -1,0 +1,39 @@
+"""Say more about a task with submit_verbose: its priority, its time limit, its name, how often it may run again.
+
+The arguments come as a tuple and a dict, so that no option can be mistaken for an argument of the function.
+
+Prints::
+
+    order: ['prepare', 'alarm', 'report 1', 'report 2']
+    ended: TaskTimeoutError
+"""
+
+import threading
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import TaskTimeoutError
+
+
+def work(seconds):
+    threading.Event().wait(seconds)
+
+
+ended = []
+
+with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
+    # Higher priorities run first; 0 is the default. The alarm overtakes the reports, which wait behind the first task.
+    jobs = [("prepare", 0.5, 20), ("report 1", 0, 0), ("report 2", 0, 0), ("alarm", 0, 10)]
+    futures = []
+    for name, seconds, priority in jobs:
+        # retries=0: a task that must not run twice. It is not sent to a worker that is busy.
+        future = client.submit_verbose(work, (seconds,), {}, name=name, priority=priority, retries=0)
+        future.add_done_callback(lambda _, name=name: ended.append(name))
+        futures.append(future)
+    for future in futures:
+        future.result()
+    print("order:", ended)
+
+    try:
+        client.submit_verbose(work, (60,), timeout_seconds=0.2).result()
+    except TaskTimeoutError as error:
+        print("ended:", type(error).__name__)
