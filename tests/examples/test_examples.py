@@ -30,7 +30,7 @@ def result_of(
 ) -> Iterator[Callable[[str], Result]]:
     """Start the programs of all tests that will run, some at once; returns what waits for the result of one."""
     items = (item for item in request.session.items if isinstance(item, pytest.Function))
-    names = [item.callspec.params["name"] for item in items if item.function is test_example_prints_what_it_says]
+    names = [item.callspec.id for item in items if item.function is test_example_prints_what_it_says]
 
     def run(name: str) -> Result:
         directory = tmp_path_factory.mktemp(name)
