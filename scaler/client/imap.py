@@ -118,6 +118,8 @@ class ResultIterator(Iterator[Any]):
                 raise StopIteration
             if self._ahead <= self._refill_at or not self._ready:
                 self._work()
+            if self._is_closed:
+                raise StopIteration
             if not self._ready:
                 self._is_closed = self._error is None
                 error, self._error = self._error, None
@@ -183,7 +185,7 @@ class ResultIterator(Iterator[Any]):
         if self._items is None or self._is_slow:
             self._refill_at = -1
         else:
-            self._refill_at = self._window.items - max(1, self._next_size(now))
+            self._refill_at = self._window.items - max(1, self._next_size(time.monotonic()))
 
     def _next_size(self, now: float) -> int:
         """Return how many items the next chunk may have; 0: wait."""

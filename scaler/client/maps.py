@@ -91,7 +91,7 @@ class MapRun:
                 waiting.extendleft(reversed(piece.parts))
                 continue
             outcomes, has_failed = self._pieces.outcomes(piece)
-            self._results += map(self._result, outcomes) if has_failed else outcomes
+            self._results += [self._result(outcome) for outcome in outcomes] if has_failed else outcomes
 
     def _result(self, outcome: Any) -> Any:
         if type(outcome) is not Failed:

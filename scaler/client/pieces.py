@@ -17,7 +17,14 @@ from typing import Any
 from scaler.client.chunks import Chunk, Chunker, SerializedChunk
 from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable
-from scaler.errors import ProcessorDiedError, RemoteTraceback, SerializationError, TaskTimeoutError, UsageError
+from scaler.errors import (
+    ProcessorDiedError,
+    RemoteTraceback,
+    ScalerError,
+    SerializationError,
+    TaskTimeoutError,
+    UsageError,
+)
 from scaler.protocol.messages import is_stored
 from scaler.serialization import Serializer, dump_function, dump_value, load_exception, load_value, name_of
 
@@ -233,7 +240,15 @@ class Pieces:
         return piece
 
     def _take_apart(self, piece: Piece) -> None:
-        piece.parts = [self._send([item], piece.first + position) for position, item in enumerate(piece.items)]
+        for number, item in enumerate(piece.items, piece.first):
+            try:
+                part = self._send([item], number)
+            except ScalerError as error:  # a limit, or the client was closed: the outcome of that item
+                part = Piece(number, [])
+                part.count = 1
+                part.error = error
+                self._note_end(part)
+            piece.parts.append(part)
 
     def _note_end(self, piece: Piece) -> None:
         piece.ended_at = time.monotonic()

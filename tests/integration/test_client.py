@@ -357,44 +357,7 @@ def test_references_are_void_after_clear_and_futures_keep_their_values(cluster: 
         assert client.submit(len, client.send_object([1, 2])).result(20) == 2
 
 
-# -- map, starmap, get
-
-
-def test_map_keeps_order_over_any_iterables(client: Client) -> None:
-    assert client.map(double, range(1000)) == [2 * number for number in range(1000)]
-    assert client.map(add, [1, 2, 3], (number for number in (10, 20))) == [11, 22]
-    assert client.map(double, []) == []
-    assert client.starmap(add, ([number, 1] for number in range(10))) == list(range(1, 11))
-    assert client.map(double, range(10), chunk_size=3) == [2 * number for number in range(10)]
-    assert client.map(lambda x: x, "abc") == ["a", "b", "c"]
-
-
-def test_the_first_item_that_fails_says_which_it_was_and_harms_nothing_else(client: Client) -> None:
-    other = client.submit(double, 21)
-    with pytest.raises(ZeroDivisionError) as caught:
-        client.map(lambda x: 1 / (x - 700), range(10_000))
-    assert caught.value.item_index == 700  # type: ignore[attr-defined]
-    assert "in item 700 of map over" in caught.value.__notes__[0]
-    assert other.result(20) == 42
-    assert client.map(double, [1]) == [2]
-
-
-def test_exceptions_can_be_results(client: Client) -> None:
-    results = client.map(lambda x: 1 / x, [1, 0, 2], return_exceptions=True)
-    assert results[0] == 1.0
-    assert isinstance(results[1], ZeroDivisionError)
-    assert results[2] == 0.5
-
-
-def test_progress_is_shown(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    assert client.map(double, range(50), progress=True) == [2 * number for number in range(50)]
-    assert "50/50" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("size", [0, -1, True])
-def test_chunk_sizes_that_cannot_be_are_refused(client: Client, size: int) -> None:
-    with pytest.raises(UsageError, match="chunk_size"):
-        client.map(double, [1], chunk_size=size)
+# -- get
 
 
 def test_a_graph_computes_what_its_keys_need(client: Client) -> None:

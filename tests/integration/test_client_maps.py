@@ -1,0 +1,509 @@
+"""What users do with map, starmap, imap and imap_unordered, on a real cluster of two workers."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import (
+    ClientClosedError,
+    ClientDisconnectedError,
+    ProcessorDiedError,
+    RemoteTraceback,
+    SerializationError,
+    UsageError,
+)
+from scaler.worker import context
+
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address(), timeout_seconds=SECONDS) as connected:
+        connected.submit(int).result(SECONDS)
+        yield connected
+
+
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def inverse(x: float) -> float:
+    return 1 / x
+
+
+def task_of(_item: Any) -> bytes:
+    """Return the id of the task that runs: that of the chunk."""
+    current = context.current()
+    assert current is not None
+    return current.task_id
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become so in time"
+        time.sleep(0.002)
+
+
+def wait_for_file(path: Path) -> None:
+    wait_for(path.exists)
+
+
+def note_and_hang(directory: Path, item: int) -> int:
+    """Return the first item at once; stay with the others."""
+    if item:
+        (directory / str(item)).touch()
+        time.sleep(60)
+    return item
+
+
+class TwoArgumentsError(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text} ({code})")
+        self.code = code
+
+
+# -- map and starmap
+
+
+def test_map_keeps_order_over_any_iterables(client: Client) -> None:
+    assert client.map(double, range(1000)) == [2 * number for number in range(1000)]
+    assert client.map(add, [1, 2, 3], (number for number in (10, 20))) == [11, 22]
+    assert client.map(double, []) == []
+    assert client.starmap(add, ([number, 1] for number in range(10))) == list(range(1, 11))
+    assert client.map(lambda x: x, "abc") == ["a", "b", "c"]
+
+
+def test_tiny_calls_travel_together_and_a_chunk_size_wins(client: Client) -> None:
+    assert len(set(client.map(task_of, range(5000)))) < 1000
+    tasks = client.map(task_of, range(10), chunk_size=4)
+    assert [len(list(same)) for _, same in itertools.groupby(tasks)] == [4, 4, 2]
+    assert len(set(client.map(task_of, range(100), chunk_size=1))) == 100
+
+
+def test_the_first_item_that_fails_says_which_it_was_and_harms_nothing_else(client: Client) -> None:
+    other = client.submit(double, 21)
+    with pytest.raises(ZeroDivisionError) as caught:
+        client.map(lambda x: 1 / (x - 700), range(10_000))
+    assert caught.value.item_index == 700  # type: ignore[attr-defined]
+    assert "in item 700 of map over" in caught.value.__notes__[0]
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert other.result(SECONDS) == 42
+    assert client.map(double, [1]) == [2]
+
+
+def test_exceptions_can_be_results(client: Client) -> None:
+    one, failed, half = client.map(inverse, [1, 0, 2], return_exceptions=True)
+    assert (one, half) == (1.0, 0.5)
+    assert isinstance(failed, ZeroDivisionError)
+    assert failed.item_index == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("kind", "args"),
+    [(StopIteration, ("x",)), (SystemExit, (3,)), (KeyboardInterrupt, ()), (TwoArgumentsError, (4, "no"))],
+)
+def test_whatever_an_item_raises_is_raised(client: Client, kind: type[BaseException], args: tuple[Any, ...]) -> None:
+    def fail(item: int) -> int:
+        if item == 2:
+            raise kind(*args)
+        return item
+
+    with pytest.raises(kind) as caught:
+        client.map(fail, range(4), chunk_size=4)
+    assert caught.value.args == kind(*args).args
+    assert caught.value.item_index == 2  # type: ignore[attr-defined]
+    if isinstance(caught.value, TwoArgumentsError):
+        assert caught.value.code == 4
+
+
+def test_an_item_that_cannot_be_sent_is_named_with_its_argument(client: Client) -> None:
+    items = [1, 2, threading.Lock(), 4]
+    with pytest.raises(SerializationError, match=r"argument 2 of add, a _thread\.lock, cannot be") as caught:
+        client.map(add, range(4), items, chunk_size=4)
+    assert caught.value.item_index == 2  # type: ignore[attr-defined]
+    results = client.map(double, items, chunk_size=4, return_exceptions=True)
+    assert [result for result in results if isinstance(result, int)] == [2, 4, 8]
+    assert isinstance(results[2], SerializationError)
+
+
+def test_a_result_that_cannot_be_sent_fails_its_item_only(client: Client) -> None:
+    def lock_of_two(x: int) -> Any:
+        return threading.Lock() if x == 2 else x
+
+    results = client.map(lock_of_two, range(4), chunk_size=4, return_exceptions=True)
+    assert results[:2] + results[3:] == [0, 1, 3]
+    assert isinstance(results[2], SerializationError)
+    assert "_thread.lock" in str(results[2])
+
+
+@pytest.mark.parametrize("lives", [0, 1])
+def test_a_process_that_dies_of_an_item_takes_no_other_with_it(client: Client, tmp_path: Path, lives: int) -> None:
+    def deadly(item: int) -> int:
+        if item == 3:
+            died = len(list(tmp_path.iterdir()))
+            if not lives or died < lives:
+                (tmp_path / str(died)).touch()
+                os._exit(3)
+        return item
+
+    results = client.map(deadly, range(6), chunk_size=6, return_exceptions=True)
+    assert results[:3] + results[4:] == [0, 1, 2, 4, 5]
+    if lives:
+        assert results[3] == 3
+    else:
+        assert isinstance(results[3], ProcessorDiedError)
+        assert "exit code 3" in str(results[3])
+        assert results[3].item_index == 3  # type: ignore[attr-defined]
+
+
+def test_futures_may_be_items_and_one_that_failed_fails_its_item_only(client: Client) -> None:
+    items = [client.submit(double, 1), client.submit(inverse, 0), 5]
+    results = client.map(double, items, chunk_size=3, return_exceptions=True)
+    assert results[::2] == [4, 10]
+    assert isinstance(results[1], ZeroDivisionError)
+    assert results[1].item_index == 1  # type: ignore[attr-defined]
+
+
+def test_progress_is_shown_with_the_total_where_it_is_known(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.map(add, range(50), range(60), progress=True)
+    assert "50/50" in capsys.readouterr().err
+    client.starmap(add, ((number, 1) for number in range(50)), progress=True)
+    assert "50it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5])
+def test_sizes_that_cannot_be_are_refused(client: Client, size: Any) -> None:
+    with pytest.raises(UsageError, match="chunk_size"):
+        client.map(double, [1], chunk_size=size)
+    with pytest.raises(UsageError, match="window"):
+        client.imap(double, [1], window=size)
+    with pytest.raises(UsageError, match="at least 8"):
+        client.imap(double, [1], window=7, chunk_size=8)
+
+
+def test_what_cannot_be_mapped_is_refused(client: Client) -> None:
+    for method in (client.map, client.imap, client.imap_unordered):
+        with pytest.raises(UsageError, match="at least one iterable"):
+            method(double)
+        with pytest.raises(UsageError, match="to call, and 3 is not"):
+            method(3, [1])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="iterable"):
+            method(double, 3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"item 1 of starmap is 5"):
+        client.starmap(add, [(1, 2), 5])  # type: ignore[list-item]
+
+
+def test_an_interrupted_map_cancels_its_tasks_and_the_client_lives_on(client: Client, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        wait_for_file(tmp_path / "1")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        interrupted = pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.starmap(note_and_hang, ((tmp_path, item) for item in range(50)))
+        interrupted.result(SECONDS)
+    assert client.submit(double, 1).result(SECONDS) == 2
+
+
+@pytest.mark.parametrize("method", ["map", "imap"])
+def test_in_a_callback_where_it_could_never_end_it_is_refused(client: Client, tmp_path: Path, method: str) -> None:
+    errors: list[Exception] = []
+    ended = threading.Event()
+
+    def callback(_future: object) -> None:
+        try:
+            list(getattr(client, method)(double, range(3)))
+        except UsageError as error:
+            errors.append(error)
+        ended.set()
+
+    client.submit(wait_for_file, tmp_path / "go").add_done_callback(callback)
+    (tmp_path / "go").touch()
+    assert ended.wait(SECONDS)
+    assert "callback" in str(errors[0])
+
+
+def test_a_client_that_is_disconnected_ends_its_maps(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    client = Client(cluster.get_address())
+    results = client.imap(note_and_hang, itertools.repeat(tmp_path), itertools.count(), window=4)
+    assert next(results) == 0
+
+    def disconnect() -> None:
+        wait_for_file(tmp_path / "1")
+        client.disconnect()
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(disconnect)
+        with pytest.raises((ClientDisconnectedError, ClientClosedError)):
+            client.starmap(note_and_hang, ((tmp_path, item) for item in range(20)))
+        ended.result(SECONDS)
+    errors = []
+    while True:
+        try:
+            next(results)
+        except StopIteration:
+            break
+        except (ClientDisconnectedError, ClientClosedError) as error:
+            errors.append(error)
+    assert 1 <= len(errors) <= 5
+    for method in (client.map, client.imap, client.imap_unordered):
+        with pytest.raises(ClientClosedError):
+            method(double, [1])
+
+
+# -- imap and imap_unordered
+
+
+def test_imap_takes_no_more_from_an_endless_iterable_than_its_window(client: Client) -> None:
+    pulled = []
+
+    def items() -> Iterator[int]:
+        for item in itertools.count():
+            pulled.append((item, threading.current_thread()))
+            yield item
+
+    results = client.imap(double, items(), window=5)
+    assert not pulled
+    for taken in range(100):
+        assert next(results) == 2 * taken
+        assert len(pulled) <= taken + 1 + 5
+    assert {thread for _, thread in pulled} == {threading.current_thread()}
+    seen = len(pulled)
+    client.submit(double, 1).result(SECONDS)
+    assert len(pulled) == seen
+    results.close()
+    assert list(results) == []
+
+
+def test_imap_yields_everything_in_order_and_imap_unordered_everything(client: Client) -> None:
+    assert list(client.imap(double, range(5000))) == [2 * number for number in range(5000)]
+    assert list(client.imap(add, [1, 2, 3], iter((10, 20)), chunk_size=2)) == [11, 22]
+    assert sorted(client.imap_unordered(double, range(5000))) == [2 * number for number in range(5000)]
+    assert list(client.imap(double, [])) == []
+    assert len(set(client.imap(task_of, range(5000)))) < 2500
+
+
+def test_imap_unordered_gives_what_is_ready(client: Client, tmp_path: Path) -> None:
+    def second_first(item: int) -> int:
+        if not item:
+            wait_for_file(tmp_path / "go")
+        return item
+
+    results = client.imap_unordered(second_first, range(3))
+    assert {next(results), next(results)} == {1, 2}
+    (tmp_path / "go").touch()
+    assert list(results) == [0]
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_an_item_that_fails_raises_in_its_turn_and_the_next_ones_follow(client: Client, chunk_size: int | None) -> None:
+    results = client.imap(inverse, [1, 0, 2, 0, 4], chunk_size=chunk_size)
+    seen: list[Any] = []
+    while True:
+        try:
+            seen.append(next(results))
+        except ZeroDivisionError as error:
+            seen.append(f"{error.item_index}: {error.__notes__}")  # type: ignore[attr-defined]
+        except StopIteration:
+            break
+    note = "['in item {} of imap over inverse']"
+    assert seen == [1.0, f"1: {note.format(1)}", 0.5, f"3: {note.format(3)}", 0.25]
+
+
+def test_exceptions_can_be_results_of_imap_and_say_whose_they_are(client: Client) -> None:
+    results = list(client.imap_unordered(inverse, [1, 0, 2, 0], return_exceptions=True))
+    failed = [result for result in results if isinstance(result, ZeroDivisionError)]
+    assert sorted(error.item_index for error in failed) == [1, 3]  # type: ignore[attr-defined]
+    assert len(results) == 4
+
+
+def test_an_item_that_raises_stop_iteration_does_not_end_the_loop_as_if_all_were_well(client: Client) -> None:
+    def fail(item: int) -> int:
+        if item == 1:
+            raise StopIteration
+        return item
+
+    results = client.imap(fail, range(3))
+    assert next(results) == 0
+    with pytest.raises(RuntimeError, match="item 1 raised StopIteration"):
+        next(results)
+    assert list(results) == [2]
+
+
+def test_an_exception_of_the_iterable_comes_after_the_results_before_it(client: Client) -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+        raise OSError("no more files")
+
+    for method in (client.imap, client.imap_unordered):
+        results = method(double, items())
+        assert sorted(next(results) for _ in range(3)) == [0, 2, 4]
+        with pytest.raises(OSError, match="no more files"):
+            next(results)
+        assert list(results) == []
+
+
+def test_an_item_that_cannot_be_sent_fails_in_its_turn(client: Client) -> None:
+    results = client.imap(double, [1, threading.Lock(), 3])
+    assert next(results) == 2
+    with pytest.raises(SerializationError, match=r"argument 1 of double, a _thread\.lock"):
+        next(results)
+    assert list(results) == [6]
+
+
+def test_an_item_is_on_its_way_before_a_slow_iterable_is_asked_for_the_next(client: Client, tmp_path: Path) -> None:
+    def items() -> Iterator[int]:
+        for item in range(8):
+            if item:
+                wait_for_file(tmp_path / str(item - 1))
+            yield item
+
+    def note(item: int) -> int:
+        (tmp_path / str(item)).touch()
+        return item
+
+    assert list(client.imap(note, items())) == list(range(8))
+
+
+def test_an_iterable_may_depend_on_results_with_a_window_of_one(client: Client) -> None:
+    seen: list[int] = []
+
+    def items() -> Iterator[int]:
+        yield 1
+        while seen[-1] < 1000:
+            yield seen[-1]
+
+    seen.extend(client.imap(double, items(), window=1))
+    assert seen == [2**power for power in range(1, 11)]
+
+
+def test_an_iterable_that_takes_its_own_results_is_refused(client: Client) -> None:
+    def items() -> Iterator[int]:
+        yield from results
+
+    results = client.imap(double, items())
+    with pytest.raises(UsageError, match="the same imap"):
+        next(results)
+
+
+def break_out(results: Any) -> None:
+    for _ in results:
+        break
+
+
+def drop_in_a_ring(results: Any) -> None:
+    next(results)
+    ring = [results]
+    ring.append(ring)
+    del results, ring
+    gc.collect()
+
+
+def close(results: Any) -> None:
+    next(results)
+    results.close()
+    results.close()
+
+
+@pytest.mark.parametrize("end", [break_out, drop_in_a_ring, close])
+def test_an_imap_that_is_left_cancels_what_has_not_ended(
+    client: Client, tmp_path: Path, end: Callable[[Any], None]
+) -> None:
+    end(client.imap(note_and_hang, itertools.repeat(tmp_path), itertools.count()))
+    assert client.submit(double, 1).result(SECONDS) == 2  # the tasks before it would have stayed for a minute
+
+
+def test_an_interrupted_next_cancels_the_rest_though_the_iterator_is_kept(client: Client, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        wait_for_file(tmp_path / "1")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    results = client.imap(note_and_hang, itertools.repeat(tmp_path), itertools.count())
+    assert next(results) == 0
+    with ThreadPoolExecutor(1) as pool:
+        interrupted = pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+        interrupted.result(SECONDS)
+    assert client.submit(double, 1).result(SECONDS) == 2
+    assert list(results) == []
+
+
+def test_a_clear_cancels_what_is_ahead_and_the_imap_goes_on(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    table = tuple(range(20_000))  # larger than what travels with a task: it is stored, and the clear takes it away
+
+    def look_up(item: int) -> int:
+        if item:
+            wait_for_file(tmp_path / "cleared")
+        return table[item]
+
+    with Client(cluster.get_address()) as client:
+        results = client.imap(look_up, itertools.count(), window=4)
+        assert next(results) == 0
+        client.clear()
+        (tmp_path / "cleared").touch()
+        outcomes: list[Any] = []
+        while len(outcomes) < 12:
+            try:
+                outcomes.append(next(results))
+            except CancelledError as error:
+                outcomes.append(error)
+        assert outcomes[-4:] == [9, 10, 11, 12]
+
+
+def nested(numbers: int) -> int:
+    with Client() as inner:
+        return sum(inner.imap(double, range(numbers))) + sum(inner.imap_unordered(double, range(numbers)))
+
+
+def test_tasks_iterate_over_results_though_all_workers_wait_for_them(client: Client) -> None:
+    assert client.map(nested, [100] * 4, chunk_size=1) == [2 * 9900] * 4
+
+
+def test_two_imaps_go_side_by_side_also_one_over_the_other(client: Client) -> None:
+    evens, odds = client.imap(double, itertools.count()), client.imap(lambda x: 2 * x + 1, range(200))
+    assert [pair for both in zip(odds, evens, strict=False) for pair in both] == [
+        number for item in range(200) for number in (2 * item + 1, 2 * item)
+    ]
+    assert list(client.imap(double, client.imap(double, range(50)))) == [4 * number for number in range(50)]
+
+
+def test_large_items_and_results_travel_by_imap(client: Client) -> None:
+    arrays = (np.full(100_000, float(number)) for number in range(12))
+    for number, result in enumerate(client.imap(double, arrays, window=4)):
+        assert result.shape == (100_000,)
+        assert result[0] == 2 * number
+
+
+def test_threads_share_an_iterator_and_each_result_goes_to_one(client: Client) -> None:
+    results = client.imap(double, iter(range(2000)), window=100)
+    with ThreadPoolExecutor(8) as pool:
+        shares = list(pool.map(lambda _: list(results), range(8)))
+    assert sorted(itertools.chain(*shares)) == [2 * number for number in range(2000)]
+    assert all(share == sorted(share) for share in shares)
+
+
+def test_an_imap_lives_on_when_its_client_is_only_known_to_it(cluster: SchedulerClusterCombo) -> None:
+    results = Client(cluster.get_address()).imap(double, range(100), window=2)
+    gc.collect()
+    assert list(results) == [2 * number for number in range(100)]

@@ -1,0 +1,69 @@
+"""How far imap goes ahead of the results that were taken."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+
+from scaler.client.imap import CHUNKS_OF_WINDOW, FIRST_ITEMS, MAX_ITEMS, Window
+
+
+def settle(window: Window, workers: int, seconds_per_item: float, travel_seconds: float = 0.001) -> int:
+    """Keep the window full of items that run one by one on so many workers; return the size that it comes to."""
+    free_at = [0.0] * workers
+    for _ in range(40):
+        for _ in range(window.items):
+            began = max(heapq.heappop(free_at), 0.0)
+            heapq.heappush(free_at, began + seconds_per_item)
+            window.ended(travel_seconds + began, seconds_per_item)
+        free_at = [0.0] * workers
+        if not window.starved(window.items):
+            break
+    return window.items
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8, 40, 300, 2000])
+def test_slow_items_keep_all_workers_busy_and_few_more_wait(workers: int) -> None:
+    items = settle(Window(None, None), workers, 1.0)
+    assert items >= workers
+    assert items <= max(FIRST_ITEMS, 4 * workers)
+
+
+def test_a_window_has_an_end() -> None:
+    window = Window(None, None)
+    sizes = []
+    for _ in range(100):
+        window.ended(0.0, 1.0)
+        window.starved(window.items)
+        sizes.append(window.items)
+    assert sizes[0] == 2 * FIRST_ITEMS
+    assert max(sizes) == MAX_ITEMS
+
+
+def test_a_window_grows_by_what_was_measured_since_and_not_before() -> None:
+    window = Window(None, None)
+    assert not window.starved(window.items)
+    window.ended(0.0, 1.0)
+    assert window.starved(window.items)
+    assert not window.starved(window.items)
+
+
+def test_results_that_wait_for_a_slow_one_before_them_do_not_pile_up() -> None:
+    window = Window(None, None)
+    window.ended(0.0, 1.0)
+    assert not window.starved(FIRST_ITEMS // 2 - 1)
+    assert window.starved(FIRST_ITEMS // 2)
+
+
+def test_a_size_that_was_asked_for_is_kept() -> None:
+    window = Window(10, None)
+    window.ended(0.0, 1.0)
+    assert not window.starved(10)
+    assert window.items == 10
+
+
+def test_chunks_are_small_beside_the_window_and_a_window_has_room_for_chunks() -> None:
+    assert Window(1, None).max_chunk_items == 1
+    assert Window(80, None).max_chunk_items == 80 // CHUNKS_OF_WINDOW
+    assert Window(None, 1000).items == CHUNKS_OF_WINDOW * 1000
