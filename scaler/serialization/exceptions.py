@@ -2,15 +2,20 @@
 
 The payload is a pickle of builtins: (parts of the exception or None, name of its type, its text, the traceback). So it
 can always be read, whatever the exception does when it is pickled or loaded.
+
+Many exceptions have an `__init__` that takes something else than what they hand to the one of their base. Pickle would
+call it with the latter, and fail. Such an exception is made again without it, from its `args` and its attributes.
 """
 
 from __future__ import annotations
 
 import pickle
+from types import FunctionType
+from typing import Any
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
 from scaler.serialization.arguments import describe
-from scaler.serialization.pickling import Buffer, dump, load
+from scaler.serialization.pickling import Buffer, Parts, dump, load
 
 MAX_TRACEBACK_CHARACTERS = 16 * 1024
 
@@ -22,7 +27,7 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
     text = describe(exception).removeprefix(kind.__name__).removeprefix(": ")
     parts: list[bytes] | None = None
     try:
-        parts = [bytes(part) for part in dump(exception)]
+        parts = [bytes(part) for part in _dump(exception)]
     except Exception as error:  # noqa: BLE001 (any failure of a user's __reduce__ means: send its text instead)
         text = f"{text} (the exception itself cannot be pickled: {describe(error)})"
     return pickle.dumps((parts, type_name, text, _shorten(traceback_text)), 5)
@@ -50,6 +55,38 @@ def load_exception(payload: Buffer) -> BaseException:
                 exception = loaded
     exception.__cause__ = RemoteTraceback(traceback_text)
     return exception
+
+
+class _Again:
+    """Travels instead of an exception, and becomes it."""
+
+    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any] | None) -> None:
+        self._parts = kind, args, state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_again, self._parts
+
+
+def make_again(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any] | None) -> BaseException:
+    """Return an exception with these args and attributes, without its `__init__`."""
+    exception = kind.__new__(kind, *args)
+    exception.args = args
+    exception.__setstate__(state)
+    return exception
+
+
+def _dump(exception: BaseException) -> Parts:
+    parts = dump(exception)
+    kind = type(exception)
+    if not isinstance(kind.__init__, FunctionType):
+        return parts
+    try:
+        load(parts)
+    except Exception:  # noqa: BLE001 (the user's __init__ may raise anything)
+        reduced = exception.__reduce_ex__(5)
+        if isinstance(reduced, tuple) and reduced[0] is kind:
+            return dump(_Again(kind, reduced[1], reduced[2] if len(reduced) > 2 else None))
+    return parts
 
 
 def _shorten(text: str) -> str:

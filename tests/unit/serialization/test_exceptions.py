@@ -23,6 +23,12 @@ from scaler.serialization.exceptions import MAX_TRACEBACK_CHARACTERS
 class NeedsTwoError(Exception):
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
+        self.two = two
+
+
+class LoadsNowhereError(Exception):
+    def __reduce__(self) -> Any:
+        return int, ("x",)
 
 
 class SilentError(Exception):
@@ -42,9 +48,20 @@ def test_an_exception_arrives_with_its_traceback_as_the_cause() -> None:
 
 
 def test_one_that_cannot_be_loaded_arrives_by_name_and_text() -> None:
-    loaded = load_exception(dump_exception(NeedsTwoError(1, 2), "text"))
+    loaded = load_exception(dump_exception(LoadsNowhereError("why"), "text"))
     assert isinstance(loaded, RemoteError)
-    assert "NeedsTwoError: 1 and 2 (the exception itself cannot be loaded here: TypeError" in str(loaded)
+    assert "LoadsNowhereError: why (the exception itself cannot be loaded here: ValueError" in str(loaded)
+
+
+def test_one_whose_init_takes_something_else_than_its_args_arrives_as_it_is() -> None:
+    class LocalError(NeedsTwoError):
+        pass
+
+    for kind in (NeedsTwoError, LocalError):
+        loaded = load_exception(dump_exception(kind(1, 2), "text"))
+        assert isinstance(loaded, NeedsTwoError)
+        assert (loaded.args, loaded.two) == (("1 and 2",), 2)
+        assert isinstance(loaded.__cause__, RemoteTraceback)
 
 
 @pytest.mark.parametrize("exception", [ValueError(threading.Lock()), SilentError()])
