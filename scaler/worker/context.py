@@ -218,6 +218,7 @@ class ProcessorContext:
                 self._task_count += 1
                 self._waits = 0
                 self._is_lent = False
+                self._results.flush()  # they need not wait for the slot
                 if self.is_suspended:
                     self._resume()
                 self._read_grant()
