@@ -7,8 +7,10 @@ client's thread resolves a whole batch under one acquisition. Everything in `con
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 PENDING: Final = "PENDING"
 CANCELLED: Final = "CANCELLED_AND_NOTIFIED"
 FINISHED: Final = "FINISHED"
+
+_log = logging.getLogger(__name__)
 
 Callback = Callable[["ScalerFuture"], object]
 
@@ -57,6 +61,9 @@ class FutureOwner(Protocol):
 
     def cancel(self, future: ScalerFuture) -> bool:
         """Take the task off and say so to the scheduler. Called under the lock; False when it has ended."""
+
+    def check_process(self) -> None:
+        """Raise in a forked child: nothing that is said or asked there ever arrives."""
 
     def check_waitable(self) -> None:
         """Raise when a wait in this thread or process could never end."""
@@ -107,8 +114,13 @@ class _LendingEvent(threading.Event):
         if self.is_set():
             return True
         self._owner.check_waitable()
-        with self._owner.waiting():
-            return super().wait(timeout)
+        try:
+            with self._owner.waiting():
+                if not super().wait(timeout):
+                    raise TimeoutError
+        except TimeoutError:
+            return False
+        return True
 
 
 class ScalerFuture(Future[Any], ByReference, Task):
@@ -123,6 +135,8 @@ class ScalerFuture(Future[Any], ByReference, Task):
         "_state",
         "_stored",
         "_waiting",
+        "has_started",
+        "node",
     )
     how_to_send = "give it to submit as an argument, alone or inside one, and the task gets its value"
 
@@ -149,6 +163,9 @@ class ScalerFuture(Future[Any], ByReference, Task):
         self._callbacks: list[Callback] | None = None
         self._stored: Held | None = None
         self._profile: int | tuple[int, int, int] = 0
+        self.has_started = False
+        self.node: tuple[Hashable] | None = None
+        """Its key, when it is a node of a graph."""
 
     # -- what concurrent.futures reads and calls on futures that it did not make
 
@@ -195,6 +212,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
 
     def cancel(self) -> bool:
         """Cancel the task, also when it runs. True: no result will ever show. False: it had ended before."""
+        self._owner.check_process()
         with self._owner.condition:
             if self._state is CANCELLED:
                 return True
@@ -210,8 +228,8 @@ class ScalerFuture(Future[Any], ByReference, Task):
         return self._state is CANCELLED
 
     def running(self) -> bool:
-        """Return False: a client is not told when its tasks start."""
-        return False
+        """Tell whether the task runs. It is known here soon after 50 ms: shorter tasks are never seen to run."""
+        return self.has_started and self._state is PENDING
 
     def done(self) -> bool:
         """Tell whether the task has ended, in whatever way."""
@@ -219,6 +237,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
 
     def add_done_callback(self, fn: Callback) -> None:
         """Call `fn(future)` when the task has ended: in the client's thread, or at once when it has ended already."""
+        self._owner.check_process()
         with self._owner.condition:
             if self._state is PENDING:
                 if self._callbacks is None:
@@ -236,10 +255,33 @@ class ScalerFuture(Future[Any], ByReference, Task):
         return ProfilingInfo(self._profile)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.wrap_future(self).__await__()
+        """Wait for the value in an event loop. Cancelling what waits cancels the task, as it does in asyncio."""
+        if self._state is PENDING:
+            self._owner.check_waitable()
+            loop = asyncio.get_running_loop()
+            ended = loop.create_future()
+
+            def tell() -> None:
+                if not ended.done():
+                    ended.set_result(None)
+
+            def wake(_future: ScalerFuture) -> None:
+                with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(tell)
+
+            self.add_done_callback(wake)
+            with self._owner.waiting():
+                try:
+                    yield from ended
+                except asyncio.CancelledError:
+                    self.cancel()
+                    raise
+        if self._state is CANCELLED:
+            raise asyncio.CancelledError
+        return self.result()
 
     def __repr__(self) -> str:
-        state = {PENDING: "pending", CANCELLED: "cancelled"}.get(self._state)
+        state = {PENDING: "running" if self.has_started else "pending", CANCELLED: "cancelled"}.get(self._state)
         if state is None:
             state = "finished" if self._exception is None else f"raised {type(self._exception).__name__}"
         return f"<ScalerFuture {self.task_id.hex()} {state}>"
@@ -294,11 +336,28 @@ class ScalerFuture(Future[Any], ByReference, Task):
         if isinstance(exception, CancelledError):
             self._state = CANCELLED
         else:
+            if exception is not None and self.node is not None:
+                self._name_node(exception)
             self._exception = exception
             self._state = FINISHED
         if self._waiting is not None:
             self._tell_waiters()
         return self._callbacks is not None
+
+    def _name_node(self, exception: BaseException) -> None:
+        """Say in a note which node of the graph failed first: this one, or one that it needs."""
+        for needed in self.references:
+            if (
+                isinstance(needed, ScalerFuture)
+                and needed.node is not None
+                and needed.done()
+                and not needed.cancelled()
+            ):
+                self.node = needed.node if needed.exception() is not None else self.node
+        assert self.node is not None, "asked for nodes of graphs only"
+        note = f"in node {self.node[0]!r} of the graph"
+        if note not in getattr(exception, "__notes__", ()):
+            exception.add_note(note)
 
     def keep_stored(self, held: Held) -> None:
         """The value is in the storage, under this id; it stays there for as long as this future lives."""
@@ -329,8 +388,11 @@ class ScalerFuture(Future[Any], ByReference, Task):
     def _call(self, callback: Callback) -> None:
         try:
             callback(self)
-        except Exception as error:  # noqa: BLE001 (as in concurrent.futures: a callback's error harms nobody else)
-            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
+        except BaseException as error:
+            _log.exception("exception calling callback for %r", self)
+            # Its error harms nobody else, least of all the client's thread; but a Ctrl-C is meant for this program.
+            if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                raise
 
     def _wait(self, timeout: float | None) -> None:
         self._owner.check_waitable()
@@ -340,9 +402,10 @@ class ScalerFuture(Future[Any], ByReference, Task):
                 return
             self._waiters.append(cast("Any", waiter))
         with self._owner.waiting():
-            ended = waiter.wait(timeout)
-        if not ended and self._state is PENDING:
+            if waiter.wait(timeout):
+                return
             with self._owner.condition:
                 if self._waiting is not None and waiter in self._waiting:
                     self._waiting.remove(waiter)
-            raise TimeoutError
+                if self._state is PENDING:
+                    raise TimeoutError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -48,11 +49,17 @@ class FutureTable:
         """Why this client is of no use any more."""
         self._wake = wake
         self._waiting_for_room = 0
+        self._pid = os.getpid()
 
     def check_open(self) -> None:
         """Raise ClientClosedError when the client was disconnected, or belongs to the parent of this process."""
         if self.closed is not None:
             raise ClientClosedError(self.closed)
+
+    def check_process(self) -> None:
+        """Raise ClientClosedError in a forked child of the process that the client belongs to."""
+        if self._pid != os.getpid():
+            self.check_open()
 
     def check_waitable(self) -> None:
         """Raise when a wait in this thread or process could never end."""
@@ -120,6 +127,15 @@ class FutureTable:
             self.fetching.discard(future)
             return True
         return False
+
+    def started(self, ids: Iterable[bytes]) -> None:
+        """Note that these tasks run."""
+        pending = self.session.pending
+        with self.condition:
+            for identifier in ids:
+                task = pending.get(identifier)
+                if task is not None:
+                    cast("ScalerFuture", task).has_started = True
 
     # -- they end
 

@@ -43,6 +43,7 @@ from scaler.protocol.messages import (
     Output,
     ShutdownCluster,
     ShutdownReply,
+    Started,
     Welcome,
     is_stored,
     stored_reference,
@@ -335,6 +336,8 @@ class ClientLoop:
         match message:
             case Finished():
                 self._finished(message)
+            case Started(ids):
+                self.futures.started(ids)
             case Output(is_stderr=is_stderr, text=text):
                 _show(is_stderr, text)
             case ShutdownReply():

@@ -324,6 +324,13 @@ class Returned:
 
 
 @dataclass(slots=True)
+class Started:
+    """Worker to scheduler to client: these tasks run, and have done so for a while. Shorter ones just end."""
+
+    ids: list[bytes]
+
+
+@dataclass(slots=True)
 class Suspended:
     """Worker to scheduler: these started attempts now wait for tasks of their own and take no slot, or go on."""
 
@@ -582,6 +589,7 @@ Message = (
     | Undefine
     | Recall
     | Returned
+    | Started
     | Suspended
     | Done
     | Output

@@ -43,6 +43,7 @@ from scaler.protocol.messages import (
     Shutdown,
     ShutdownCluster,
     ShutdownReply,
+    Started,
     StatStorage,
     StorageReply,
     StorageStatus,
@@ -72,7 +73,7 @@ _STORED: _Types = frozenset({StorageReply, StorageStatus})
 MAY_SEND: dict[Server, dict[Role, _Types]] = {
     Server.SCHEDULER: {
         Role.CLIENT: _PEER | {Submit, Seen, Cancel, Clear, Hold, Release, ShutdownCluster},
-        Role.WORKER: _PEER | {WorkerHeartbeat, Done, Returned, Suspended, Output, Relay, RelayClosed},
+        Role.WORKER: _PEER | {WorkerHeartbeat, Done, Returned, Started, Suspended, Output, Relay, RelayClosed},
         Role.MANAGER: _PEER | {ManagerStatus},
         Role.MONITOR: _PEER,
         Role.ADMIN: _PEER | {ShutdownCluster},
@@ -91,7 +92,7 @@ MAY_SEND: dict[Server, dict[Role, _Types]] = {
 
 MAY_ANSWER: dict[Server, dict[Role, _Types]] = {
     Server.SCHEDULER: {
-        Role.CLIENT: _SERVER | {Finished, Output, ShutdownReply},
+        Role.CLIENT: _SERVER | {Started, Finished, Output, ShutdownReply},
         Role.WORKER: _SERVER | {Run, Undefine, Recall, Drain, Relay, Shutdown},
         Role.MANAGER: _SERVER | {Desired, Shutdown},
         Role.MONITOR: _SERVER | {MonitorStatus},

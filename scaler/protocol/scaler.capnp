@@ -69,6 +69,7 @@ struct Body {
     storageReply @36 :StorageReply;
     storageStatus @37 :StorageStatus;
     suspended @38 :Suspended;
+    started @39 :Started;
   }
 }
 
@@ -288,6 +289,12 @@ struct Returned {
   ids @0 :Data;                  # column of ids
   attempts @1 :Data;             # u16 column, from 1 to 65534
   started @2 :Data;              # u8 column: 0 never started and forgotten; 1 it runs on and will be in a Done
+}
+
+struct Started {
+  # Worker to scheduler to client: these tasks run, and have done so for a while.
+
+  ids @0 :Data;                  # column of ids
 }
 
 struct Suspended {

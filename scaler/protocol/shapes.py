@@ -102,6 +102,7 @@ SHAPES = (
     Shape(m.Hold, ids=IDS),
     Shape(m.Release, ids=IDS),
     Shape(m.Undefine, ids=IDS),
+    Shape(m.Started, ids=IDS),
     Shape(m.Output, task=ID, is_stderr=AS_IS, text=AS_IS),
     Shape(
         m.WorkerHeartbeat,

@@ -109,7 +109,7 @@ class Library:
 class Attempt:
     """One attempt of one task, from Run until Done or Returned."""
 
-    __slots__ = ("attempt", "cost_us", "id", "inputs", "payload", "processor", "spec")
+    __slots__ = ("attempt", "cost_us", "id", "inputs", "payload", "processor", "said_started", "spec")
 
     def __init__(self, identifier: bytes, attempt: int, spec: KnownSpec, payload: bytes, inputs: tuple[bytes, ...]):
         self.id = identifier
@@ -121,6 +121,7 @@ class Attempt:
         """What it was taken to cost when it was fed."""
         self.processor = 0
         """Number of the processor that it was fed to; 0: it is in the queue."""
+        self.said_started = False
 
 
 class Queue:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scaler.protocol.messages import Outcome, Recall, Run, Undefine, Welcome
+from scaler.protocol.messages import Outcome, Recall, Run, Started, Undefine, Welcome
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.endings import Endings
@@ -29,6 +29,8 @@ BUSY_TICK_SECONDS = 0.01
 IDLE_TICK_SECONDS = 0.5
 LATE_RESULT_SECONDS = 0.005
 """Results that wait in a page behind a task that has run for so long are fetched."""
+STARTED_AFTER_SECONDS = 0.05
+"""A task that has run for so long is said to have started; shorter ones are over before anybody could look."""
 PAUSE_AFTER_SECONDS = 0.1
 PAUSE_SECONDS = 1.0
 """A suspended processor is paused for so long at a time: its own threads may have something to send."""
@@ -319,6 +321,11 @@ class AgentCore:
             pause = max(BUSY_TICK_SECONDS, elapsed * 0.1) if len(processor.fed) > 1 else IDLE_TICK_SECONDS
             if limit:
                 pause = min(pause, max(limit - elapsed, 0.0) + 0.001)
+            if elapsed < STARTED_AFTER_SECONDS:
+                pause = min(pause, STARTED_AFTER_SECONDS - elapsed + 0.001)
+            elif not item.said_started and glance.finished == processor.resulted:
+                item.said_started = True
+                self.outbox.send(Started([item.id]))
         else:
             pause = BUSY_TICK_SECONDS if processor.ready else 10 * BUSY_TICK_SECONDS
         self.wake_at = min(self.wake_at, now + pause)

@@ -104,6 +104,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.Run: st.builds(m.Run, DEFINITIONS, st.lists(ATTEMPTS, max_size=3)),
     m.Undefine: st.builds(m.Undefine, IDS),
+    m.Started: st.builds(m.Started, IDS),
     m.Recall: st.builds(lambda kill, drawn: m.Recall(kill=kill, **drawn), st.booleans(), columns(attempts=ATTEMPT)),
     m.Returned: columns(attempts=ATTEMPT, started=st.booleans()).map(lambda drawn: m.Returned(**drawn)),
     m.Suspended: columns(attempts=ATTEMPT, suspended=st.booleans()).map(lambda drawn: m.Suspended(**drawn)),

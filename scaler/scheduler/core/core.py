@@ -38,6 +38,7 @@ from scaler.protocol.messages import (
     Shutdown,
     ShutdownCluster,
     ShutdownReply,
+    Started,
     Submit,
     Suspended,
     WorkerDetails,
@@ -390,6 +391,8 @@ class SchedulerCore:
                     self._client_gone(client, "its task's process ended", now)
             case Output():
                 self._output(message)
+            case Started(ids):
+                self.tasks.started(worker, ids)
             case Goodbye(text):
                 self._forget_peer(worker.id, text, now, retain=False)
             case _:

@@ -14,6 +14,7 @@ from scaler.protocol.messages import (
     Done,
     Outcome,
     Returned,
+    Started,
     Suspended,
     is_stored,
     stored_reference,
@@ -231,6 +232,17 @@ class Tasks:
                 self.end(task, Outcome.CANCELLED, b"cancelled")
             else:
                 self._requeue(task, 0.0, now)
+
+    def started(self, worker: Worker, ids: list[bytes]) -> None:
+        """Tell the clients of these tasks that they run."""
+        by_client: dict[Client, list[bytes]] = {}
+        for identifier in ids:
+            task = worker.tasks.get(identifier)
+            if task is not None:
+                by_client.setdefault(task.group.client, []).append(identifier)
+        for client, its_own in by_client.items():
+            if not client.gone:
+                self._outbox.send_to_client(client, Started(its_own))
 
     def suspended(self, worker: Worker, message: Suspended) -> None:
         """Note which started tasks wait for tasks of their own, and which go on."""
