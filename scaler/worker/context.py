@@ -177,7 +177,9 @@ class ProcessorContext:
             if task_count != self._task_count:
                 return
             self._waits -= 1
-            if not self._waits and not is_late:
+            if is_late and self.is_suspended:
+                self._is_lent = not self._waits
+            elif not self._waits:
                 self._resume()
 
     def lend(self) -> None:

@@ -26,6 +26,7 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Role
 from scaler.serialization import dump_exception, dump_value, load_arguments, size_of, to_payload
 from scaler.worker import context
 from scaler.worker.capture import CapturedOutput, Meter
+from scaler.worker.coroutines import finish
 from scaler.worker.frames import (
     LARGE_DATAGRAM_BYTES,
     MAX_ATTACHED_FDS,
@@ -216,7 +217,6 @@ class _Processor:
             ended_ns = time.monotonic_ns()
             outcome, payload = self._failure(prepared, error)
         duration_ns = ended_ns - began_ns
-        self._context.end_task()
         mean_ns = prepared.mean_ns
         prepared.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
         results.add(
@@ -233,8 +233,9 @@ class _Processor:
             payload,
             ended_ns,
         )
-        if prepared.once or prepared.stream_output:
+        if prepared.once or prepared.stream_output or self._context.is_suspended:
             results.flush()
+        self._context.end_task()
         self._upkeep.after_task(ended_ns)
 
     def _call(self, prepared: Prepared, datagram: bytes, length: int, count: int) -> Any:
@@ -249,10 +250,10 @@ class _Processor:
             except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
                 arguments = None
             if type(arguments) is tuple:
-                return function(*arguments)
+                return finish(function(*arguments))
         inputs = self._shelf.inputs(unpack_inputs(datagram, TASK.size + length, count), prepared.serializer)
         args, kwargs = load_arguments(self._objects.parts(payload), inputs, prepared.serializer)
-        return function(*args, **kwargs)
+        return finish(function(*args, **kwargs))
 
     def _failure(self, prepared: Prepared, error: BaseException) -> tuple[int, bytes]:
         """Turn what a task raised into an outcome and a payload."""
