@@ -1,19 +1,24 @@
 """Dask-like graphs: dicts of keys to values and computations. Pure: checks and orders, before anything is sent.
 
 A computation is a tuple of a callable and its arguments. An argument is a key of the graph, a list of such, or a
-computation of its own; what is neither a string nor a key is a value as it is. Anything else in the dict is a value.
+computation of its own; what is neither a string nor a key is a value as it is. In the dict itself stand computations,
+other keys (their values), lists that hold keys or computations, and values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scaler.errors import UsageError
+from scaler.serialization.references import same
+from scaler.worker.coroutines import finish
 
 Key = Hashable
 _NOTHING = object()
+_KEY_TYPES = frozenset({str, bytes, int, float, tuple})
+"""What in the place of a value may be another key, as in Dask."""
 
 
 class Node(NamedTuple):
@@ -26,10 +31,15 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the wanted keys need. nodes: in an order in which each comes after all that it needs."""
+    """What the wanted keys need.
+
+    nodes: in an order in which each comes after all that it needs. wanted: each wanted key, and where its value is
+    found: under itself, or under the key that it stands for.
+    """
 
     nodes: dict[Key, Node]
     values: dict[Key, Any]
+    wanted: dict[Key, Key]
 
 
 class KeyArgument:
@@ -50,23 +60,18 @@ class InnerNode:
     arguments: tuple[Any, ...]
 
 
-def plan_graph(graph: Mapping[Any, Any], keys: Sequence[Any]) -> Plan:
+def plan_graph(graph: Mapping[Any, Any], keys: Iterable[Any]) -> Plan:
     """Return what must run for these keys.
 
     Raises UsageError for keys that are missing or wanted twice, and for cycles; the text names them.
     """
-    if len(set(keys)) != len(keys):
-        twice = next(key for index, key in enumerate(keys) if key in keys[:index])
-        raise UsageError(f"key {twice!r} is wanted twice: name each key once")
-    for key in keys:
-        if key not in graph:
-            raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
+    targets = {key: _target(graph, key) for key in _checked(graph, keys)}
     parsed: dict[Key, Node | None] = {}
     done: dict[Key, Node] = {}
     values: dict[Key, Any] = {}
     path: list[tuple[Key, Iterator[Key]]] = []
     on_path: set[Key] = set()
-    for wanted in keys:
+    for wanted in targets.values():
         if wanted in parsed:
             continue
         path.append((wanted, _enter(graph, wanted, parsed, values)))
@@ -85,7 +90,7 @@ def plan_graph(graph: Mapping[Any, Any], keys: Sequence[Any]) -> Plan:
             else:
                 path.append((needed, _enter(graph, needed, parsed, values)))
                 on_path.add(needed)
-    return Plan(done, values)
+    return Plan(done, values, targets)
 
 
 def is_computation(value: object) -> bool:
@@ -120,32 +125,76 @@ class Call:
 
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    return function(*arguments)
+    return finish(function(*arguments))
+
+
+def _checked(graph: Mapping[Any, Any], keys: Iterable[Any]) -> Iterable[Key]:
+    """Return the wanted keys. Raises UsageError when they are none of this graph, or one is there twice."""
+    if not isinstance(graph, Mapping):
+        raise UsageError(f"a graph is a dict of keys to values and computations, not a {type(graph).__name__}")
+    if isinstance(keys, str | bytes):
+        raise UsageError(f"keys is {keys!r}: give a list of keys, such as [{keys!r}]")
+    seen: dict[Key, None] = {}
+    for key in keys:
+        if not _is_key(graph, key):
+            raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
+        if key in seen:
+            raise UsageError(f"key {key!r} is wanted twice: name each key once")
+        seen[key] = None
+    return seen
+
+
+def _target(graph: Mapping[Any, Any], key: Key) -> Key:
+    """Return the key whose value this key has: itself, unless another key stands in the place of its value."""
+    path: list[Key] = []
+    while True:
+        value = graph[key]
+        if type(value) not in _KEY_TYPES or is_computation(value) or not _is_key(graph, value) or value == key:
+            return key
+        path.append(key)
+        if value in path:
+            raise UsageError(f"the graph has a cycle: {_show_cycle(path, value)}")
+        key = value
 
 
 def _enter(graph: Mapping[Any, Any], key: Key, parsed: dict[Key, Node | None], values: dict[Key, Any]) -> Iterator[Key]:
     value = graph[key]
-    if not is_computation(value):
+    needs: dict[Key, None] = {}
+    if is_computation(value):
+        node = Node(value[0], tuple(_parse(graph, key, argument, needs) for argument in value[1:]), tuple(needs))
+    elif type(value) is list and _computes(graph, value):
+        node = Node(same, (_parse(graph, key, value, needs, is_value=True),), tuple(needs))
+    else:
         parsed[key] = None
         values[key] = value
         return iter(())
-    needs: dict[Key, None] = {}
-    node = Node(value[0], tuple(_parse(graph, key, argument, needs) for argument in value[1:]), tuple(needs))
     parsed[key] = node
     return iter(needs)
 
 
-def _parse(graph: Mapping[Any, Any], key: Key, argument: Any, needs: dict[Key, None]) -> Any:
-    """Parse one argument. It recurses only as deep as the user wrote lists and computations into each other."""
+def _computes(graph: Mapping[Any, Any], values: list[Any]) -> bool:
+    """Tell whether a list holds a key or a computation, at any depth."""
+    return any(
+        _computes(graph, value) if type(value) is list else is_computation(value) or _is_key(graph, value)
+        for value in values
+    )
+
+
+def _parse(graph: Mapping[Any, Any], key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> Any:
+    """Parse one argument, or an item of a list that is a value of the graph: there strings may be no keys.
+
+    It recurses only as deep as the user wrote lists and computations into each other.
+    """
     if _is_key(graph, argument):
-        needs[argument] = None
-        return KeyArgument(argument)
-    if isinstance(argument, str):
+        target = _target(graph, argument)
+        needs[target] = None
+        return KeyArgument(target)
+    if isinstance(argument, str) and not is_value:
         raise UsageError(
             f"key {key!r} needs {argument!r}, but the graph has no such key; give a string as a value of its own"
         )
     if type(argument) is list:
-        return [_parse(graph, key, inner, needs) for inner in argument]
+        return [_parse(graph, key, inner, needs, is_value) for inner in argument]
     if is_computation(argument):
         return InnerNode(argument[0], tuple(_parse(graph, key, inner, needs) for inner in argument[1:]))
     return argument

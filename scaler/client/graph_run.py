@@ -27,7 +27,6 @@ class GraphRun:
 
     def __init__(self, graph: Mapping[Any, Any], keys: Sequence[Any]) -> None:
         """Raises UsageError when the graph cannot be run."""
-        self._keys = keys
         self._plan = plan_graph(graph, keys)
         self._tasks: list[ScalerFuture] = []
         self.futures: dict[Key, ScalerFuture] = {}
@@ -62,7 +61,7 @@ class GraphRun:
     def _prepare(self, submission: Submission, kind_of: KindOf) -> None:
         """Make all tasks before the first is submitted: the values of inner nodes never come here to be embedded."""
         plan = self._plan
-        wanted = set(self._keys)
+        wanted = set(plan.wanted.values())
         kinds: dict[tuple[int, bool], Kind] = {}
         placed: dict[Key, Any] = dict(plan.values)
         self._tasks = []
@@ -75,11 +74,12 @@ class GraphRun:
                 kind = kinds[id(node.function), deliver] = kind_of(node.function, deliver)
             arguments = tuple([fill(argument, value_of) for argument in node.arguments])
             task = placed[key] = submission.prepare(kind, arguments, {})
+            task.node = (key,)
             self._tasks.append(task)
-        for key in self._keys:
-            future = placed[key]
-            if key in plan.values:
-                value = plan.values[key]
+        for key, target in plan.wanted.items():
+            future = placed[target]
+            if target in plan.values:
+                value = plan.values[target]
                 kind = kind_of(same, True)
                 if isinstance(value, ScalerFuture):
                     future = value

@@ -22,7 +22,7 @@ def run(graph: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
     for key, node in plan.nodes.items():
         arguments = pickle.loads(pickle.dumps([fill(argument, values.__getitem__) for argument in node.arguments]))
         values[key] = node.function(*arguments)
-    return {key: values[key] for key in keys}
+    return {key: values[plan.wanted[key]] for key in keys}
 
 
 def test_values_callables_and_computations() -> None:
@@ -42,8 +42,20 @@ def test_lists_and_inner_computations_of_keys() -> None:
     assert run(graph, ["sum"]) == {"sum": 10}
 
 
-def test_a_value_that_looks_like_a_key_is_a_value() -> None:
-    assert run({"a": 1, "b": "a"}, ["b"]) == {"b": "a"}
+def test_a_key_in_the_place_of_a_value_stands_for_that_keys_value() -> None:
+    graph = {"a": 1, "b": "a", "c": "b", "d": (add, "c", "b"), "e": "d", ("x", 0): "e", "f": ("x", 0), 7: ("x", 0)}
+    assert run(graph, ["b", "c", "d", "f", 7]) == {"b": 1, "c": 1, "d": 2, "f": 2, 7: 2}
+    assert list(plan_graph(graph, ["f"]).nodes) == ["d"], "no task is made for another name"
+    assert run({"a": "a", "b": "no key", "c": ("no", "key")}, ["a", "b", "c"]) == {
+        "a": "a",
+        "b": "no key",
+        "c": ("no", "key"),
+    }
+
+
+def test_a_list_in_the_place_of_a_value_holds_what_its_keys_and_computations_give() -> None:
+    graph = {"a": 1, "list": ["a", (add, "a", 5), [("a", 2), "text", "sum"]], "sum": (add, "a", 1), "plain": [1, "x"]}
+    assert run(graph, ["list", "plain"]) == {"list": [1, 6, [("a", 2), "text", 2]], "plain": [1, "x"]}
 
 
 @pytest.mark.parametrize(
@@ -55,9 +67,14 @@ def test_a_value_that_looks_like_a_key_is_a_value() -> None:
         ({"a": (sum, ["b"])}, ["a"], "'a' needs 'b'"),
         ({"a": (add, "b", 1), "b": (add, "c", "c"), "c": (add, "a", 1)}, ["b"], "'b' -> 'c' -> 'a' -> 'b'"),
         ({"a": (add, "a", 1)}, ["a"], "'a' -> 'a'"),
+        ({"a": "b", "b": "c", "c": "a"}, ["a"], "'a' -> 'b' -> 'c' -> 'a'"),
+        ({"a": ["b"], "b": (add, "a", 1)}, ["a"], "'a' -> 'b' -> 'a'"),
+        ({"total": 1}, "total", r"give a list of keys, such as \['total'\]"),
+        ({"a": 1}, [{}], "no such key"),
+        ([("a", 1)], ["a"], "not a list"),
     ],
 )
-def test_graphs_that_cannot_be_are_refused(graph: dict[str, Any], keys: list[str], text: str) -> None:
+def test_graphs_that_cannot_be_are_refused(graph: Any, keys: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         plan_graph(graph, keys)
 
