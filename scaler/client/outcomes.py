@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import assert_never
 
@@ -11,6 +12,7 @@ from scaler.errors import (
     ProcessorDiedError,
     ProtocolError,
     ScalerError,
+    SerializationError,
     TaskError,
     TaskRejectedError,
     TaskTimeoutError,
@@ -18,6 +20,8 @@ from scaler.errors import (
 )
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Parts, Serializer, load_exception, load_value, parts_of
+from scaler.serialization.arguments import describe
+from scaler.serialization.pickling import Buffer
 
 Ended = tuple[object, BaseException | None]
 """Value and exception, one of them None."""
@@ -26,23 +30,24 @@ Ended = tuple[object, BaseException | None]
 def load_ended(outcome: int, payload: bytes, serializer: Serializer | None) -> Ended:
     """Return what an inline payload says. Never raises: what cannot be loaded is the future's exception."""
     if outcome == Outcome.SUCCESS:
-        if not payload:
-            return None, None
-        try:
-            return load_value(parts_of(payload), serializer), None
-        except ScalerError as error:
-            return None, error
+        return _value(parts_of(payload), serializer) if payload else (None, None)
     return None, _exception(Outcome(outcome), payload)
 
 
 def load_fetched(outcome: int, parts: Parts, serializer: Serializer | None) -> Ended:
     """Return what the parts of a stored payload say. Never raises."""
     if outcome == Outcome.SUCCESS:
-        try:
-            return load_value(parts, serializer), None
-        except ScalerError as error:
-            return None, error
+        return _value(parts, serializer)
     return None, _exception(Outcome(outcome), bytes(parts[0]))
+
+
+def _value(parts: Sequence[Buffer], serializer: Serializer | None) -> Ended:
+    try:
+        return load_value(parts, serializer), None
+    except ScalerError as error:
+        return None, error
+    except BaseException as error:  # noqa: BLE001 (this is the client's thread: a user's code must not end it)
+        return None, SerializationError(f"the result cannot be loaded: {describe(error)}")
 
 
 def _exception(outcome: Outcome, payload: bytes) -> BaseException:
@@ -53,6 +58,8 @@ def _exception(outcome: Outcome, payload: bytes) -> BaseException:
                 return load_exception(payload)
             except ProtocolError as error:
                 return error
+            except BaseException as error:  # noqa: BLE001 (as above)
+                return SerializationError(f"the exception of the task cannot be loaded: {describe(error)}")
         case Outcome.CANCELLED:
             return CancelledError()
         case Outcome.TIMED_OUT:
