@@ -17,12 +17,14 @@ _READS_PER_TURN = 16
 
 
 class _Stream:
-    __slots__ = ("is_stderr", "passed", "task")
+    __slots__ = ("is_stderr", "passed", "rest", "task")
 
     def __init__(self, task: bytes, is_stderr: bool) -> None:
         self.task = task
         self.is_stderr = is_stderr
         self.passed = 0
+        self.rest = b""
+        """The beginning of a character whose end has not been read yet."""
 
 
 class Outputs:
@@ -67,16 +69,34 @@ class Outputs:
             except BlockingIOError:
                 return
             if not piece:
+                if stream.rest:
+                    self._on_output(stream.task, stream.is_stderr, stream.rest)
                 self._close(descriptor)
                 return
             room = MAX_TASK_BYTES - stream.passed
             if room > 0:
                 stream.passed += len(piece)
+                piece = stream.rest + piece
+                end = _whole_characters(piece)
+                piece, stream.rest = piece[:end], piece[end:]
                 text = piece[:room] if len(piece) <= room else piece[:room] + b"\n... more is left out ...\n"
-                self._on_output(stream.task, stream.is_stderr, text)
+                if text:
+                    self._on_output(stream.task, stream.is_stderr, text)
 
     def _close(self, descriptor: int) -> None:
         del self._streams[descriptor]
         self._loop.remove_reader(descriptor)
         with contextlib.suppress(OSError):
             os.close(descriptor)
+
+
+def _whole_characters(text: bytes) -> int:
+    """Return where a last UTF-8 character begins that is not complete, or else the length of the text."""
+    for back in range(1, min(3, len(text)) + 1):
+        byte = text[-back]
+        if byte & 0xC0 == 0xC0:  # the first byte of a character, whose leading ones tell its length
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(text) - back if length > back else len(text)
+        if byte < 0x80:
+            break
+    return len(text)
