@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,10 +80,16 @@ def make_options(
         raise UsageError(f"priority is {priority!r}, and must be an integer of 32 bits; higher runs first")
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
         raise UsageError(f"retries is {retries!r}, and must be an integer from 0 to {MAX_RETRIES}")
-    if not 0 <= timeout_seconds <= MAX_TIMEOUT_SECONDS:
+    if not isinstance(timeout_seconds, int | float) or not 0 <= timeout_seconds <= MAX_TIMEOUT_SECONDS:
         raise UsageError(
             f"timeout_seconds is {timeout_seconds!r}, and must be from 0 to {MAX_TIMEOUT_SECONDS:g}; 0 means no limit"
         )
+    if capabilities is not None and not isinstance(capabilities, Mapping):
+        raise UsageError(f'capabilities is {capabilities!r}, and must be a dict such as {{"gpu": 1, "linux": None}}')
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"name is {name!r}, and must be a string")
+    if not isinstance(retry_on, type | Iterable) or isinstance(retry_on, str):
+        raise UsageError(f"retry_on is {retry_on!r}, and must be a type of exceptions or a tuple of such")
     types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
     return Options(
         needs=Needs.of(capabilities).items if capabilities else (),
@@ -95,6 +101,14 @@ def make_options(
         stream_output=stream_output,
         name=name or "",
     )
+
+
+def check_call(args: object, kwargs: object) -> None:
+    """Check what `submit_verbose` is to call a function with. Raises UsageError that says what to change."""
+    if not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
+        raise UsageError(f"args is {args!r}, and must be a tuple of the positional arguments, such as ({args!r},)")
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+        raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of names to keyword arguments")
 
 
 class KindTable:

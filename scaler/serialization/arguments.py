@@ -76,6 +76,8 @@ def describe(error: BaseException) -> str:
         text = str(error)
     except Exception as nested:  # noqa: BLE001 (a user's __str__ may raise anything, and the first error matters)
         text = f"<its text cannot be shown: {type(nested).__name__}>"
+    if isinstance(error, ModuleNotFoundError):
+        text += " here: install it, or have cloudpickle.register_pickle_by_value carry it along"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
