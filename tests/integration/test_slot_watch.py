@@ -99,24 +99,27 @@ def suspensions(rig: Rig) -> list[bool]:
 
 
 def test_a_lent_slot_runs_others_and_is_asked_back(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
+    works, ends = tmp_path / "works", tmp_path / "ends"
 
-    def lend_until_the_gate_opens() -> int:
+    def lend_and_take_back() -> int:
         here().lend()
-        while not gate.exists():
+        while not works.exists():
             time.sleep(0.001)
         here().take_back()
+        while not ends.exists():
+            time.sleep(0.001)
         return 7
 
     async def story(rig: Rig) -> None:
-        (lending,) = rig.submit(lend_until_the_gate_opens, ())
+        (lending,) = rig.submit(lend_and_take_back, ())
         await rig.until(lambda: rig.messages(Suspended))
         others = rig.submit(abs, *((-n,) for n in range(20)))
         assert [await rig.value(each) for each in others] == list(range(20))
         assert lending not in rig.outcomes()
-        gate.touch()
+        works.touch()
+        await rig.until(lambda: suspensions(rig) == [True, False])
+        ends.touch()
         assert await rig.value(lending) == 7
-        assert suspensions(rig) == [True, False]
 
     play(story)
 
