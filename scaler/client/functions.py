@@ -13,7 +13,7 @@ from typing import Any
 
 from scaler.client.tasks import Definition, Kind
 from scaler.serialization import name_of
-from scaler.serialization.pickling import Buffer
+from scaler.serialization.pickling import Buffer, modules_by_value
 
 MAX_REMEMBERED_FUNCTIONS = 1024
 MAX_KINDS_PER_FUNCTION = 64
@@ -49,20 +49,25 @@ class KnownFunction:
 class FunctionTable:
     """The functions that were submitted lately. `define` makes the definition of one that is new or has changed."""
 
-    __slots__ = ("_define", "_known")
+    __slots__ = ("_by_value", "_define", "_known")
 
     def __init__(self, define: Callable[[Callable[..., Any]], tuple[Definition, bool]]) -> None:
         """define: serializes; returns the definition, and whether it carries code or values of its own."""
         self._define = define
         self._known: dict[int, KnownFunction] = {}
+        self._by_value = modules_by_value()
 
     def get(self, function: Callable[..., Any]) -> KnownFunction:
         """Return what is known of a function. Raises UsageError or SerializationError when it cannot be sent."""
+        by_value = modules_by_value()
+        if by_value != self._by_value:  # what was sent by name may have to travel by value now
+            self._by_value = by_value
+            self._known.clear()
         known = self._known.get(id(function))
         if known is not None and known.function is function and known.is_current():
             return known
-        definition, by_value = self._define(function)
-        carried = carried_by(function, by_value)
+        definition, carries_code = self._define(function)
+        carried = carried_by(function, carries_code)
         known = KnownFunction(function, definition, carried or [])
         if carried is not None:
             if len(self._known) >= MAX_REMEMBERED_FUNCTIONS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from scaler.errors import ScalerError
@@ -20,6 +20,7 @@ Buffer = bytes | bytearray | memoryview
 Parts = list[Buffer]
 """A pickle, then its out-of-band buffers in order."""
 
+_NO_MODULES: frozenset[str] = frozenset()
 _PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
 
 
@@ -36,7 +37,7 @@ def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: boo
         raise
     except _PLAIN_PICKLE_ERRORS:
         data = b"__main__"  # as if it had named it: cloudpickle decides
-    if b"__main__" in data or _modules_by_value():
+    if b"__main__" in data or modules_by_value():
         import cloudpickle  # noqa: PLC0415 (most processes never need it)
 
         if on_retry is not None:
@@ -77,7 +78,10 @@ def _writable(part: Buffer, limit_bytes: float) -> Buffer:
     return part
 
 
-def _modules_by_value() -> bool:
-    """Tell whether the user asked cloudpickle to carry some module's functions by value."""
+def modules_by_value() -> Set[str]:
+    """Return the modules whose functions the user asked cloudpickle to carry by value."""
     cloudpickle = sys.modules.get("cloudpickle")
-    return cloudpickle is not None and bool(cloudpickle.list_registry_pickle_by_value())
+    if cloudpickle is None:
+        return _NO_MODULES
+    modules: Set[str] = cloudpickle.list_registry_pickle_by_value()
+    return modules

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
+
 from scaler.client.functions import FunctionTable, carried_by
 from scaler.client.tasks import Definition
 
@@ -44,6 +46,15 @@ def test_a_plain_function_is_serialized_once() -> None:
     for function in (math.sqrt, test_a_plain_function_is_serialized_once, int, len):
         assert table.serialized(function)
         assert not table.serialized(function)
+
+
+def test_a_function_is_serialized_again_when_its_module_is_registered_to_travel_by_value() -> None:
+    table = Table(by_value=False)
+    assert table.serialized(math.sqrt)
+    for change in (cloudpickle.register_pickle_by_value, cloudpickle.unregister_pickle_by_value):
+        change(math)
+        assert table.serialized(math.sqrt)
+        assert not table.serialized(math.sqrt)
 
 
 def test_a_function_is_serialized_again_when_a_global_of_it_or_of_its_callees_is_another() -> None:
