@@ -16,6 +16,7 @@ from typing import Any
 from scaler.errors import SerializationError
 from scaler.serialization import Divisible, Serializer, dump_exception, dump_value, load_function
 from scaler.serialization.arguments import check_bytes
+from scaler.worker.coroutines import finish
 
 TARGET_SECONDS = 0.01
 GROWTH = 8
@@ -141,7 +142,7 @@ class SerializedChunk:
         function = self._function
         assert function is not None, "it was loaded before the first item"
         deserialize = self.serializer.deserialize
-        result = function(*(deserialize(argument) for argument in arguments))
+        result = finish(function(*(deserialize(argument) for argument in arguments)))
         return bytes(check_bytes(self.serializer, self.serializer.serialize(result)))
 
 
@@ -153,10 +154,10 @@ def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool)
         try:
             if spread:
                 for item in iterator:
-                    done.append(function(*item))  # noqa: PERF401 (what is done must be known when one raises)
+                    done.append(finish(function(*item)))  # noqa: PERF401 (what is done must be known when one raises)
             else:
                 for item in iterator:
-                    done.append(function(item))  # noqa: PERF401
+                    done.append(finish(function(item)))  # noqa: PERF401
         except BaseException as error:  # noqa: BLE001 (whatever an item raises, sys.exit() too, is that item's outcome)
             failures[len(done)] = dump_exception(error, traceback.format_exc())
             done.append(None)
