@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import threading
@@ -53,6 +54,8 @@ class ComboSettings(TypedDict, total=False):
     worker_manager_id: str
     per_worker_capabilities: Mapping[str, float | None] | str
     per_worker_task_queue_size: int
+    per_worker_queue_size: int
+    """Another name of per_worker_task_queue_size, which libraries written for earlier versions use."""
     heartbeat_interval_seconds: float
     task_timeout_seconds: float
     death_timeout_seconds: float
@@ -158,6 +161,20 @@ class SchedulerClusterCombo:
         return f"<SchedulerClusterCombo {self._address}{state}>"
 
 
+def _signature() -> inspect.Signature:
+    """Return the constructor's signature with every setting in it: libraries look there for what they may pass on."""
+    own = inspect.signature(SchedulerClusterCombo.__init__)
+    named = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    settings = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=...)  # as in stubs: there is a default
+        for name in ComboSettings.__annotations__
+    ]
+    return own.replace(parameters=[*named, *settings])
+
+
+SchedulerClusterCombo.__init__.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
 class _Complaints:
     """Into the log once the combo is made; before, they are the text of the error that is raised."""
 
@@ -197,6 +214,10 @@ def _components(
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
     values: dict[str, object] = {"logging_level": "WARNING", "logging_paths": ["/dev/stderr"], **settings}
     _refuse_unknown(values)
+    if "per_worker_queue_size" in values:
+        if "per_worker_task_queue_size" in values:
+            raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")
+        values["per_worker_task_queue_size"] = values.pop("per_worker_queue_size")
     scheduler = _resolve(
         SchedulerConfig,
         values,

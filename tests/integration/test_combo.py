@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import re
 import subprocess
@@ -166,9 +167,14 @@ def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> N
         SchedulerClusterCombo("tcp://127.0.0.1:0", 1)
     with pytest.raises(TypeError, match=r"preloads.*did you mean preload\?"):
         SchedulerClusterCombo(n_workers=1, preloads="a:b")  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="give one of them"):
+        SchedulerClusterCombo(n_workers=1, per_worker_queue_size=1, per_worker_task_queue_size=1)
+    with pytest.raises(ConfigError, match="per_worker_task_queue_size"):
+        SchedulerClusterCombo(n_workers=1, per_worker_queue_size=-1)
     assert not components()
 
 
 def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
     keys = {*SchedulerConfig.model_fields, *ClusterConfig.model_fields} - GIVEN_BY_THE_COMBO - ARGUMENTS
-    assert set(ComboSettings.__annotations__) == keys
+    assert set(ComboSettings.__annotations__) == keys | {"per_worker_queue_size"}
+    assert keys < set(inspect.signature(SchedulerClusterCombo).parameters), "where libraries look what they may pass on"
