@@ -92,6 +92,10 @@ class Elastic:
                 took = unit.age_seconds + (now - record.status_at)
                 old = record.startup_seconds
                 record.startup_seconds = took if old is None else old + STARTUP_WEIGHT * (took - old)
+        here = sum(not other.draining and other.broken_at is None for other in record.running_units.values())
+        if record.told is not None and not record.details.fixed and here > record.told[0]:
+            # Its manager was told meanwhile that it needs fewer, and stops it: it must not get work before.
+            self._drain(worker, "it is not needed any more")
 
     def worker_left(self, worker: Worker) -> None:
         record = self.by_name(worker.details.manager_id)

@@ -176,7 +176,7 @@ def test_a_drained_worker_gets_no_more_tasks_and_its_end_charges_nobody() -> Non
     (task,) = cluster.submit(client)
     assert cluster.on(worker) == []
     cluster.leave(worker, "drained")
-    other = cluster.worker("other", manager_id="m")
+    other = cluster.worker("other")
     assert cluster.on(other) == [task]
 
 
@@ -433,3 +433,32 @@ def test_waterfall_empties_its_last_tier_first_under_a_light_load() -> None:
     assert (len(cloud.started), len(local.started)) == (8, 2)
     drip(cluster, client, cloud, local, seconds=30)
     assert (len(cloud.started), len(local.started)) == (0, 1)
+
+
+def test_a_worker_that_comes_when_it_is_not_needed_any_more_gets_no_task() -> None:
+    policy = Told(m=2)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m")
+    first = cluster.worker("first", manager_id="m")
+    report(cluster, manager, pending("late"))
+    policy.units["m"] = 1
+    cluster.wait(0.5, alive=[manager, first])
+    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted")  # and now the manager stops the pending one
+    late = cluster.worker("late", manager_id="m")
+    cluster.submit(client, 4)
+    assert cluster.on(late) == []
+    assert drained(cluster) == [late]
+    assert desired(cluster)[-1].drained == []
+    cluster.wait(0.5, alive=[manager, first, late])
+    assert desired(cluster)[-1] == Desired(1, ["unit-late"], "1 are wanted")
+
+
+def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() -> None:
+    cluster = Cluster(Told(m=1))
+    client, manager = cluster.client(), cluster.manager("m")
+    cluster.worker("lost", manager_id="m")
+    report(cluster, manager)
+    cluster.break_connection("lost")
+    replacement = cluster.worker("replacement", manager_id="m")
+    (task,) = cluster.submit(client)
+    assert cluster.on(replacement) == [task]
