@@ -1,0 +1,337 @@
+"""What can be submitted, with which options, and what users are told when something cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import operator
+import os
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scaler
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import RemoteError, SerializationError, TaskTimeoutError, UsageError
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def one_worker() -> Iterator[SchedulerClusterCombo]:
+    with SchedulerClusterCombo(n_workers=1, per_worker_capabilities={"gpu": 1, "here": None}) as combo:
+        yield combo
+
+
+@pytest.fixture(scope="module")
+def client(one_worker: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(one_worker.get_address(), timeout_seconds=SECONDS) as connected:
+        yield connected
+
+
+def everything(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    return args, kwargs
+
+
+def loud(function: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(function)
+    def wrapped(*args: Any) -> str:
+        return function(*args).upper()
+
+    return wrapped
+
+
+@loud
+def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+def countdown() -> Callable[[int], list[int]]:
+    def count(n: int) -> list[int]:
+        return [n, *count(n - 1)] if n else [0]
+
+    return count
+
+
+class Shelf:
+    shared = "shared"
+
+    def __init__(self, lock: bool) -> None:
+        self.lock = threading.Lock() if lock else None
+
+    def locked(self) -> bool:
+        return self.lock is not None
+
+    @classmethod
+    def of_class(cls) -> str:
+        return cls.shared
+
+    @staticmethod
+    def of_nobody(x: int) -> int:
+        return x
+
+
+async def later(x: int) -> int:
+    await asyncio.sleep(0)
+    if x < 0:
+        raise ValueError(f"{x} is below 0")
+    return x + 1
+
+
+# -- what can be called
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "expected"),
+    [
+        (greet, ("you",), "HELLO YOU"),
+        (countdown(), (3,), [3, 2, 1, 0]),
+        (functools.partial(functools.partial(everything, 1, a=1), 2, b=2), (3,), ((1, 2, 3), {"a": 1, "b": 2})),
+        (Shelf(lock=False).locked, (), False),
+        (Shelf.of_class, (), "shared"),
+        (Shelf.of_nobody, (4,), 4),
+        (operator.itemgetter(1), ("ab",), "b"),
+        (str.upper, ("a",), "A"),
+        (np.add, (1, 2), 3),
+        (dict, ([("a", 1)],), {"a": 1}),
+        (later, (1,), 2),
+        (functools.partial(later, 5), (), 6),
+    ],
+)
+def test_callables_of_every_kind_run(client: Client, function: Any, args: Any, expected: Any) -> None:
+    assert client.submit(function, *args).result(SECONDS) == expected
+
+
+def test_a_coroutine_function_that_raises_ends_as_any_other(client: Client) -> None:
+    with pytest.raises(ValueError, match="-1 is below 0"):
+        client.submit(later, -1).result(SECONDS)
+    assert client.map(later, [1, 2]) == [2, 3]
+
+
+def test_keyword_arguments_may_have_any_name(client: Client) -> None:
+    future = client.submit(everything, fn=1, self=2, args=3, kwargs=4, name=5, priority=6)
+    assert future.result(SECONDS) == ((), {"fn": 1, "self": 2, "args": 3, "kwargs": 4, "name": 5, "priority": 6})
+    assert client.submit(everything, a=future, b=[future]).result(SECONDS)[1]["b"] == [future.result()]
+
+
+PROGRAM = """
+import sys
+from scaler import Client
+FACTOR = 3
+class Point:
+    def __init__(self, x): self.x = x
+def times(point): return Point(scaled(point.x))
+def scaled(x): return x * FACTOR
+if __name__ == "__main__":
+    with Client(sys.argv[1]) as client:
+        print(client.submit(times, Point(2)).result(20).x, client.map(lambda x: scaled(x), [1, 2]))
+        def run(source):
+            scope = {"client": client, "__name__": "__main__"}
+            exec(source, scope)
+            return scope["result"]
+        print(run("def double(x): return more(x)\\ndef more(x): return 2 * x\\n"
+                  "result = client.submit(double, 4).result(20)"))
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "-c"])
+def test_functions_and_classes_of_a_program_run(one_worker: SchedulerClusterCombo, how: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    arguments = [str(tmp_path / "program.py")] if how == "file" else ["-c", PROGRAM]
+    command = [sys.executable, "-W", "error", *arguments, one_worker.get_address()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "6 [3, 6]\n8\n", "")
+
+
+# -- what cannot
+
+
+def test_what_cannot_be_sent_is_named_before_anything_runs(client: Client) -> None:
+    with pytest.raises(SerializationError, match=r"function Shelf\.locked, .*_thread\.lock"):
+        client.submit(Shelf(lock=True).locked)
+    with pytest.raises(SerializationError, match=r"argument 'z' of everything, a builtins\.generator"):
+        client.submit(everything, 1, z=(x for x in "ab"))
+    with pytest.raises(SerializationError, match="a Client cannot be pickled by itself: give it to submit"):
+        client.submit(lambda: client.submit(abs, 1))
+
+
+def test_a_result_that_cannot_travel_says_what_it_is(client: Client) -> None:
+    with pytest.raises(SerializationError, match=r"the result, a builtins\.generator"):
+        client.submit(lambda: (x for x in "ab")).result(SECONDS)
+    with pytest.raises(SerializationError, match=r"the result, a scaler\.client\.future\.ScalerFuture"):
+        client.submit(lambda inner: inner.submit(abs, 1), client).result(SECONDS)
+
+
+def test_a_module_that_workers_do_not_have_is_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("only_here")
+    exec("def f(x): return x\nclass K: pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    for future in (client.submit(module.f, 1), client.submit(type, module.K())):
+        with pytest.raises(SerializationError, match=r"No module named 'only_here' here: install it, or"):
+            future.result(SECONDS)
+
+
+class LeavesAsItLoads:
+    """Ends whoever loads it, if it can."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sys.exit, (5,)
+
+
+class Unloadable(Exception):  # noqa: N818
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def raise_unloadable() -> None:
+    raise Unloadable("one")
+
+
+def test_results_and_exceptions_that_cannot_be_loaded_harm_no_other_future(client: Client) -> None:
+    bad, good = client.submit(LeavesAsItLoads), client.submit(abs, -1)
+    with pytest.raises(SerializationError, match="the result cannot be loaded: SystemExit: 5"):
+        bad.result(SECONDS)
+    assert good.result(SECONDS) == 1
+    with pytest.raises(RemoteError, match=r"Unloadable: one \(the exception itself cannot be loaded here"):
+        client.submit(raise_unloadable).result(SECONDS)
+    assert client.submit(abs, -2).result(SECONDS) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ({"args": 5}, r"args is 5, and must be a tuple .* such as \(5,\)"),
+        ({"args": "ab"}, "args is 'ab'"),
+        ({"kwargs": {1: 2}}, "kwargs is {1: 2}"),
+        ({"name": 3}, "name is 3"),
+        ({"capabilities": ["gpu"]}, "must be a dict such as"),
+        ({"timeout_seconds": "3"}, "timeout_seconds is '3'"),
+        ({"retry_on": "ValueError"}, "retry_on is 'ValueError'"),
+        ({"retry_on": 3}, "retry_on is 3"),
+    ],
+)
+def test_a_call_of_the_wrong_type_says_what_to_change(client: Client, call: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        client.submit_verbose(everything, **call)
+
+
+# -- options
+
+
+def wait_for(path: str) -> None:
+    while not Path(path).exists():
+        os.sched_yield()
+
+
+def note(path: str, text: str) -> str:
+    with Path(path).open("a") as file:
+        file.write(text)
+    return Path(path).read_text()
+
+
+def fail_after_a_note(path: str, error: type[BaseException]) -> None:
+    note(path, "x")
+    raise error("again")
+
+
+def test_higher_priority_runs_first(client: Client, tmp_path: Path) -> None:
+    gate, order = str(tmp_path / "gate"), str(tmp_path / "order")
+    first = client.submit(wait_for, gate)
+    futures = [
+        client.submit_verbose(note, (order, text), priority=priority, retries=0)  # retries=0: none is sent ahead
+        for text, priority in [("c", 0), ("d", 0), ("e", -1), ("b", 1), ("a", 10)]
+    ]
+    Path(gate).touch()
+    assert first.result(SECONDS) is None
+    assert max((future.result(SECONDS) for future in futures), key=len) == "abcde"
+
+
+def test_retry_on_repeats_only_what_it_names_and_no_more_often_than_retries(client: Client, tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("listed", "unlisted", "default")]
+    listed = client.submit_verbose(fail_after_a_note, (paths[0], KeyError), retries=2, retry_on=(LookupError, OSError))
+    unlisted = client.submit_verbose(fail_after_a_note, (paths[1], ValueError), retries=2, retry_on=LookupError)
+    default = client.submit_verbose(fail_after_a_note, (paths[2], KeyError))
+    assert [type(future.exception(SECONDS)) for future in (listed, unlisted, default)] == [
+        KeyError,
+        ValueError,
+        KeyError,
+    ]
+    assert [Path(path).read_text() for path in paths] == ["xxx", "x", "x"]
+
+
+def test_a_task_that_dies_runs_again_as_often_as_retries_says(client: Client, tmp_path: Path) -> None:
+    def die(path: str) -> None:
+        note(path, "x")
+        os._exit(4)
+
+    once, twice = str(tmp_path / "once"), str(tmp_path / "twice")
+    futures = [client.submit_verbose(die, (once,), retries=0), client.submit_verbose(die, (twice,), retries=1)]
+    assert all("exit code 4" in str(future.exception(SECONDS)) for future in futures)
+    assert [len(Path(path).read_text()) for path in (once, twice)] == [1, 2]
+
+
+def test_a_time_limit_ends_the_task_and_is_not_tried_again(client: Client, tmp_path: Path) -> None:
+    def stay(path: str) -> None:
+        note(path, "x")
+        threading.Event().wait()
+
+    path = str(tmp_path / "runs")
+    client.submit(note, str(tmp_path / "warm"), "x").result(SECONDS)  # its process has imported what the next needs
+    with pytest.raises(TaskTimeoutError, match=r"0\.2 s"):
+        client.submit_verbose(stay, (path,), timeout_seconds=0.2).result(SECONDS)
+    assert Path(path).read_text() == "x"
+
+
+def test_a_task_waits_for_a_worker_with_its_capabilities_and_blocks_no_other(client: Client) -> None:
+    impossible = client.submit_verbose(abs, (-1,), capabilities={"gpu": 2})
+    unknown = client.submit_verbose(abs, (-1,), capabilities={"moon": None})
+    possible = client.submit_verbose(abs, (-1,), capabilities={"gpu": 1, "here": None})
+    assert possible.result(SECONDS) == 1
+    assert client.submit(abs, -2).result(SECONDS) == 2
+    assert not impossible.done()
+    assert impossible.cancel()
+    assert unknown.cancel()
+
+
+def test_profiling_is_on_by_task_or_by_client(one_worker: SchedulerClusterCombo, client: Client) -> None:
+    def work() -> int:
+        return sum(range(200_000))
+
+    with Client(one_worker.get_address(), profiling=True) as profiling:
+        futures = [
+            profiling.submit(work),
+            client.submit_verbose(work, profiling=True),
+            profiling.submit(work, profiling=False),
+            client.submit(work),
+        ]
+        infos = [future.profiling_info() for future in futures if future.result(SECONDS)]
+    assert [info.cpu_time_us > 0 for info in infos] == [True, True, False, False]
+    assert [info.peak_memory > 0 for info in infos] == [True, True, False, False]
+    assert all(info.duration_us > 0 for info in infos)
+
+
+def test_a_name_is_what_people_see(client: Client) -> None:
+    with pytest.raises(SerializationError, match="argument 1 of spring cleaning"):
+        client.submit_verbose(everything, (threading.Lock(),), name="spring cleaning")
+
+
+def test_the_names_that_libraries_import_are_there() -> None:
+    from scaler.client.client import Client as ClientByPath  # noqa: PLC0415
+    from scaler.client.future import ScalerFuture  # noqa: PLC0415
+    from scaler.client.object_reference import ObjectReference  # noqa: PLC0415
+    from scaler.cluster.combo import SchedulerClusterCombo as ComboByPath  # noqa: PLC0415
+
+    assert (scaler.Client, scaler.ScalerFuture, scaler.SchedulerClusterCombo) == (
+        ClientByPath,
+        ScalerFuture,
+        ComboByPath,
+    )
+    assert issubclass(ObjectReference, object)
+    assert scaler.Serializer.__abstractmethods__ == {"serialize", "deserialize"}
