@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-OTHERS = {"demo", "run_demo", "warehouse"}
-"""The demo has a test of its own, and the module is used by another example."""
+OTHERS = {"demo", "run_demo", "tasks_per_worker", "warehouse"}
+"""The demo has a test of its own, and the modules are used by other examples."""
 PROGRAMS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OTHERS)
 AT_ONCE = 2
 """An example waits more than it computes, mostly for processes to start and to end."""
@@ -42,6 +42,7 @@ def result_of(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         running = {name: pool.submit(run, name) for name in names}
         yield lambda name: running[name].result()
+        pool.shutdown(cancel_futures=True)
 
 
 def expected_lines(program: Path) -> list[str]:

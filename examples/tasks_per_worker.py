@@ -1,0 +1,29 @@
+"""The scaling policy that own_policy.py installs: a module of the user's own.
+
+A policy is asked again and again with the whole cluster in one view, and answers how many units (worker processes, or
+whatever the worker manager starts) each manager should have.
+"""
+
+from scaler.errors import UsageError
+from scaler.policy.view import Allocation, ClusterView, Wanted
+
+
+class TasksPerWorker:
+    """One unit for so many unfinished tasks, in the manager that came first; policy_content: the number of tasks."""
+
+    def __init__(self, policy_content: str) -> None:
+        if not policy_content.isdecimal() or int(policy_content) < 1:
+            raise UsageError(f"policy_content {policy_content!r}: write how many tasks a worker shall have, such as 10")
+        self.allocation = Allocation()
+        self._tasks = int(policy_content)
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        unfinished = sum(demand.queued + demand.running for demand in view.demand)
+        managers = [manager for manager in view.managers if not manager.fixed]
+        if not managers:
+            return {}
+        first = managers[0]
+        units = -(-unfinished // self._tasks)  # rounded up
+        if first.max_units is not None:
+            units = min(units, first.max_units)
+        return {first.manager_id: Wanted(units, f"{unfinished} tasks, {self._tasks} for each worker")}
