@@ -102,10 +102,11 @@ class ResultIterator(Iterator[Any]):
         """Items that were pulled, and whose results were not taken."""
         self._running = 0
         """Items of these whose chunks have not come back."""
-        self._refill_at = 0
-        """Not before so few are ahead is there room for another chunk."""
         self._waiting: deque[Piece] = deque()
-        self._ready: deque[Any] = deque()
+        self._ready: deque[list[Any]] = deque()
+        self._batch: Any = iter(())
+        """Results of one chunk: what `next` returns without a lock. They count as ahead until the last is taken."""
+        self._batch_count = 0
         self._error: Exception | None = None
         """What ended the iterable, for after the results of the items before."""
 
@@ -113,31 +114,44 @@ class ResultIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
+        while True:
+            for outcome in self._batch:
+                return self._raised(outcome) if type(outcome) is Failed else outcome
+            self._next_batch()
+
+    def _next_batch(self) -> None:
+        """Go on with the results of another chunk, unless another thread just did. Raises StopIteration at the end."""
         with self._lock:
             if self._is_closed:
                 raise StopIteration
-            if self._ahead <= self._refill_at or not self._ready:
-                self._work()
+            if self._batch.__length_hint__():
+                return
+            self._ahead -= self._batch_count
+            self._batch_count = 0
+            self._work()
             if self._is_closed:
                 raise StopIteration
             if not self._ready:
                 self._is_closed = self._error is None
                 error, self._error = self._error, None
                 raise error if error is not None else StopIteration
-            outcome = self._ready.popleft()
-            self._ahead -= 1
-        if type(outcome) is not Failed:
-            return outcome
+            outcomes = self._ready.popleft()
+            self._batch_count = len(outcomes)
+            self._batch = iter(outcomes)
+
+    def _raised(self, failed: Failed) -> BaseException:
+        """Return an item's exception, if that is a result as others are; otherwise raise it."""
         if self._return_exceptions:
-            return outcome.exception
-        if isinstance(outcome.exception, StopIteration):  # it would end the loop, as if all were well
-            raise RuntimeError(f"item {outcome.exception.item_index} raised StopIteration") from outcome.exception  # type: ignore[attr-defined]
-        raise outcome.exception
+            return failed.exception
+        if isinstance(failed.exception, StopIteration):  # it would end the loop, as if all were well
+            raise RuntimeError(f"item {failed.index} raised StopIteration") from failed.exception
+        raise failed.exception
 
     def close(self) -> None:
         """Cancel what has not ended; there are no more results. Harmless when repeated, and from any thread."""
         self._is_closed = True
         self._items = None
+        self._batch = iter(())
         self._pieces.cancel()
 
     def __del__(self) -> None:
@@ -182,10 +196,6 @@ class ResultIterator(Iterator[Any]):
                 if not size:
                     timeout_seconds = self._pieces.chunker.wake_at - now
             self._take_ended(timeout_seconds)
-        if self._items is None or self._is_slow:
-            self._refill_at = -1
-        else:
-            self._refill_at = self._window.items - max(1, self._next_size(time.monotonic()))
 
     def _next_size(self, now: float) -> int:
         """Return how many items the next chunk may have; 0: wait."""
@@ -231,11 +241,11 @@ class ResultIterator(Iterator[Any]):
             if ran_seconds is not None:
                 self._window.ended(piece.ended_at - piece.sent_at - ran_seconds, ran_seconds)
             if not self._in_order:
-                self._ready.extend(self._pieces.outcomes(piece)[0])
+                self._ready.append(self._pieces.outcomes(piece)[0])
         waiting = self._waiting
         while waiting and (waiting[0].has_ended or waiting[0].parts):
             piece = waiting.popleft()
             if piece.parts:
                 waiting.extendleft(reversed(piece.parts))
             else:
-                self._ready.extend(self._pieces.outcomes(piece)[0])
+                self._ready.append(self._pieces.outcomes(piece)[0])

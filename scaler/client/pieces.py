@@ -83,10 +83,11 @@ class Call:
 class Failed:
     """Stands among the values for an item that raised."""
 
-    __slots__ = ("exception",)
+    __slots__ = ("exception", "index")
 
-    def __init__(self, exception: BaseException) -> None:
+    def __init__(self, exception: BaseException, index: int) -> None:
         self.exception = exception
+        self.index = index
 
 
 class Piece:
@@ -188,7 +189,7 @@ class Pieces:
         """
         failure = piece.failure()
         if failure is not None:
-            return [Failed(self._told(_copy(failure), piece, position)) for position in range(piece.count)], True
+            return [self._failed(_copy(failure), piece, position) for position in range(piece.count)], True
         assert piece.future is not None, "what was not sent has failed"
         results = piece.future.result()
         values: list[Any] = results.values
@@ -199,13 +200,13 @@ class Pieces:
 
     def _outcome(self, piece: Piece, position: int, value: Any, failures: dict[int, bytes]) -> Any:
         if position in failures:
-            return Failed(self._told(load_exception(failures[position]), piece, position, is_own=True))
+            return self._failed(load_exception(failures[position]), piece, position, is_own=True)
         try:
             return self._call.load(value)
         except SerializationError as error:
-            return Failed(self._told(error, piece, position, is_own=True))
+            return self._failed(error, piece, position, is_own=True)
 
-    def _told(self, exception: BaseException, piece: Piece, position: int, is_own: bool = False) -> BaseException:
+    def _failed(self, exception: BaseException, piece: Piece, position: int, is_own: bool = False) -> Failed:
         """Say which item an exception is of: in a note, and as `item_index`."""
         index = piece.first + position
         where = f"item {index}"
@@ -214,7 +215,7 @@ class Pieces:
         exception.add_note(f"in {where} of {self._call.verb} over {self._call.name}")
         with contextlib.suppress(AttributeError):  # an exception with slots
             exception.item_index = index  # type: ignore[attr-defined]
-        return exception
+        return Failed(exception, index)
 
     def _send(self, items: list[Any], first: int) -> Piece:
         piece = Piece(first, items)
