@@ -1,0 +1,232 @@
+"""Clusters that grow and shrink, and lose what they have: real schedulers, managers and workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler import Client, ScalerFuture
+from tests.integration.settings_rig import Command, command, within
+
+WAIT_SECONDS = 30.0
+SCHEDULER = ("scaler_scheduler", "tcp://127.0.0.1:0")
+
+
+@contextmanager
+def scheduler(directory: Path, *flags: str, **environment: str) -> Iterator[tuple[Command, str]]:
+    with command(*SCHEDULER, *flags, directory=directory, **environment) as running:
+        yield running, running.addresses()["scheduler"]
+
+
+def dynamic(address: str, slots: int, name: str = "mine") -> tuple[str, ...]:
+    """A manager, whose workers offer its name."""
+    words = ("scaler_worker_manager", "baremetal_native", address)
+    return (*words, "-mtc", str(slots), "-wmi", name, "-pwc", name)
+
+
+def fixed(address: str, slots: int, name: str = "mine") -> tuple[str, ...]:
+    return ("scaler_cluster", address, "-n", str(slots), "-wmi", name, "-pwc", name)
+
+
+def started_units(manager: Command) -> int:
+    """Return how many units a manager has started so far, by its log."""
+    lines = [line for line in manager.output().splitlines() if "runner: started " in line]
+    return sum(line.count(",") + 1 for line in lines)
+
+
+def values(futures: Sequence[ScalerFuture]) -> list[object]:
+    return [future.result(WAIT_SECONDS) for future in futures]
+
+
+# -- growing
+
+
+def wait_long(directory: str, number: int) -> None:
+    Path(directory, str(number)).touch()
+    time.sleep(60)
+
+
+def test_eight_long_tasks_that_were_never_measured_run_on_eight_workers_at_once(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with scheduler(tmp_path) as (_, address), command(*dynamic(address, 8), directory=tmp_path) as manager:
+        manager.addresses()
+        with Client(address) as client:
+            futures = [client.submit(wait_long, str(marks), number) for number in range(8)]
+            # One minute for all of them in turns would be eight; how soon it is depends on the machine's other work.
+            assert within(WAIT_SECONDS, lambda: len(list(marks.iterdir())) == 8)
+            assert started_units(manager) == 8
+            assert all(future.cancel() for future in futures)
+
+
+def test_ten_thousand_tiny_tasks_do_not_start_fifty_workers(tmp_path: Path) -> None:
+    with scheduler(tmp_path) as (_, address), command(*dynamic(address, 50), directory=tmp_path) as manager:
+        manager.addresses()
+        with Client(address) as client:
+            values([client.submit(time.sleep, 0.001) for _ in range(10_000)])
+            assert started_units(manager) <= 8
+
+
+# -- a policy of the user's own, which makes the cluster come and go
+
+TIDE = """
+from pathlib import Path
+from scaler.policy.view import Allocation, Wanted
+
+class Tide:
+    allocation = Allocation()
+
+    def __init__(self, content):
+        self.low, self.high, self.directory = content.split()
+
+    def plan(self, view):
+        if Path(self.directory, "storm").exists():
+            raise RuntimeError("a storm")
+        units = int(self.high if view.now % 4 < 2 else self.low)
+        return {manager.manager_id: Wanted(units, "the tide") for manager in view.managers}
+"""
+
+
+def install(directory: Path, entry_point: str) -> dict[str, str]:
+    """Make a small installed distribution with a policy; return the environment in which it is found."""
+    info = directory / "tide-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tide\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[scaler.scaling_policies]\n{entry_point}\n")
+    return {"PYTHONPATH": str(directory)}
+
+
+def note_run(path: str, number: int) -> int:
+    """Note that a task runs, in one write; some take longer, so that some workers are busy at any time."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{number} {os.getppid()}\n".encode())
+    os.close(descriptor)
+    time.sleep(number % 3 * 0.1)
+    return number
+
+
+def test_while_a_users_own_policy_lets_workers_come_and_go_every_task_runs_exactly_once(tmp_path: Path) -> None:
+    (tmp_path / "tide.py").write_text(TIDE)
+    notes = tmp_path / "notes"
+    environment = install(tmp_path, "tide = tide:Tide")
+    flags = ("-et", "tide", "-pc", f"1 3 {tmp_path}")
+    with (
+        scheduler(tmp_path, *flags, **environment) as (running, address),
+        command(*dynamic(address, 3), directory=tmp_path) as manager,
+        Client(address) as client,
+    ):
+        count = 0
+        deadline = time.monotonic() + WAIT_SECONDS
+        while started_units(manager) < 6:
+            assert time.monotonic() < deadline
+            numbers = range(count, count + 7)
+            assert values([client.submit(note_run, str(notes), number) for number in numbers]) == list(numbers)
+            count += 7
+        assert "runs again" not in running.output()
+        runs = [line.split() for line in notes.read_text().splitlines()]
+        assert Counter(int(number) for number, _ in runs) == Counter(range(count))
+        assert "drains" in running.output()
+
+        (tmp_path / "storm").touch()
+        assert within(WAIT_SECONDS, lambda: "RuntimeError: a storm" in running.output())
+        assert "tide.py" in running.output()
+        assert client.submit(abs, -1).result(WAIT_SECONDS) == 1
+
+
+# -- losing
+
+
+def kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        process.kill()
+
+
+def agents_of(manager: Command, count: int) -> list[psutil.Process]:
+    """Wait until the manager has so many agents whose processors live, and return the agents."""
+
+    def ready() -> list[psutil.Process]:
+        return [agent for agent in psutil.Process(manager.pid).children() if len(family(agent)) >= 3]
+
+    assert within(WAIT_SECONDS, lambda: len(ready()) == count), f"{len(ready())} agents"
+    return ready()
+
+
+def family(agent: psutil.Process) -> list[psutil.Process]:
+    """Return an agent, its nursery, and its processors."""
+    try:
+        return [agent, *agent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.mark.parametrize(("way", "slots", "units"), [(fixed, 9, 2), (dynamic, 2, 2)], ids=["fixed", "dynamic"])
+def test_lost_workers_are_replaced_and_their_tasks_finish(
+    way: Callable[..., tuple[str, ...]], slots: int, units: int, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    losses: list[Callable[[list[psutil.Process]], list[psutil.Process]]] = [
+        lambda agents: agents,
+        lambda agents: family(agents[0])[-1:] + family(agents[1]),
+    ]
+    with (
+        scheduler(tmp_path) as (_, address),
+        command(*way(address, slots), directory=tmp_path) as manager,
+        Client(address) as client,
+    ):
+        for number, victims in enumerate(losses):
+            seen = notes.stat().st_size if number else 0
+            futures = [client.submit(note_run, str(notes), item) for item in range(2 * slots + 2)]
+            assert within(WAIT_SECONDS, lambda: notes.exists() and notes.stat().st_size > seen)  # noqa: B023
+            kill(victims(agents_of(manager, units)))
+            assert values(futures) == list(range(2 * slots + 2))
+        log = manager.output()
+        assert log.count("killed by signal 9 (SIGKILL)") >= units + 1
+        assert started_units(manager) <= units * 2 + 1
+
+
+# -- ending
+
+
+def do_harm(place: str) -> None:
+    """Ignore whoever asks it to end, and start children, one of which leaves the group."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    within_group = subprocess.Popen(["sleep", "600"])
+    daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    part = Path(place + ".part")
+    part.write_text(f"{within_group.pid} {daemon.pid}")
+    part.rename(place)
+    while True:
+        time.sleep(1)
+
+
+def test_a_manager_that_ends_in_whatever_way_leaves_nothing_of_its_workers_or_their_tasks(tmp_path: Path) -> None:
+    ways = [(fixed, signal.SIGKILL), (dynamic, signal.SIGKILL), (fixed, signal.SIGINT), (dynamic, signal.SIGTERM)]
+    with scheduler(tmp_path) as (_, address), Client(address) as client:
+        managers, left = [], []
+        for number, (way, _) in enumerate(ways):
+            name, *arguments = way(address, 1, f"m{number}")
+            managers.append(Command(name, arguments, {}, tmp_path))
+        try:
+            for number in range(len(ways)):
+                place = str(tmp_path / f"place{number}")
+                client.submit_verbose(do_harm, (place,), capabilities={f"m{number}": None}, retries=0)
+            for number, (manager, (_, how)) in enumerate(zip(managers, ways, strict=True)):
+                place_of = tmp_path / f"place{number}"
+                assert within(WAIT_SECONDS, place_of.exists)
+                left += manager.descendants() + [psutil.Process(int(pid)) for pid in place_of.read_text().split()]
+                manager.process.send_signal(how)
+            _, alive = psutil.wait_procs(left, timeout=WAIT_SECONDS)
+            assert alive == []
+            assert [manager.process.wait(WAIT_SECONDS) for manager in managers] == [-9, -9, 0, 0]
+        finally:
+            for manager in managers:
+                manager.close()
