@@ -41,6 +41,10 @@ class NestedConnector:
     def connected(self) -> bool:
         return self._channel is not None
 
+    @property
+    def trouble(self) -> str:
+        return "" if self.connected else "the task's worker has ended the channel"
+
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
         """Send a message now. Raises ClientClosedError when the channel has ended."""
         assert not attachments, "a client's messages to a scheduler have none"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scaler.config.addresses import MAX_PORT, check_address
 from scaler.errors import UsageError
+from scaler.net.occupants import occupant_of, occupant_of_path
 
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]+\]|[^\[\]:]+):(?P<port>\d+)")
 _WILDCARDS = ("*", "0.0.0.0", "[::]")  # noqa: S104 (compared with, not bound)
@@ -93,8 +94,10 @@ class SocketFile:
 
 
 def in_use(address: str) -> str:
-    """Return the text for an address that somebody else listens on."""
-    return f"cannot listen on {address}: it is in use; stop what runs there, or choose another address (port 0: any)"
+    """Return the text for an address that somebody listens on already; it says who, as far as this user may know."""
+    found = split_tcp(address)
+    who = occupant_of_path(address.removeprefix("ipc://")) if found is None else occupant_of(*found)
+    return f"cannot listen on {address}: it is in use by {who}; stop that, or choose another address (port 0: any)"
 
 
 def cannot_bind(address: str, error_number: int) -> str:
@@ -102,7 +105,7 @@ def cannot_bind(address: str, error_number: int) -> str:
     if error_number == errno.EADDRINUSE:
         return in_use(address)
     if error_number in {errno.EADDRNOTAVAIL, errno.ENODEV}:
-        return f"cannot listen on {address}: this host has no such address; 0.0.0.0 or * listens on all that it has"
+        return f"cannot listen on {address}: this host has no such address or name; 127.0.0.1 serves this host alone"
     if error_number == errno.EACCES:
         return f"cannot listen on {address}: this user may not; choose a port above 1023, or a directory of your own"
     if error_number == errno.ENOENT:

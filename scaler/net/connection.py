@@ -118,6 +118,10 @@ class Connector(Protocol):
     def connected(self) -> bool:
         """True between Welcomed or Resumed and Broken."""
 
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, in words; what was the matter last when there is one."""
+
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
         """Queue a message. Sequenced ones are kept while there is no connection.
 

@@ -96,6 +96,7 @@ class ListenerCore:
         self._farewells: deque[tuple[bytes, bytes, bytes]] = deque()
         self._leaving: deque[tuple[float, bytes]] = deque()
         self._cuts: list[bytes] = []
+        self._refusals: list[str] = []
 
     # -- what the transport brings -------------------------------------------------------------------------------
 
@@ -198,6 +199,11 @@ class ListenerCore:
     def has_events(self) -> bool:
         return bool(self._events)
 
+    def take_refusals(self) -> list[str]:
+        """Return why peers were refused since the last call, for people."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
     def take_cuts(self) -> list[bytes]:
         """Return the links that must be cut now."""
         cuts, self._cuts = self._cuts, []
@@ -243,6 +249,11 @@ class ListenerCore:
         """Tell whether a link carries a session."""
         link = self._links.get(link_id)
         return link is not None and link.peer is not None and not link.condemned
+
+    def is_stranger(self, link_id: bytes) -> bool:
+        """Tell whether nothing that came over a link was understood, and nobody has told it so."""
+        link = self._links.get(link_id)
+        return link is None or (link.peer is None and not link.condemned)
 
     def outbox_bytes(self, peer_id: bytes) -> int:
         """Return the bytes that are kept for a peer; 0 without a session."""
@@ -395,6 +406,7 @@ class ListenerCore:
     def _refuse(self, link: _Link, session_id: bytes, refused: Refused, now: float) -> None:
         """Say no on a link that carries no session."""
         self.counters.refused += 1
+        self._refusals.append(refused.text)
         link.condemned = True
         header = Header(PROTOCOL_VERSION, 0, session_id, 0, 0)
         self._farewells.append((link.id, header.pack(), encode(refused)))

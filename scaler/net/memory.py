@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 from scaler.config.addresses import check_address
 from scaler.errors import UsageError
 from scaler.ids import PEER_ID_BYTES
-from scaler.net.address import in_use
 from scaler.net.connection import Admit, Buffer, ConnectorEvent, ListenerEvent, OutboxLimits
 from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.envelopes import Counters, Taken
@@ -90,7 +89,7 @@ class MemoryNetwork:
     ) -> MemoryListener:
         """Return a listener at this address. Raises UsageError when there is one."""
         if check_address(address) in self._listeners:
-            raise UsageError(in_use(address))
+            raise UsageError(f"cannot listen on {address}: it is in use")
         core = ListenerCore(Server(server_kind), admit, outbox or OutboxLimits())
         listener = MemoryListener(self, address, core, on_turn)
         self._listeners[address] = listener
@@ -304,6 +303,10 @@ class MemoryConnector:
     @property
     def connected(self) -> bool:
         return self._core.phase is Phase.CONNECTED
+
+    @property
+    def trouble(self) -> str:
+        return self._core.trouble
 
     @property
     def welcome(self) -> Welcome | None:

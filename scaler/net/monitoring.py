@@ -21,6 +21,7 @@ _WATCHED = int(
     | zmq.EVENT_CONNECTED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
+    | zmq.EVENT_CONNECT_RETRIED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -93,6 +94,7 @@ class Connections:
 
     def __init__(self) -> None:
         self._inodes: dict[int, int] = {}
+        self._origins: dict[int, str] = {}
 
     def __contains__(self, file_descriptor: int) -> bool:
         return file_descriptor in self._inodes
@@ -103,12 +105,15 @@ class Connections:
     def accepted(self, file_descriptor: int) -> None:
         try:
             self._inodes[file_descriptor] = os.fstat(file_descriptor).st_ino
+            self._origins[file_descriptor] = _origin(file_descriptor)
         except OSError:
             # It is closed again already; the event that says so comes next.
             self._inodes[file_descriptor] = -1
 
-    def gone(self, file_descriptor: int) -> None:
+    def gone(self, file_descriptor: int) -> str:
+        """Forget a connection; return where it came from, for people."""
         self._inodes.pop(file_descriptor, None)
+        return self._origins.pop(file_descriptor, "an unknown place")
 
     def cut(self, file_descriptor: int) -> None:
         """Shut a connection down, so that ZeroMQ finds it broken: it has no call of its own for that.
@@ -129,3 +134,15 @@ class Connections:
             return
         with sockets.socket(fileno=duplicate) as connection, contextlib.suppress(OSError):
             connection.shutdown(sockets.SHUT_RDWR)
+
+
+def _origin(file_descriptor: int) -> str:
+    duplicate = os.dup(file_descriptor)
+    try:
+        connection = sockets.socket(fileno=duplicate)
+    except OSError:  # closed meanwhile, and its number given to something else
+        os.close(duplicate)
+        raise
+    with connection:
+        name = connection.getpeername()
+    return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else "a process of this host"

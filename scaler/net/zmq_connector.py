@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from scaler.config.addresses import check_address
+from scaler.config.addresses import check_server_address
 from scaler.errors import RefusedError, UnreachableError
 from scaler.ids import PEER_ID_BYTES
 from scaler.net import context
@@ -34,7 +34,9 @@ from scaler.protocol.session import SESSION_ID_BYTES
 NEVER_MILLISECONDS = 24 * 3600 * 1000
 
 _BREAKS = {
-    zmq.EVENT_CLOSED: "nothing listens there",
+    zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
+    # Of an attempt that did not even come to a socket; after any of the others it is not the first any more.
+    zmq.EVENT_CONNECT_RETRIED: "no host of this name is known",
     zmq.EVENT_DISCONNECTED: "the connection broke",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "what listens there does not speak ZeroMQ",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "what listens there does not speak ZeroMQ",
@@ -89,7 +91,7 @@ class ZmqConnector:
         """
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._address = check_address(address)
+        self._address = check_server_address(address)
         self._on_turn = on_turn
         session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
         jitter = random.Random(session_id).random  # noqa: S311 (spreads attempts, hides nothing)
@@ -124,6 +126,11 @@ class ZmqConnector:
     def welcome(self) -> Welcome | None:
         """What the server said last when it welcomed this peer, also after a break."""
         return self._core.welcome
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, in words; what was the matter last when there is one."""
+        return self._core.trouble
 
     @property
     def counters(self) -> Counters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ from scaler.net.frames import (
 )
 from scaler.net.listener_core import ListenerCore
 from scaler.net.monitoring import Connections, Monitor
+from scaler.net.repeats import Repeats
 from scaler.net.turns import Turns
 from scaler.protocol.messages import Message
 from scaler.protocol.roles import Server
@@ -33,6 +35,8 @@ from scaler.protocol.roles import Server
 BLOCKED_RETRY_SECONDS = 0.02
 MAX_TURNS_OF_GRACE = 8
 """A broken connection is reported when all it brought has been read, or after this many turns at the latest."""
+
+_log = logging.getLogger(__name__)
 
 
 class ZmqListener:
@@ -67,6 +71,8 @@ class ZmqListener:
         self._closed = False
         self._in_turn = False
         self._files: list[SocketFile] = []
+        self._strangers = Repeats(self._warn)
+        self._refusals = Repeats(self._warn)
         self._monitor = Monitor(self._socket)
         try:
             self._addresses = tuple(self._bind(address) for address in addresses)
@@ -156,6 +162,11 @@ class ZmqListener:
         self._core.end_all(now)
         self._core.flush(self._transmit, now)
         self._close_socket(LINGER_SECONDS)
+        self._strangers.flush()
+        self._refusals.flush()
+
+    def _warn(self, text: str) -> None:
+        _log.warning("%s: %s", ", ".join(self._addresses), text)
 
     def _close_socket(self, linger_seconds: float) -> None:
         # Not unbound before: that would end the connections at once, with what is queued for them.
@@ -175,6 +186,11 @@ class ZmqListener:
             drained = self._drain(now)
             self._report_broken(drained)
             self._cut_silent(now)
+            for refusal in core.take_refusals():
+                self._refusals.add(f"refused a peer: {refusal}", now)
+            for events_of_a_kind in (self._strangers, self._refusals):
+                events_of_a_kind.tick(now)
+                self._turns.at(events_of_a_kind.next_at())
             core.tick(now)
             events = core.take_events()
             if events:
@@ -234,9 +250,11 @@ class ZmqListener:
                 self._connections.accepted(descriptor)
                 self._silent[descriptor] = now
             elif event.kind == zmq.EVENT_DISCONNECTED:
-                self._connections.gone(descriptor)
+                origin = self._connections.gone(descriptor)
                 self._silent.pop(descriptor, None)
                 route = self._routes.pop(descriptor, None)
+                if route is None or self._core.is_stranger(route):
+                    self._strangers.add(f"a connection from {origin} ended that never spoke this protocol", now)
                 if route is not None:
                     del self._descriptors[route]
                     self._breaking[route] = MAX_TURNS_OF_GRACE
