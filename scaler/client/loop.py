@@ -105,9 +105,11 @@ class ClientLoop:
         try:
             self._connected.result(timeout_seconds)
         except TimeoutError:
+            trouble = self._connector.trouble if self._connector is not None else "no connection was made"
             self.close("the client could not connect")
             raise UnreachableError(
-                f"no scheduler answers at {self.address}: waited {timeout_seconds:g} s. Is it started, at this address?"
+                f"no scheduler answers at {self.address}: waited {timeout_seconds:g} s ({trouble}). "
+                "Is it started, at this address?"
             ) from None
         except BaseException:
             self.close("the client could not connect")

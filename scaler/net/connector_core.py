@@ -97,6 +97,8 @@ class ConnectorCore:
     def dialled(self, now: float) -> None:
         """Note that the transport has opened a connection: it is to be greeted."""
         assert self.phase is Phase.WAITING, "one connection at a time"
+        if not self._failures:
+            self.trouble = "there is no answer yet"
         self.phase = Phase.DIALLING
         self.hang_up = False
         self._since = now

@@ -446,7 +446,7 @@ def test_waiting_for_a_server_that_is_not_there_ends_with_its_address_and_the_ti
         with socket.create_server(("127.0.0.1", 0)) as once:
             address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
         client = Asker(address)
-        with pytest.raises(UnreachableError, match=rf"{address} within 0.2 s \(connection refused .* nothing listens there\)"):
+        with pytest.raises(UnreachableError, match=rf"{address} within 0.2 s \(connection refused .*\)"):
             await client.connector.wait_connected(0.2)
         # It has not given up.
         Servant(address)
