@@ -20,6 +20,7 @@ PAGES = (
     "docs/client.md",
     "docs/serializers.md",
     "docs/moving.md",
+    "docs/policies.md",
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
