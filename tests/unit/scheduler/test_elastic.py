@@ -462,3 +462,13 @@ def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() ->
     replacement = cluster.worker("replacement", manager_id="m")
     (task,) = cluster.submit(client)
     assert cluster.on(replacement) == [task]
+
+
+def test_eight_long_tasks_that_were_never_measured_run_on_eight_workers_within_two_heartbeats() -> None:
+    cluster = Cluster(load_policy("simple", ""), **PATIENT)
+    client, manager = cluster.client(), Units(cluster, "m", startup_seconds=3.0)
+    manager.beat()
+    tasks = cluster.submit(client, 8, retries=0)
+    live(cluster, manager, seconds=4.0, task_seconds=60.0)
+    running = [cluster.on(worker.id.rstrip(b".").decode()) for worker in cluster.core.workers.values()]
+    assert sorted(running) == sorted([task] for task in tasks)
