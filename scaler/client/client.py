@@ -73,6 +73,11 @@ class Client(ArgumentOnly):
     def __repr__(self) -> str:
         return f"<Client {self._loop.futures.ids.owner.hex()} of {self._loop.address}>"
 
+    @property
+    def identity(self) -> bytes:
+        """The id of this client, with which the ids of its tasks begin. Clients inside one processor share it."""
+        return self._loop.futures.ids.owner
+
     # -- tasks
 
     def submit(
