@@ -17,7 +17,7 @@ from scaler.cluster.components import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER
 from scaler.cluster.ports import ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, Component
 from scaler.cluster.supervisor import Supervisor
-from scaler.config.addresses import local_address, port_of
+from scaler.config.addresses import check_address, local_address, port_of
 from scaler.config.load import Sources, resolve
 from scaler.config.models import ClusterConfig, ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
@@ -210,7 +210,7 @@ def _components(
     if n_workers is not None and n_workers < 1:
         raise UsageError(f"n_workers = {n_workers}: at least 1 worker is needed")
     for name in (address, object_storage_address):
-        if name is not None and port_of(name) == 0:
+        if name is not None and port_of(check_address(name)) == 0:
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
     values: dict[str, object] = {"logging_level": "WARNING", "logging_paths": ["/dev/stderr"], **settings}
     _refuse_unknown(values)
@@ -247,7 +247,7 @@ def _resolve(model: type[M], values: Mapping[str, object], **own: object) -> M:
 
 
 def _refuse_unknown(values: Mapping[str, object]) -> None:
-    known = ComboSettings.__annotations__
+    known = {"address", "n_workers", "object_storage_address", "monitor_address", *ComboSettings.__annotations__}
     for name in values:
         if name not in known:
             near = get_close_matches(name, known, n=1)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.processes import end_others_born_with, end_with_parent
 
@@ -132,6 +133,8 @@ def start_nursery(settings: ProcessorSettings) -> Nursery:
     try:
         ours.close()
         os.setsid()
+        for variable in (READY_FD_VARIABLE, PARENT_PID_VARIABLE):  # meant for the agent, not for what tasks start
+            os.environ.pop(variable, None)
         end_with_parent(signal.SIGCONT, agent_pid)  # to hear of the end even if somebody has stopped this process
         # Streams of our own: the agent's may lead elsewhere, and hold what it has not written yet.
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (for the life of the process)

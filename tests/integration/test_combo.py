@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scaler import Client
 from scaler.cluster.combo import ComboSettings, SchedulerClusterCombo
 from scaler.cluster.ports import ReservedPorts
 from scaler.config.models import ClusterConfig, SchedulerConfig
@@ -158,6 +159,21 @@ def test_a_program_that_ignores_its_children_can_have_a_combo(tmp_path: Path) ->
     assert (result.returncode, result.stdout, result.stderr) == (0, "None\n", "")
 
 
+def start_a_scheduler(address: str) -> int:
+    service = subprocess.Popen([sys.executable, "-m", "scaler.cli", "scaler_scheduler", address, "-ll", "WARNING"])
+    try:
+        Client(address, timeout_seconds=20).disconnect()
+    finally:
+        service.terminate()
+        code = service.wait()
+    return code
+
+
+def test_a_task_may_start_services_of_its_own(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert client.submit(start_a_scheduler, f"ipc://{tmp_path}/s").result(30) == 0
+
+
 def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="n_workers"):
         SchedulerClusterCombo(n_workers=0)
@@ -167,6 +183,10 @@ def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> N
         SchedulerClusterCombo("tcp://127.0.0.1:0", 1)
     with pytest.raises(TypeError, match=r"preloads.*did you mean preload\?"):
         SchedulerClusterCombo(n_workers=1, preloads="a:b")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"n_worker'; did you mean n_workers\?"):
+        SchedulerClusterCombo(n_worker=1)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="an address is a text such as"):
+        SchedulerClusterCombo(2)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="give one of them"):
         SchedulerClusterCombo(n_workers=1, per_worker_queue_size=1, per_worker_task_queue_size=1)
     with pytest.raises(ConfigError, match="per_worker_task_queue_size"):
