@@ -33,6 +33,7 @@ class Sink:
     def __init__(self, peer: bytes, on_turn: OnTurn, encoded: bool, hold: bool) -> None:
         self.peer = peer
         self.connected = True
+        self.trouble = ""
         self._on_turn = on_turn
         self._encoded = encoded
         self._hold = hold
