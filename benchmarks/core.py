@@ -1,19 +1,26 @@
 """What the scheduler's core costs by itself: microseconds of CPU time per task, and in its longest step.
 
-Run `python benchmarks/core.py [--tasks N]`. Simulated workers end every task one step after they got it, and say so in
-one message each. A client submits a batch per step, and has seen the results of the steps before. In the rows named
-*flood* it submits everything at the start, and then a hundred workers a step end ten of their tasks each. Only the
-core's steps are timed, with the garbage collector set as the scheduler sets it.
+Run `python benchmarks/core.py [--tasks N]` for all sizes; the table has the row of the largest. Simulated workers end
+every task one step after they got it, and say so in one message each. A client submits a batch per step, and has seen
+the results of the steps before. In the rows named *flood* it submits everything at the start, and then a hundred
+workers a step end ten of their tasks each. Only the core's steps are timed, with the garbage collector set as the
+scheduler sets it.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.rows import Figure, Row
+from benchmarks.systems import Start
 from scaler.ids import IdFactory, content_id
 from scaler.policy.load import load_policy
 from scaler.protocol.messages import (
@@ -44,6 +51,17 @@ TASK_US = 1_000
 CLIENT = b"client.."
 FUNCTION = content_id(b"function")
 SPEC = Spec(FUNCTION, name="function")
+
+ROW = Row(
+    title="the scheduler's core alone, batches of 1,000, {workers:,} simulated workers: us per task / longest step, ms",
+    figures=(
+        Figure("us per task", 8, is_higher_better=False),
+        Figure("longest step, ms", 50, is_higher_better=False, is_noisy=True),
+    ),
+    full={"workers": 10_000, "tasks": 100_000},
+    short={"workers": 10_000, "tasks": 20_000},
+    systems=("scaler",),
+)
 
 
 @dataclass
@@ -127,6 +145,14 @@ class Bench:
             self.step([self.submission(1_000)])
         while self.finished < tasks:
             self.step(self.results(FLOOD_TURN, FLOOD_TASKS))
+
+
+def scenario(_start: Start, workers: int, tasks: int) -> dict[str, float]:
+    """Measure the row. No system is started: the core is run here."""
+    calm_collector()
+    bench = Bench(workers)
+    bench.steady(tasks, 1_000)
+    return {"us per task": bench.seconds / bench.finished * 1e6, "longest step, ms": bench.longest * 1e3}
 
 
 def hello(role: Role, details: ClientDetails | WorkerDetails) -> Hello:

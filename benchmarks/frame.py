@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,8 +63,10 @@ def measure(name: str, row: Row, plan: Plan) -> dict[str, Answer]:
         for system, answers in found.items():
             if system in problems:
                 continue
-            print(f"{name}: {system}, {number + 1} of {plan.rounds}", file=sys.stderr)
+            began = time.monotonic()
             answer = run_once(name, system, given_to(row, plan), row.limit_seconds)
+            seconds = time.monotonic() - began
+            print(f"{name}: {system}, {number + 1} of {plan.rounds}: {seconds:.1f} s", file=sys.stderr)
             if answer.problem:
                 problems[system] = answer
                 print(f"{name}: {system}: {answer.problem}: {answer.detail}", file=sys.stderr)

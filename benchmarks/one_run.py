@@ -43,7 +43,9 @@ def run_once(row: str, system: str, arguments: Mapping[str, int], limit_seconds:
         (here / "path").mkdir()
         (here / "path" / "benchmarks").symlink_to(Path(__file__).parent)
         answer, log = here / "answer", here / "log"
-        environment = {**os.environ, "PYTHONPATH": str(here / "path"), MARK: mark}
+        temporary = here / "t"
+        temporary.mkdir()
+        environment = {**os.environ, "PYTHONPATH": str(here / "path"), "TMPDIR": str(temporary), MARK: mark}
         command = [
             str(python),
             "-m",

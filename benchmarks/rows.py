@@ -19,6 +19,18 @@ ROWS = (
     "submit",
     "map",
     "round_trip",
+    "short_tasks",
+    "imbalance",
+    "graph",
+    "nested",
+    "shared_array",
+    "large_values",
+    "start",
+    "idle",
+    "memory",
+    "killed",
+    "many_workers",
+    "core",
 )
 """The scripts, in the order in which they run."""
 

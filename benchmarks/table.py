@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import floor, isnan
 
 from benchmarks.one_run import Answer
 from benchmarks.rows import Row
@@ -55,7 +56,7 @@ def ratios(row: Row, ours: Answer, executor: Answer) -> str:
     shown = []
     for figure in row.figures:
         theirs = executor.figures.get(figure.name)
-        shown.append(f"{number(ours.figures[figure.name] / theirs)} x" if theirs else "-")
+        shown.append(f"{number(ours.figures[figure.name] / theirs)} x" if theirs and not isnan(theirs) else "-")
     return " / ".join(shown)
 
 
@@ -63,11 +64,13 @@ def holds(measured: Measured) -> str:
     share = share_of_aim(measured)
     if share == float("inf"):
         return "-"
-    return "yes" if share >= 1 else f"no: {share:.0%} of it"
+    return "yes" if share >= 1 else f"no: {floor(100 * share)} % of it"
 
 
 def number(value: float) -> str:
     """Return three digits or more, in the way that people write them."""
+    if isnan(value):
+        return "-"
     if value == int(value):
         return f"{value:,.0f}"
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3

@@ -1,0 +1,37 @@
+"""All rows of the table, the worst first.
+
+python benchmarks/all.py [--short] [--systems a,b] [--rounds 3] [--rows a,b] [--write]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.frame import parser, run_rows
+from benchmarks.rows import ROWS
+
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- the table begins -->\n", "<!-- the table ends -->\n"
+
+
+def main() -> None:
+    options = parser("Measure all rows of the table in benchmarks/README.md.")
+    options.add_argument("--rows", help=f"those to measure, of {','.join(ROWS)} (default: all)")
+    options.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
+    arguments = options.parse_args()
+    names = arguments.rows.split(",") if arguments.rows else ROWS
+    for name in names:
+        if name not in ROWS:
+            raise SystemExit(f"no such row: {name}; there are {', '.join(ROWS)}")
+    text = run_rows(names, arguments)
+    if arguments.write:
+        before, _, rest = README.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()

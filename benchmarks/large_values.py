@@ -1,0 +1,67 @@
+"""Arguments of 10 MB each to tasks that return a number, and then tasks whose results are as large.
+
+All tasks of a kind are submitted at once. Contents differ and do not compress. MB/s of values, counted once each.
+
+    python benchmarks/large_values.py [--short] [--systems a,b] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.rows import Figure, Row, run_script
+from benchmarks.systems import Start
+from benchmarks.tasks import check, warm_up
+
+BLOCK = 1_000_000
+BLOCKS = 10
+
+ROW = Row(
+    title="{values} arguments / then {values} results of 10 MB each: MB/s",
+    # The ratios are to some 400 MB/s, what the executor makes both ways where memory is as fast as the aims suppose.
+    figures=(Figure("arguments", 600, of_executor=1.5), Figure("results", 600, of_executor=1.5)),
+    full={"values": 50},
+    short={"values": 20},
+)
+
+
+def block(number: int) -> Any:
+    return np.random.default_rng(number).integers(0, 256, BLOCK, dtype=np.uint8)
+
+
+def take(array: Any) -> int:
+    return int(array[0]) + int(array[-1]) + len(array)
+
+
+def make(number: int) -> Any:
+    return np.tile(block(number), BLOCKS)
+
+
+def scenario(start: Start, values: int) -> dict[str, float]:
+    arrays = [make(number) for number in range(values)]
+    expected = [take(array) for array in arrays]
+    megabytes = values * BLOCK * BLOCKS / 1e6
+    system = start(2)
+    warm_up(system, 2)
+    began = time.perf_counter()
+    taken = system.gather([system.submit(take, array) for array in arrays])
+    seconds = time.perf_counter() - began
+    check(taken == expected, "tasks with large arguments")
+
+    began = time.perf_counter()
+    made = system.gather([system.submit(make, number) for number in range(values)])
+    back_seconds = time.perf_counter() - began
+    check(all(np.array_equal(mine, theirs) for mine, theirs in zip(arrays, made, strict=True)), "large results")
+    system.close()
+    return {"arguments": megabytes / seconds, "results": megabytes / back_seconds}
+
+
+if __name__ == "__main__":
+    run_script("large_values")

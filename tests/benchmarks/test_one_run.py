@@ -1,0 +1,26 @@
+"""One run of a row: its figures, or why there are none, and nothing left behind."""
+
+from __future__ import annotations
+
+from benchmarks.one_run import run_once
+from tests.conftest import Run, marked_processes
+
+
+def test_a_run_returns_its_figures(run: Run) -> None:
+    answer = run_once("submit", "executor", {"tasks": 10}, 30.0)
+    assert answer.figures["tasks/s"] > 0
+    assert list(run.temporary.glob("sb-*")) == []
+
+
+def test_a_run_that_does_not_end_is_ended_with_all_its_processes(run: Run) -> None:
+    # Of a whole stack, whose components are in sessions of their own.
+    answer = run_once("idle", "scaler", {"seconds": 600}, 3.0)
+    assert answer.problem == "> 3 s"
+    assert marked_processes(run.mark) == []
+    assert list(run.temporary.glob("sb-*")) == []
+
+
+def test_a_run_that_fails_says_why() -> None:
+    answer = run_once("submit", "executor", {"no_such_argument": 10}, 30.0)
+    assert answer.problem == "failed"
+    assert "no_such_argument" in answer.detail

@@ -1,0 +1,22 @@
+"""Every row of the table, in its short form: only a gross loss against the standard library, measured twice, fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rows import ROWS
+
+ALL = Path(__file__).parents[2] / "benchmarks" / "all.py"
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_is_not_grossly_worse_than_its_aim(row: str, tmp_path: Path) -> None:
+    # From elsewhere: the scripts find what they need wherever they are started.
+    run = subprocess.run(
+        [sys.executable, ALL, "--short", "--rows", row], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
