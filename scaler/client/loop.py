@@ -306,7 +306,7 @@ class ClientLoop:
 
     def _turned(self, why: str) -> None:
         if not self._connected.done():
-            self._connected.set_exception(RefusedError(why))
+            self._connected.set_exception(RefusedError(f"{self.address} refused this client: {why}"))
             return
         self.futures.close(f"the scheduler refused this client: {why}", lambda: SchedulerLostError(why))
 

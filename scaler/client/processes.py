@@ -97,7 +97,7 @@ def connect_storage(address: str, peer: bytes) -> StorageClient:
         raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
 
     def connect(on_turn: OnTurn) -> Connector:
-        return ZmqConnector(address, peer=peer, hello=own_hello(Role.CLIENT, ClientDetails()), on_turn=on_turn)
+        return ZmqConnector(address, peer=peer, hello=own_hello(Role.CLIENT), on_turn=on_turn)
 
     return StorageClient(connect, address=address)
 

@@ -91,6 +91,10 @@ class StorageServer:
         self._listener.close()
 
     def _admit(self, _peer: bytes, hello: Hello) -> Welcome | Refused:
+        if hello.details is not None:
+            # Who says more of itself than its role takes this for the scheduler, one port below.
+            text = f"this is an object storage's address; a {hello.role} belongs to the scheduler's"
+            return Refused(RefusalReason.ROLE, text)
         refused = check_versions(hello)
         return refused or Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
 

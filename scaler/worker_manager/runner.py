@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -41,8 +42,10 @@ STOP_SECONDS = 8.0
 """Units that were asked to stop when the manager ends are killed after this time."""
 ROUND_GAP_SECONDS = 0.05
 """Rounds are at least this far apart, so that units which change together cost one round."""
+FIRST_WARNING_SECONDS = 3.0
+"""A manager that has been without a scheduler for so long says so."""
 LOST_WARNING_SECONDS = 30.0
-"""How often a manager without a scheduler says so."""
+"""How often it says so again."""
 MAX_REASON_CHARACTERS = 500
 ALIVE = (UnitState.PENDING, UnitState.RUNNING, UnitState.STOPPING)
 
@@ -89,6 +92,7 @@ class Runner:
         self._trouble = ""
         self._in_contact = False
         self._lost_at = time.monotonic()
+        self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
         self._connector: Connector | None = None
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
@@ -123,7 +127,7 @@ class Runner:
             stopped.cancel()
             await self._end()
         if self._refused is not None:
-            raise RefusedError(self._refused.text)
+            raise RefusedError(f"{self._config.scheduler_address} refused this worker manager: {self._refused.text}")
         return 0
 
     def _turn(self, events: list[ConnectorEvent]) -> None:
@@ -139,6 +143,7 @@ class Runner:
                 case Broken():
                     self._in_contact = False
                     self._lost_at = time.monotonic()
+                    self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
                 case Turned(refused):
                     self._in_contact = False
                     self._refused = refused
@@ -213,10 +218,18 @@ class Runner:
         finally:
             if descriptor is not None:
                 loop.remove_reader(descriptor)
-        lost = time.monotonic() - self._lost_at
-        if not self._in_contact and self._refused is None and lost >= LOST_WARNING_SECONDS:
-            _log.warning("no scheduler at %s for %.0f s, still trying", self._config.scheduler_address, lost)
-            self._lost_at = time.monotonic()
+        self._warn_of_loss(time.monotonic())
+
+    def _warn_of_loss(self, now: float) -> None:
+        if self._in_contact or self._connector is None or self._connector.connected or now < self._warn_at:
+            return
+        self._warn_at = now + LOST_WARNING_SECONDS
+        _log.warning(
+            "no scheduler answers at %s: waited %.0f s (%s); still trying",
+            self._config.scheduler_address,
+            now - self._lost_at,
+            self._connector.trouble,
+        )
 
     def _note(self, units: list[Unit]) -> None:
         known = {unit.unit_id for unit in self._units if unit.state not in ALIVE}
@@ -252,6 +265,7 @@ class Runner:
 
     async def _end(self) -> None:
         """Stop all units, and end what is left of them after STOP_SECONDS."""
+        self._warn_at = math.inf
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._stop_all()

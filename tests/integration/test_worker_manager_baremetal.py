@@ -240,7 +240,8 @@ def test_a_second_manager_with_the_same_id_says_so_and_ends_with_code_1() -> Non
         with manager(scheduler.address) as process:
             _, errors = await asyncio.to_thread(process.communicate)
             assert process.returncode == 1
-            assert errors == "worker_manager: worker manager 'local' is connected already\n"
+            refusal = "refused this worker manager: worker manager 'local' is connected already"
+            assert errors == f"worker_manager: {scheduler.address} {refusal}\n"
 
     on_a_scheduler(story)
 
