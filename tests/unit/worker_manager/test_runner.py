@@ -36,6 +36,7 @@ class ScriptedScheduler:
     """A Connector whose other side is the test."""
 
     peer = b"manager!"
+    trouble = ""
 
     def __init__(self) -> None:
         self.connected = False
