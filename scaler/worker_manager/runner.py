@@ -155,8 +155,9 @@ class Runner:
                     _log.info("the cluster is shut down: %s", text)
                     self._shutdown = True
                 case Received():
+                    # The answer to a status: a round for it would bring the next status, and that an answer, for ever.
                     continue
-        self._wake.set()
+            self._wake.set()
 
     def _goal(self) -> Goal:
         desired = self._desired
