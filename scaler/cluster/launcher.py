@@ -1,8 +1,9 @@
 """`scaler FILE`: every component of one file, started in order, watched, and stopped in reverse.
 
-It ends with 0 when it was told to stop (SIGINT, SIGTERM, SIGHUP) or the components ended in order, and with 1 when one
-of them failed. A second signal kills what is left. A program that starts it may ask for what it asks of its components:
-to be told when all are ready (SCALER_READY_FD), and to be survived by none of them (SCALER_PARENT_PID).
+It ends with 0 when it was told to stop (SIGINT, SIGTERM, SIGHUP) or the components ended in order, with 1 when one of
+them failed, and with 2 when that one could not be started with its settings. A second signal kills what is left. A
+program that starts it may ask for what it asks of its components: to be told when all are ready (SCALER_READY_FD), and
+to be survived by none of them (SCALER_PARENT_PID).
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ from scaler.cluster.supervision import Component
 from scaler.cluster.supervisor import Supervisor
 from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 from scaler.config.models import LauncherConfig
+from scaler.policy.load import load_policy
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(config: LauncherConfig) -> int:
-    """Run everything that the file describes until it ends, and return the exit code."""
+    """Run everything that the file describes until it ends, and return the exit code.
+
+    Raises UsageError, before anything is started, when there is no such policy.
+    """
+    load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
     ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
     parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
     supervisor = Supervisor(

@@ -22,6 +22,9 @@ KILL_AFTER_SECONDS = 9.0
 TIER_SECONDS = 6.0
 """From the stop on: tiers that still wait for the ones above them are told to end as well."""
 
+_FAILURE = 1
+_USAGE = 2
+"""How a component ends, and with it the whole, whose settings cannot be."""
 _ASKED_FOR = (0, -15, None)
 """How a process ends that was told to: orderly, by SIGTERM itself when it was too young to take it, or who knows."""
 
@@ -110,7 +113,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Complain:
-    """Tell people what went wrong."""
+    """Tell people what went wrong. What the component wrote last they have seen already."""
 
     text: str
 
@@ -181,7 +184,9 @@ class Supervision:
         self.addresses: dict[str, Mapping[str, str]] = {}
         """Where each component that is or was ready listens: the addresses by their names."""
         self.failure: str | None = None
-        """What went wrong first, in words; None while nothing did."""
+        """What went wrong first, in words and with the component's last lines; None while nothing did."""
+        self.exit_code = 0
+        """1 when something went wrong, 2 when that was a component whose settings cannot be."""
 
     @property
     def ready(self) -> bool:
@@ -255,15 +260,18 @@ class Supervision:
         self._states[item.name] = _Gone()
         match state:
             case _Starting(pid):
-                self._fail(_story(f"{item.name} (pid {pid}) ended before it was ready", item), now, commands)
+                text = f"{item.name} (pid {pid}) ended before it was ready: {item.reason}"
+                self._fail(text, now, commands, item.last_lines, _USAGE if item.returncode == _USAGE else _FAILURE)
             case _Running(pid) if item.returncode == 0:
                 if self._stop is None:
                     commands.append(Announce(f"{item.name} (pid {pid}) has ended; stopping the rest"))
                     self._stop = _Stop(now, hurried=False)
             case _Running(pid):
-                self._fail(_story(f"{item.name} (pid {pid}) ended unexpectedly", item), now, commands)
+                text = f"{item.name} (pid {pid}) ended unexpectedly: {item.reason}"
+                self._fail(text, now, commands, item.last_lines)
             case _Stopping(pid, killed) if not killed and item.returncode not in _ASKED_FOR:
-                self._fail(_story(f"{item.name} (pid {pid}) failed while it was stopped", item), now, commands)
+                text = f"{item.name} (pid {pid}) failed while it was stopped: {item.reason}"
+                self._fail(text, now, commands, item.last_lines)
             case _Stopping():
                 commands.append(Announce(f"{item.name} has ended"))
             case _Idle() | _Ordered() | _Gone():
@@ -271,9 +279,19 @@ class Supervision:
             case _:
                 assert_never(state)
 
-    def _fail(self, text: str, now: float, commands: list[Command]) -> None:
+    def _fail(
+        self,
+        text: str,
+        now: float,
+        commands: list[Command],
+        last_lines: Sequence[str] = (),
+        exit_code: int = _FAILURE,
+    ) -> None:
         commands.append(Complain(text))
-        self.failure = self.failure or text
+        if self.failure is None:
+            lines = "".join(f"\n    {line}" for line in last_lines)
+            self.failure = f"{text}{'; its last lines:' if lines else ''}{lines}"
+            self.exit_code = exit_code
         if self._stop is None:
             self._stop = _Stop(now, hurried=False)
 
@@ -321,8 +339,3 @@ class Supervision:
 
     def _alive(self) -> list[str]:
         return [name for name, state in self._states.items() if isinstance(state, _Starting | _Running | _Stopping)]
-
-
-def _story(headline: str, ended: Ended) -> str:
-    lines = "".join(f"\n    {line}" for line in ended.last_lines)
-    return f"{headline}: {ended.reason}{'; its last lines:' if lines else ''}{lines}"

@@ -83,7 +83,7 @@ class Supervisor:
 
     @property
     def failure(self) -> str | None:
-        """What went wrong first, in words; None while nothing did."""
+        """What went wrong first, in words and with the component's last lines; None while nothing did."""
         return self._supervision.failure
 
     def address(self, component: str, kind: str) -> str | None:
@@ -110,7 +110,7 @@ class Supervisor:
     # -- the work --------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Start the components and return when none is left: 0, or 1 when one of them failed."""
+        """Start the components and return when none is left: 0, 1 when one failed, 2 when its settings cannot be."""
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
         parent_fd = self._watch_parent()
         try:
@@ -120,7 +120,7 @@ class Supervisor:
             self._close()
             if parent_fd is not None:
                 os.close(parent_fd)
-        return 0 if self._supervision.failure is None else 1
+        return self._supervision.exit_code
 
     def _watch_parent(self) -> int | None:
         if self._parent_pid is None:

@@ -48,7 +48,7 @@ def _in_words(pids: Sequence[int | None]) -> str:
     try:
         process = None if pid is None else psutil.Process(pid)
         if process is not None and (component := component_of(process.cmdline())):
-            return f"a {component} of scaler (pid {pid})"
+            return f"scaler's {component} (pid {pid})"
         return "another program" if process is None else f"another program ({process.name()}, pid {pid})"
     except psutil.Error:  # it has ended meanwhile, or is not ours to look at
         return "another program"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import threading
 from collections.abc import Iterator
@@ -105,12 +106,19 @@ def test_a_component_that_ends_is_explained_with_its_last_lines(capfd: pytest.Ca
     with running(service("storage"), crash) as run:
         assert run.end() == 1
     (complaint,) = run.complaints
-    headline, *lines = complaint.splitlines()
-    assert headline.startswith("scheduler (pid ")
-    assert headline.endswith("ended before it was ready: exit code 3; its last lines:")
+    assert re.fullmatch(r"scheduler \(pid \d+\) ended before it was ready: exit code 3", complaint)
+    assert run.supervisor.failure is not None
+    headline, *lines = run.supervisor.failure.splitlines()
+    assert headline == f"{complaint}; its last lines:"
     assert sorted(lines) == ["    one", "    two"]
-    assert run.supervisor.failure == complaint
     assert capfd.readouterr() == ("one\n", "two\n"), "what components write is passed on to the same stream"
+
+
+def test_a_component_that_cannot_start_with_its_settings_makes_that_the_end_of_all() -> None:
+    with running(service("storage"), script("scheduler", "exit 2", 1)) as run:
+        assert run.end() == 2
+    with running(script("storage", f"{READY}exit 2")) as run:
+        assert run.end() == 1, "it has started with them"
 
 
 def test_a_component_that_is_killed_is_named_with_its_signal_and_the_others_are_stopped() -> None:

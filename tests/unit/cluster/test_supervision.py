@@ -161,15 +161,16 @@ def test_a_stop_between_the_order_to_start_and_the_start_stops_the_newborn() -> 
 def test_a_component_that_ends_unexpectedly_is_named_with_its_last_words_and_the_others_are_stopped() -> None:
     world = World().all_ready()
     commands = world.ends("scheduler", 3)
-    text = "scheduler (pid 1002) ended unexpectedly: exit code 3; its last lines:\n    it said this"
-    assert Complain(text) in commands
+    text = "scheduler (pid 1002) ended unexpectedly: exit code 3"
+    assert Complain(text) in commands, "the lines were passed on when they came"
     assert orders(commands) == [Terminate("more workers"), Terminate("workers")]
-    assert world.supervision.failure == text
+    failure = f"{text}; its last lines:\n    it said this"
+    assert world.supervision.failure == failure
     world.ends("workers", 1)
     world.ends("more workers", 1)
     world.ends("storage")
     assert world.supervision.finished
-    assert world.supervision.failure == text, "the first failure is the cause"
+    assert world.supervision.failure == failure, "the first failure is the cause"
 
 
 def test_a_component_that_ends_before_it_is_ready_is_a_failure_whatever_its_exit_code() -> None:
