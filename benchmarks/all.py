@@ -26,11 +26,18 @@ def main() -> None:
     for name in names:
         if name not in ROWS:
             raise SystemExit(f"no such row: {name}; there are {', '.join(ROWS)}")
+    if arguments.write and (arguments.rows or arguments.short):
+        raise SystemExit("--write puts down all rows in full: leave out --rows and --short")
     text = run_rows(names, arguments)
     if arguments.write:
-        before, _, rest = README.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        README.write_text(with_table(README.read_text(), text))
+
+
+def with_table(page: str, text: str) -> str:
+    """Return the page with this text between its marks."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
 if __name__ == "__main__":

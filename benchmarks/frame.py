@@ -104,6 +104,7 @@ def run_rows(names: Sequence[str], arguments: argparse.Namespace | None = None) 
             answers = measure(name, row, todo)
             losses += [f"{name}: {loss}" for loss in gross_losses(row, answers)]
         measured.append((row.title.format_map(given_to(row, todo)), row, answers))
+        print(table(measured[-1:], todo.systems), file=sys.stderr)  # in case that a later row breaks off a long run
     text = f"{machine(todo.rounds)}\n\n" + "".join(f"- {versions(system)}\n" for system in todo.systems)
     text += "\n" + table(measured, todo.systems)
     print(text)

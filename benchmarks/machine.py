@@ -12,7 +12,9 @@ import psutil
 def machine(rounds: int) -> str:
     cpus = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total / 2**30
-    return f"{cpus} CPUs ({model()}), {memory:.0f} GiB, Linux {platform.release()}. Medians of {rounds}."
+    return (
+        f"{cpus} CPUs ({model()}), {memory:.0f} GiB, Linux {platform.release().partition('-')[0]}. Medians of {rounds}."
+    )
 
 
 def model() -> str:

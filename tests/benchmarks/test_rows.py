@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.all import README, with_table
 from benchmarks.frame import gross_losses
 from benchmarks.one_run import Answer
 from benchmarks.rows import ROWS, SYSTEMS, Figure, Row, load
@@ -73,3 +74,11 @@ def test_a_row_measures_scaler_and_systems_that_there_are(name: str) -> None:
     assert set(row.systems) <= set(SYSTEMS)
     assert row.title.format_map(row.full)
     assert set(row.full) == set(row.short)
+
+
+def test_a_table_takes_the_place_of_the_last_one() -> None:
+    page = README.read_text()
+    once = with_table(page, "| one |\n")
+    assert "| one |" in once
+    assert with_table(once, "| two |\n") == with_table(page, "| two |\n")
+    assert once.splitlines()[-1] == page.splitlines()[-1]
