@@ -30,6 +30,7 @@ from scaler.protocol.messages import (
     Run,
     Seen,
     Spec,
+    Started,
     Submit,
     Suspended,
     TaskGroup,
@@ -84,6 +85,7 @@ nonsense: st.SearchStrategy[Message] = st.sampled_from(
         Recall([UNKNOWN[0]], [1], True),
         Seen(10**9),
         Submit([], [TaskGroup(Spec(bytes(16)), [UNKNOWN[0]], [b"\x80"])]),
+        Started([UNKNOWN[0]]),
         Suspended([UNKNOWN[0]], [1], [True]),
         WorkerHeartbeat(1.0, 1.0, 1, 1, 0.1),
     ]

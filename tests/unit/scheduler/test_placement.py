@@ -9,6 +9,7 @@ from scaler.protocol.messages import (
     Release,
     Run,
     Spec,
+    Started,
     Submit,
     Suspended,
     TaskGroup,
@@ -127,6 +128,19 @@ def test_a_worker_that_makes_no_progress_is_relieved_after_the_configured_looks(
             cluster.finish(other, cluster.on(other)[0], seconds=1.0)
     assert cluster.now - 100.0 >= 3.0
     assert cluster.recalls(stuck, kill=False)
+
+
+def test_a_client_is_told_which_of_its_tasks_run_and_only_by_who_runs_them() -> None:
+    cluster = Cluster()
+    one, two, worker = cluster.client("one"), cluster.client("two"), cluster.worker("w", slots=2)
+    stranger = cluster.worker("stranger")
+    (first,), (second,) = cluster.submit(one), cluster.submit(two)
+    runs = first if first in cluster.on(worker) else second
+    owner = one if runs is first else two
+    cluster.say(stranger, Started([runs]))
+    assert not [message for _, message in cluster.said if isinstance(message, Started)]
+    cluster.say(worker, Started([runs, bytes(16)]))
+    assert [said for said in cluster.said if isinstance(said[1], Started)] == [(owner, Started([runs]))]
 
 
 def test_a_task_that_waits_for_its_own_tasks_lends_its_slot() -> None:

@@ -11,6 +11,7 @@ from scaler.protocol.messages import (
     Run,
     RunGroup,
     Spec,
+    Started,
     Suspended,
     Undefine,
     Welcome,
@@ -333,6 +334,18 @@ def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks() -> N
     story.core.results(1, story.hands[1].flush(), True, story.now)
     story.settle()
     assert story.fed(1) == [3, 4]
+
+
+def test_a_task_that_runs_for_a_while_is_said_to_have_started_once() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.tick(0.02)
+    assert not [message for message in story.said if isinstance(message, Started)]
+    assert story.core.wake_at <= story.now + 0.035, "it is looked at in time"
+    story.tick(0.04)
+    story.tick(1.0)
+    assert len([message for message in story.said if isinstance(message, Started)]) == 1
 
 
 def test_what_waits_behind_a_task_that_blocks_is_not_stuck() -> None:
