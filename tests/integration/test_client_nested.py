@@ -1,0 +1,150 @@
+"""Tasks that are clients themselves, on one worker: whatever they wait for must find a slot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import ProcessorDiedError
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SchedulerClusterCombo]:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        yield combo
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address(), timeout_seconds=SECONDS) as connected:
+        yield connected
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+def depth(client: Client, levels: int) -> int:
+    return 0 if not levels else 1 + int(client.submit(depth, client, levels - 1).result())
+
+
+def test_tasks_nest_far_deeper_than_there_are_workers(client: Client) -> None:
+    assert client.submit(depth, client, 6).result(SECONDS) == 6
+
+
+def all_verbs(client: Client) -> Any:
+    with Client() as own:
+        return (
+            own.map(inc, range(3)),
+            own.get({"a": 1, "b": (inc, "a"), "c": (sum, ["a", "b"])}, ["c"]),
+            client.submit(sum, client.send_object([1, 2])).result(),
+            client.submit(inc, own.submit(inc, 1)).result(),
+        )
+
+
+def test_a_task_may_map_run_graphs_and_send_objects(client: Client) -> None:
+    assert client.submit(all_verbs, client).result(SECONDS) == ([1, 2, 3], {"c": 3}, 3, 3)
+
+
+async def fibonacci(client: Client, n: int) -> int:
+    if n < 2:
+        return n
+    one, two = await asyncio.gather(client.submit(fibonacci, client, n - 1), client.submit(fibonacci, client, n - 2))
+    return int(one + two)
+
+
+def test_a_task_that_awaits_lends_its_slot(client: Client) -> None:
+    assert client.submit(fibonacci, client, 5).result(SECONDS) == 5
+
+
+def with_threads(client: Client) -> int:
+    with ThreadPoolExecutor(8) as pool:
+        return sum(pool.map(lambda number: int(client.submit(inc, number).result()), range(24)))
+
+
+def test_threads_of_a_task_submit_and_wait(client: Client) -> None:
+    assert client.submit(with_threads, client).result(SECONDS) == sum(range(1, 25))
+
+
+def raise_below(client: Client, levels: int) -> None:
+    if not levels:
+        raise KeyError("at the bottom")
+    client.submit(raise_below, client, levels - 1).result()
+
+
+def test_an_exception_comes_up_through_all_levels(client: Client) -> None:
+    with pytest.raises(KeyError, match="at the bottom") as caught:
+        client.submit(raise_below, client, 3).result(SECONDS)
+    assert str(caught.value.__cause__).count("in raise_below") >= 1
+
+
+def stay(path: str) -> None:
+    Path(path + ".new").write_text(str(os.getpid()))
+    Path(path + ".new").rename(path)
+    time.sleep(60)
+
+
+def parent(client: Client, path: str, dies: bool) -> None:
+    child = client.submit(stay, path)
+    while not Path(path).exists():
+        wait([child], 0.01)
+    if dies:
+        os._exit(7)
+    child.result()
+
+
+def gone(pid: int) -> bool:
+    try:
+        psutil.Process(pid).wait(SECONDS)
+    except psutil.NoSuchProcess:
+        return True
+    return not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_task_takes_its_unfinished_children_along(client: Client, tmp_path: Path, dies: bool) -> None:
+    path = tmp_path / "child"
+    future = client.submit_verbose(parent, (client, str(path), dies), retries=0)
+    deadline = time.monotonic() + SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    if dies:
+        with pytest.raises(ProcessorDiedError, match="exit code 7"):
+            future.result(SECONDS)
+    else:
+        assert future.cancel()
+    assert gone(int(path.read_text()))
+    assert client.submit(inc, 1).result(SECONDS) == 2
+
+
+def look_once(client: Client, gate: str) -> str:
+    child = client.submit(hold, gate)
+    try:
+        child.result(0.05)
+    except TimeoutError:
+        return "late"
+    return "in time"
+
+
+def hold(gate: str) -> None:
+    while not Path(gate).exists():
+        time.sleep(0.001)
+
+
+def test_a_wait_inside_a_task_ends_in_time_though_the_child_has_the_slot(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    assert client.submit(look_once, client, str(gate)).result(SECONDS) == "late"
+    gate.touch()
+    assert client.submit(inc, 1).result(SECONDS) == 2

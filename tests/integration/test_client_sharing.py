@@ -1,0 +1,205 @@
+"""One client among threads, forks and other clients; and how clients end."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed, wait
+from typing import Any
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import ClientClosedError, ScalerError, UsageError
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SchedulerClusterCombo]:
+    with SchedulerClusterCombo(n_workers=2, protected=False) as combo:
+        yield combo
+
+
+@pytest.fixture
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address(), timeout_seconds=SECONDS) as connected:
+        yield connected
+
+
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+def test_thirty_two_threads_use_one_client_for_everything_at_once(client: Client) -> None:
+    start = threading.Barrier(32)
+
+    def use(number: int) -> list[Any]:
+        start.wait(SECONDS)
+        dropped = client.submit(time.sleep, 60)
+        futures = [client.submit(add, number, other) for other in range(10)]
+        chained = client.submit(add, futures[0], futures[1])
+        was_cancelled = dropped.cancel()
+        mapped = client.map(abs, range(-number - 5, -number))
+        graph = client.get({"a": number, "b": (add, "a", "a")}, ["b"])["b"]
+        waited = {future.result() for future in wait(futures, SECONDS).done}
+        completed = {future.result() for future in as_completed(futures, SECONDS)}
+        return [waited == completed, sum(waited), chained.result(SECONDS), mapped, graph, was_cancelled]
+
+    before = threading.active_count()
+    with ThreadPoolExecutor(32) as pool:
+        results = list(pool.map(use, range(32)))
+    for number, result in enumerate(results):
+        mapped = list(range(number + 5, number, -1))
+        assert result == [True, 10 * number + 45, 2 * number + 1, mapped, 2 * number, True]
+    assert threading.active_count() == before
+
+
+def test_clients_are_blind_to_each_other(client: Client, cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as other:
+        mine, theirs = client.submit(time.sleep, 60), other.submit(time.sleep, 60)
+        kept = client.send_object([1])
+        with pytest.raises(UsageError, match="belongs to another client"):
+            other.submit(len, kept)
+        other.clear()
+        assert theirs.cancelled()
+        assert not mine.done()
+        assert other.submit(add, 1, 1).result(SECONDS) == 2
+        assert client.submit(len, kept).result(SECONDS) == 1
+        assert not mine.done()
+        assert mine.cancel()
+
+
+def test_clear_ends_tasks_and_references_and_the_client_goes_on(client: Client) -> None:
+    finished, running = client.submit(add, 1, 1), client.submit(time.sleep, 60)
+    assert finished.result(SECONDS) == 2
+    reference = client.send_object("object", name="thing")
+    client.clear()
+    client.clear()
+    assert running.cancelled()
+    assert finished.result() == 2
+    assert repr(reference) == "<ObjectReference 'thing' cleared>"
+    for use in (lambda: client.submit(len, reference), lambda: client.get({"r": reference, "n": (len, "r")}, ["n"])):
+        with pytest.raises(UsageError, match="'thing' was cleared: send it again"):
+            use()
+    assert client.submit(add, finished, 1).result(SECONDS) == 3
+
+
+def uses(client: Client, future: Any, reference: Any) -> dict[str, Callable[[], object]]:
+    """Return everything that asks something of a client, its future or its reference."""
+    return {
+        "submit": lambda: client.submit(add, 1, 1),
+        "submit_verbose": lambda: client.submit_verbose(add, (1, 1)),
+        "map": lambda: client.map(abs, [1]),
+        "get": lambda: client.get({}, []),
+        "send_object": lambda: client.send_object(1),
+        "clear": client.clear,
+        "shutdown": client.shutdown,
+        "argument": lambda: client.submit(add, future, 1),
+        "reference": lambda: client.submit(len, reference),
+        "result": lambda: future.result(1),
+        "exception": lambda: future.exception(1),
+        "cancel": future.cancel,
+        "callback": lambda: future.add_done_callback(print),
+        "wait": lambda: wait([future], 1),
+        "as_completed": lambda: list(as_completed([future], 1)),
+        "await": lambda: future.__await__().send(None),
+    }
+
+
+def answers(client: Client, future: Any, reference: Any) -> dict[str, str]:
+    found = {}
+    for name, use in uses(client, future, reference).items():
+        try:
+            found[name] = repr(use())
+        except ClientClosedError as error:
+            found[name] = "refused" if "make a new one after a fork" in str(error) else str(error)
+        except ScalerError as error:
+            found[name] = repr(error)
+    return found
+
+
+def test_a_forked_child_is_refused_all_and_may_have_a_client_of_its_own(
+    client: Client, cluster: SchedulerClusterCombo
+) -> None:
+    future, reference = client.submit(time.sleep, 60), client.send_object([1])
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            found = answers(client, future, reference)
+            client.disconnect()
+            with Client(cluster.get_address()) as own:
+                found["own"] = repr(own.submit(add, 1, 1).result(SECONDS))
+            os.write(theirs, pickle.dumps(found))
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        found = pickle.load(pipe)
+    os.waitpid(child, 0)
+    assert found == dict.fromkeys(uses(client, future, reference), "refused") | {"own": "2"}
+    assert future.cancel()
+    assert client.submit(len, reference).result(SECONDS) == 1
+
+
+def test_multiprocessing_works_beside_a_live_client(client: Client) -> None:
+    future = client.submit(add, 1, 1)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.starmap(add, [(1, 2), (3, 4)]) == [3, 7]
+        pool.close()
+        pool.join()
+    assert future.result(SECONDS) == 2
+
+
+def scaler_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("scaler-client")}
+
+
+def test_clients_leave_no_thread_and_a_forgotten_one_ends_by_itself(cluster: SchedulerClusterCombo) -> None:
+    before = scaler_threads()
+    for _ in range(5):
+        with Client(cluster.get_address()) as client:
+            client.submit(add, 1, 1)
+    assert scaler_threads() == before
+    forgotten = Client(cluster.get_address())
+    future = forgotten.submit(add, 1, 1)
+    (thread,) = scaler_threads() - before
+    del forgotten
+    gc.collect()
+    assert future.result(SECONDS) == 2, "what was submitted still ends"
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+PROGRAM = """
+import atexit, sys
+from scaler import Client
+client = Client(sys.argv[1])
+atexit.register(lambda: print("at exit", client.submit(pow, 2, 3).result(20), flush=True))
+print(client.submit(pow, 2, 2).result(20), flush=True)
+"""
+
+
+def test_a_client_still_works_in_handlers_at_exit(cluster: SchedulerClusterCombo) -> None:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, cluster.get_address()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "4\nat exit 8\n", "")
+
+
+def test_an_unprotected_scheduler_ends_with_its_workers_when_a_client_says_so() -> None:
+    with SchedulerClusterCombo(n_workers=1, protected=False) as combo:
+        client = Client(combo.get_address())
+        future = client.submit(time.sleep, 60)
+        client.shutdown()
+        with pytest.raises((ScalerError, CancelledError)):
+            future.result(SECONDS)
+        with pytest.raises(ClientClosedError, match="disconnected"):
+            client.submit(add, 1, 1)
