@@ -18,7 +18,6 @@ from scaler import Client, ScalerFuture, SchedulerClusterCombo, Serializer
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
-    ObjectLostError,
     ProcessorDiedError,
     ProtectedError,
     RemoteTraceback,
@@ -504,21 +503,3 @@ def test_a_protected_scheduler_is_not_shut_down_by_a_client(client: Client) -> N
     with pytest.raises(ProtectedError, match="protected"):
         client.shutdown()
     assert client.submit(double, 1).result(20) == 2
-
-
-def test_a_lost_object_ends_the_task_and_names_it(client: Client) -> None:
-    big = client.submit(np.ones, 100_000)
-    big.result(20)
-    del big
-    assert ObjectLostError.__mro__[1].__name__ == "TaskError"
-
-
-def test_what_a_task_prints_appears_here(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
-    future = client.submit_verbose(print, ("hello from afar",), stream_output=True)
-    future.result(20)
-    shown = ""
-    deadline = time.monotonic() + 10
-    while "hello from afar" not in shown and time.monotonic() < deadline:
-        client.submit(double, 1).result(20)
-        shown += capfd.readouterr().out
-    assert "hello from afar" in shown
