@@ -67,7 +67,6 @@ class Client(ArgumentOnly):
         self._kinds = KindTable(loop, serializer)
         self._submission = Submission(loop)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
-        self._clears = 0
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -176,8 +175,8 @@ class Client(ArgumentOnly):
         in memory where the results are taken slowly, and enough are on their way for any number of workers otherwise.
         An iterable that must see a result before it gives the next item needs window=1.
 
-        chunk_size: as in `map`; without it, no item waits for a slow iterable to give the next one. An item that fails
-        raises its exception in its turn, with its `item_index`; `next` may be called again for the items after it.
+        chunk_size: as in `map`; without it, chunks do not wait to be full while the iterable is slow. An item that
+        fails raises its exception in its turn, with its `item_index`; `next` may be called again for those after it.
         return_exceptions gives exceptions as results instead. An exception of an iterable comes after the results of
         the items before it. Closing or dropping the iterator cancels what has not ended. Threads may share it.
         """
@@ -232,7 +231,6 @@ class Client(ArgumentOnly):
         self._check_open()
         self._loop.clear()
         self._kinds.clear()
-        self._clears += 1
         for reference in list(self._references):
             reference.invalidate()
         self._references.clear()
@@ -300,16 +298,10 @@ class Client(ArgumentOnly):
         call = Call(fn, spread, self._serializer, verb)
         options = replace(self._options, name=call.name, is_plain=True)
         kind = self._kinds.kind(call.function, options, self._parent())
-        made_for = self._clears, kind.spec.parent
 
         def submit(chunk: list[Any]) -> ScalerFuture:
-            nonlocal kind, made_for
             if self._is_closed:
                 raise ClientClosedError("the client was disconnected")
-            now = self._clears, self._parent()
-            if now != made_for:  # what was sent before a clear is gone, and another task may go on with an imap
-                kind = self._kinds.kind(call.function, options, now[1])
-                made_for = now
             return self._submission.submit(kind, (chunk,), {})
 
         return Pieces(call, submit, self._loop.futures, chunk_size)

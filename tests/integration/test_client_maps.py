@@ -385,6 +385,37 @@ def test_an_item_is_on_its_way_before_a_slow_iterable_is_asked_for_the_next(clie
     assert list(client.imap(note, items())) == list(range(8))
 
 
+def test_a_quick_item_after_a_slow_one_does_not_wait_for_the_next(client: Client, tmp_path: Path) -> None:
+    def items() -> Iterator[int]:
+        for item in range(10):
+            if item and item % 2 == 0:
+                wait_for_file(tmp_path / str(item - 1))
+                time.sleep(0.005)  # it is slow however quick the machine is
+            yield item
+
+    def note(item: int) -> int:
+        (tmp_path / str(item)).touch()
+        return item
+
+    assert list(client.imap(note, items())) == list(range(10))
+
+
+def test_a_slow_iterable_does_not_hold_up_the_results_of_quick_tasks(client: Client) -> None:
+    taken: list[int] = []
+    asked: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(5):
+            asked.append(len(taken))
+            time.sleep(0.1)  # far longer than a task takes
+            yield item
+
+    for result in client.imap(abs, items()):  # a function that no worker has to import
+        taken.append(result)  # noqa: PERF402 (the iterable looks at it meanwhile)
+    assert taken == list(range(5))
+    assert any(before == item for item, before in enumerate(asked) if item), asked
+
+
 def test_an_iterable_may_depend_on_results_with_a_window_of_one(client: Client) -> None:
     seen: list[int] = []
 
@@ -455,6 +486,9 @@ def test_a_clear_cancels_what_is_ahead_and_the_imap_goes_on(cluster: SchedulerCl
     def look_up(item: int) -> int:
         if item:
             wait_for_file(tmp_path / "cleared")
+        if item >= 5 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os._exit(3)  # another process has to fetch the function anew
         return table[item]
 
     with Client(cluster.get_address()) as client:
@@ -471,13 +505,14 @@ def test_a_clear_cancels_what_is_ahead_and_the_imap_goes_on(cluster: SchedulerCl
         assert outcomes[-4:] == [9, 10, 11, 12]
 
 
-def nested(numbers: int) -> int:
-    with Client() as inner:
-        return sum(inner.imap(double, range(numbers))) + sum(inner.imap_unordered(double, range(numbers)))
+def test_tasks_iterate_over_results_though_all_workers_wait_for_them(client: Client, tmp_path: Path) -> None:
+    def nested(task: int, method: str) -> int:
+        (tmp_path / str(task)).touch()
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)  # no worker is free then
+        with Client() as inner:
+            return sum(getattr(inner, method)(double, range(100)))
 
-
-def test_tasks_iterate_over_results_though_all_workers_wait_for_them(client: Client) -> None:
-    assert client.map(nested, [100] * 4, chunk_size=1) == [2 * 9900] * 4
+    assert client.map(nested, range(2), ["imap", "map"], chunk_size=1) == [9900] * 2
 
 
 def test_two_imaps_go_side_by_side_also_one_over_the_other(client: Client) -> None:
