@@ -83,6 +83,8 @@ def _checked(capabilities: Mapping[str, float | None], label: float) -> tuple[tu
         amount = capabilities[name]
         if not _NAME.fullmatch(name):
             raise UsageError(f"capability {name!r}: a name has letters, digits, '_', '.' and '-'")
+        if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int | float)):
+            raise UsageError(f"capability {name!r}: the amount must be a number or None, not {amount!r}")
         if amount is None or amount == -1:
             items.append((name, label))
         elif math.isfinite(amount) and amount > 0:

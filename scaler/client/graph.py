@@ -7,6 +7,7 @@ other keys (their values), lists that hold keys or computations, and values.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -191,7 +192,8 @@ def _parse(graph: Mapping[Any, Any], key: Key, argument: Any, needs: dict[Key, N
         return KeyArgument(target)
     if isinstance(argument, str) and not is_value:
         raise UsageError(
-            f"key {key!r} needs {argument!r}, but the graph has no such key; give a string as a value of its own"
+            f"key {key!r} needs {reprlib.repr(argument)}, but the graph has no such key; "
+            "give a string as a value of its own"
         )
     if type(argument) is list:
         return [_parse(graph, key, inner, needs, is_value) for inner in argument]

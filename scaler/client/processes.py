@@ -62,6 +62,9 @@ def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
     from scaler.net.versions import own_hello  # noqa: PLC0415 (clients inside tasks need no sockets)
     from scaler.net.zeromq import ZmqConnector  # noqa: PLC0415
 
+    if not isinstance(name, str):
+        raise UsageError(f"name is {name!r}, and must be a text")
+
     def connect(peer: bytes, on_turn: OnTurn) -> Connector:
         hello = own_hello(Role.CLIENT, ClientDetails(name))
         return ZmqConnector(address, peer=peer, hello=hello, on_turn=on_turn)

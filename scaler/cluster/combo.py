@@ -22,6 +22,7 @@ from scaler.config.load import Sources, resolve
 from scaler.config.models import ClusterConfig, ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.errors import ComponentError, UsageError
+from scaler.policy.load import load_policy
 
 _log = logging.getLogger(__name__)
 
@@ -207,8 +208,8 @@ def _components(
     monitor_address: str | None,
     settings: ComboSettings,
 ) -> tuple[list[Component], SchedulerConfig]:
-    if n_workers is not None and n_workers < 1:
-        raise UsageError(f"n_workers = {n_workers}: at least 1 worker is needed")
+    if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 1):
+        raise UsageError(f"n_workers = {n_workers!r}: give a whole number of at least 1")
     for name in (address, object_storage_address):
         if name is not None and port_of(check_address(name)) == 0:
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
@@ -225,6 +226,7 @@ def _components(
         monitor_address=monitor_address,
         object_storage_address=object_storage_address,
     )
+    load_policy(scheduler.policy_engine_type, scheduler.policy_content)
     workers = _resolve(
         ClusterConfig, values, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
     )

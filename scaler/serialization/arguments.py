@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError
+from scaler.serialization.culprits import culprit_of
 from scaler.serialization.pickling import Buffer, Parts, dump, load
 from scaler.serialization.references import ArgumentOnly, ByReference, Collection, collecting, providing
 from scaler.serialization.serializer import Serializer
@@ -151,7 +152,8 @@ def _blame(
         try:
             dump(argument)
         except Exception as found:  # noqa: BLE001 (it is the text of the error that is being raised)
-            return _cannot(_place(args, kwargs, position), argument, function_name, found)
+            path, culprit, cause = culprit_of(argument, found)
+            return _cannot(_place(args, kwargs, position), culprit, function_name, cause, path)
     return SerializationError(f"the arguments{_of(function_name)} cannot be serialized together: {describe(error)}")
 
 
@@ -165,8 +167,10 @@ def _of(function_name: str) -> str:
     return f" of {function_name}" if function_name else ""
 
 
-def _cannot(place: str, value: object, function_name: str, error: Exception) -> SerializationError:
+def _cannot(place: str, value: object, function_name: str, error: Exception, path: str = "") -> SerializationError:
     kind = type(value)
+    inside = f" at {path}" if path else ""
     return SerializationError(
-        f"{place}{_of(function_name)}, a {kind.__module__}.{kind.__qualname__}, cannot be serialized: {describe(error)}"
+        f"{place}{_of(function_name)}{inside}, a {kind.__module__}.{kind.__qualname__}, cannot be serialized: "
+        f"{describe(error)}"
     )

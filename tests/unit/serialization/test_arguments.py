@@ -185,6 +185,21 @@ def test_what_cannot_be_serialized_is_named_with_its_place_and_type() -> None:
         dump_arguments((1,), {"lock": threading.Lock()}, function_name="f")
 
 
+class Box:
+    def __init__(self, content: object) -> None:
+        self.content = content
+
+
+def test_the_place_inside_an_argument_is_named() -> None:
+    deep = [1, {"box": Box((0, threading.Lock()))}]
+    with pytest.raises(SerializationError, match=r"argument 1 of f at \[1\]\['box'\]\.content\[1\], a _thread\.lock"):
+        dump_arguments((deep,), {}, function_name="f")
+    endless: list[object] = [threading.Lock()]
+    endless.insert(0, endless)
+    with pytest.raises(SerializationError, match=r"argument 1 of f at \[0\]"):
+        dump_arguments((endless,), {}, function_name="f")
+
+
 def test_what_cannot_be_loaded_says_why() -> None:
     with pytest.raises(SerializationError, match="the arguments cannot be loaded: ModuleNotFoundError"):
         load_arguments([b"\x80\x05cno_such_module\nthing\n."], lambda index: index)
