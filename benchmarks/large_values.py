@@ -25,8 +25,9 @@ BLOCKS = 10
 
 ROW = Row(
     title="{values} arguments / then {values} results of 10 MB each: MB/s",
-    # The ratios are to some 400 MB/s, what the executor makes both ways where memory is as fast as the aims suppose.
-    figures=(Figure("arguments", 600, of_executor=1.5), Figure("results", 600, of_executor=1.5)),
+    # No ratio for arguments: the executor made 190 MB/s of them on one machine and 400 to 500 on another, so a third of
+    # the aim as a ratio to the one is more than the executor itself makes of it on the other.
+    figures=(Figure("arguments", 600), Figure("results", 600, of_executor=1.5)),
     full={"values": 50},
     short={"values": 20},
 )
