@@ -25,8 +25,8 @@ BLOCKS = 10
 
 ROW = Row(
     title="{values} arguments / then {values} results of 10 MB each: MB/s",
-    # No ratio for arguments: the executor made 190 MB/s of them on one machine and 400 to 500 on another, so a third of
-    # the aim as a ratio to the one is more than the executor itself makes of it on the other.
+    # No ratio for arguments: the executor's figure was 190 MB/s when the aim was set and is 400 to 500 elsewhere, where
+    # a third of the aim as a ratio would ask for four fifths of the aim.
     figures=(Figure("arguments", 600), Figure("results", 600, of_executor=1.5)),
     full={"values": 50},
     short={"values": 20},
