@@ -17,6 +17,7 @@ from typing import Any
 from scaler.client.chunks import Chunk, Chunker, SerializedChunk
 from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable
+from scaler.client.tasks import Reference
 from scaler.errors import (
     ProcessorDiedError,
     RemoteTraceback,
@@ -26,7 +27,16 @@ from scaler.errors import (
     UsageError,
 )
 from scaler.protocol.messages import is_stored
-from scaler.serialization import Serializer, dump_function, dump_value, load_exception, load_value, name_of
+from scaler.serialization import (
+    Serializer,
+    dump_function,
+    dump_value,
+    load_arguments,
+    load_exception,
+    load_value,
+    name_of,
+    parts_of,
+)
 
 Submit = Callable[[list[Any]], ScalerFuture]
 
@@ -93,15 +103,31 @@ class Failed:
 class Piece:
     """Consecutive items, from number `first` on, that travel together.
 
-    parts: its items one by one, when it was taken apart. items: to take it apart, empty when it cannot be.
+    parts: its items one by one, when it was taken apart. For that it keeps the payload of several items, not the items:
+    it is in memory anyway. What has gone through the object storage is not kept, it could be large.
     """
 
-    __slots__ = ("count", "ended_at", "error", "first", "future", "has_ended", "items", "parts", "sent_at")
+    __slots__ = (
+        "count",
+        "ended_at",
+        "error",
+        "first",
+        "future",
+        "has_ended",
+        "items",
+        "parts",
+        "payload",
+        "references",
+        "sent_at",
+    )
 
     def __init__(self, first: int, items: list[Any]) -> None:
         self.first = first
         self.count = len(items)
         self.items = items
+        """Empty when they were sent."""
+        self.payload = b""
+        self.references: tuple[Reference, ...] = ()
         self.parts: list[Piece] = []
         self.future: ScalerFuture | None = None
         self.error: BaseException | None = None
@@ -165,12 +191,11 @@ class Pieces:
         whole = []
         for piece in ended:
             self.chunker.ended(piece.count, piece.duration_seconds(), now)
-            if piece.items and (piece.future is None or _is_to_take_apart(piece.failure())):
-                self._take_apart(piece)
-            else:
+            self._take_apart(piece)
+            if not piece.parts:
                 piece.has_ended = True
                 whole.append(piece)
-            piece.items = []
+            piece.items, piece.payload, piece.references = [], b"", ()
         return whole
 
     def cancel(self) -> None:
@@ -217,20 +242,23 @@ class Pieces:
             exception.item_index = index  # type: ignore[attr-defined]
         return Failed(exception, index)
 
-    def _send(self, items: list[Any], first: int) -> Piece:
+    def _send(self, items: list[Any], first: int, is_made: bool = False) -> Piece:
+        """is_made: the items are what `Call.arguments` made of them."""
         piece = Piece(first, items)
         self.chunker.sent()
         try:
-            future = self._submit(self._call.arguments(items))
+            future = self._submit(items if is_made else self._call.arguments(items))
         except (SerializationError, UsageError) as error:
             piece.error = error
             if piece.count == 1:
-                piece.error = self._call.blame(items[0], error)
+                piece.error = error if is_made else self._call.blame(items[0], error)
                 piece.items = []
             self._note_end(piece)
             return piece
-        if piece.count == 1 or is_stored(future.payload):
-            piece.items = []  # to keep large items until they end could take too much memory
+        if piece.count > 1 and not is_stored(future.payload):
+            piece.payload, piece.references = future.payload, future.references
+        if piece.count == 1 or not future.done():  # otherwise a future among them has failed, and nothing was sent
+            piece.items = []
         piece.future = future
         with self._changed:
             self._in_flight.add(piece)
@@ -241,12 +269,16 @@ class Pieces:
         return piece
 
     def _take_apart(self, piece: Piece) -> None:
-        for number, item in enumerate(piece.items, piece.first):
+        """Send the items of a piece one by one, if it is one of several and that is of use."""
+        if piece.future is not None and not _is_to_take_apart(piece.failure()):
+            return
+        is_made = not piece.items
+        for number, item in enumerate(piece.items or _items_sent(piece), piece.first):
             try:
-                part = self._send([item], number)
+                part = self._send([item], number, is_made)
             except ScalerError as error:  # a limit, or the client was closed: the outcome of that item
-                part = Piece(number, [])
-                part.count = 1
+                part = Piece(number, [item])
+                part.items = []
                 part.error = error
                 self._note_end(part)
             piece.parts.append(part)
@@ -256,6 +288,17 @@ class Pieces:
         with self._changed:
             self._ended.append(piece)
             self._changed.notify()
+
+
+def _items_sent(piece: Piece) -> list[Any]:
+    """Return what was sent of a piece's items, none when it is not there or cannot be loaded outside of a task."""
+    if not piece.payload:
+        return []
+    try:
+        (items,), _ = load_arguments(parts_of(piece.payload), piece.references.__getitem__)
+    except Exception:  # noqa: BLE001 (what the user's code does when it is loaded)
+        return []
+    return list(items)
 
 
 def _is_to_take_apart(failure: BaseException | None) -> bool:

@@ -13,10 +13,11 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 
-from scaler import Client, SchedulerClusterCombo
+from scaler import Client, SchedulerClusterCombo, Serializer
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
@@ -73,6 +74,16 @@ def note_and_hang(directory: Path, item: int) -> int:
         (directory / str(item)).touch()
         time.sleep(60)
     return item
+
+
+class Pickled(Serializer):
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        return bytes(b"P" + cloudpickle.dumps(obj))
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return cloudpickle.loads(payload[1:])
 
 
 class TwoArgumentsError(Exception):
@@ -173,6 +184,20 @@ def test_a_process_that_dies_of_an_item_takes_no_other_with_it(client: Client, t
         assert isinstance(results[3], ProcessorDiedError)
         assert "exit code 3" in str(results[3])
         assert results[3].item_index == 3  # type: ignore[attr-defined]
+
+
+def test_a_process_that_dies_harms_no_other_item_whatever_the_items_are(
+    cluster: SchedulerClusterCombo, client: Client
+) -> None:
+    def deadly(item: int) -> int:
+        if item == 3:
+            os._exit(3)
+        return item
+
+    futures = [client.submit(abs, 1), client.submit(abs, -2)]
+    assert client.map(deadly, [*futures, 3], chunk_size=3, return_exceptions=True)[:2] == [1, 2]
+    with Client(cluster.get_address(), serializer=Pickled) as other:
+        assert list(other.imap(deadly, [1, 2, 3], chunk_size=3, return_exceptions=True))[:2] == [1, 2]
 
 
 def test_futures_may_be_items_and_one_that_failed_fails_its_item_only(client: Client) -> None:
