@@ -344,7 +344,8 @@ class ListenerCore:
         peer_id = peer_of(header.session)
         known = self._peers.get(peer_id)
         if not MAY_SEND[self._server][hello.role]:
-            return Refused(RefusalReason.ROLE, f"a {hello.role} has no business with the {self._server} server")
+            text = f"a {hello.role} has no business with the {self._server.replace('_', ' ')}, whose address this is"
+            return Refused(RefusalReason.ROLE, text)
         if known is not None and known.session.id != header.session:
             text = (
                 f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"

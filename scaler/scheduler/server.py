@@ -15,7 +15,7 @@ import psutil
 
 from scaler.component import Component, run_component
 from scaler.config.models import SchedulerConfig
-from scaler.errors import ProtocolError
+from scaler.errors import ProtocolError, UsageError
 from scaler.ids import new_peer_id
 from scaler.logs import escaped
 from scaler.net.address import advertised, beside
@@ -77,6 +77,13 @@ def core_settings(config: SchedulerConfig) -> CoreSettings:
     )
 
 
+def _embedded_storage(bind_address: str, io_threads: int) -> EmbeddedStorage:
+    try:
+        return EmbeddedStorage(beside(bind_address, 1, ".storage"), io_threads=io_threads)
+    except UsageError as error:
+        raise UsageError(f"the object storage beside {bind_address}: {error}") from error
+
+
 class SchedulerServer:
     """One scheduler: its core, its listeners and its connection to the object storage, on the running loop."""
 
@@ -90,9 +97,7 @@ class SchedulerServer:
         self._core = SchedulerCore(settings, policy, self._loop.time())
         self._recorder = Recorder(settings, Policy(config.policy_engine_type, config.policy_content))
         self._storage = (
-            EmbeddedStorage(beside(config.bind_address, 1, ".storage"), io_threads=config.io_threads)
-            if config.object_storage_address is None
-            else None
+            _embedded_storage(config.bind_address, config.io_threads) if config.object_storage_address is None else None
         )
         self._timer: asyncio.TimerHandle | None = None
         self._sent: Counter[str] = Counter()

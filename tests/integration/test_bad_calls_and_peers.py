@@ -1,0 +1,189 @@
+"""What does not fit in calls, peers and bytes: a clear text for who sent it, and nothing is lost for anybody else."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.cluster.ports import ReservedPorts
+from scaler.errors import LimitError, ScalerError, SerializationError, UsageError
+from tests.integration.settings_rig import command, within
+
+# -- versions
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("versions.PROTOCOL_VERSION = 99", "speaks protocol 99, this server on .* speaks protocol"),
+        ("versions.python_version = lambda: '3.9'", "runs Python 3.9, this server on .* runs Python 3"),
+    ],
+)
+def test_versions_that_do_not_fit_are_named_before_the_first_task(
+    change: str, reason: str, cluster: SchedulerClusterCombo
+) -> None:
+    address = cluster.get_address()
+    client = f"from scaler import Client; Client({address!r})"
+    worker = (
+        "import json, os, runpy; os.environ['SCALER_WORKER_CONFIG'] = json.dumps(dict("
+        f"scheduler_address={address!r}, worker_manager_id='m', unit_id='u')); "
+        "runpy.run_module('scaler.worker', run_name='__main__')"
+    )
+    for role, program in (("client", client), ("worker", worker)):
+        line = [sys.executable, "-c", f"from scaler.net import versions; {change}; {program}"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 1
+        assert re.search(rf"refused this {role}: the {role} on \S+ \(pid .*{reason}", done.stderr)
+
+
+# -- tasks
+
+
+def test_a_call_that_cannot_be_sent_says_what_is_wrong_with_it_and_the_client_lives_on(
+    cluster: SchedulerClusterCombo,
+) -> None:
+    lock = threading.Lock()
+    with Client(cluster.get_address()) as client:
+        with pytest.raises(UsageError, match="must be callable, and 5 is not"):
+            client.submit(5)  # type: ignore[arg-type]
+        with pytest.raises(SerializationError, match=r"argument 2 of pow, a _thread\.lock, .*cannot pickle"):
+            client.submit(pow, 2, lock)
+        with pytest.raises(SerializationError, match=r"argument 'key' of sorted at \['locks'\]\[1\], a _thread\.lock"):
+            client.submit(sorted, [], key={"locks": [1, lock]})
+        with pytest.raises(SerializationError, match=r"function .*<lambda>, a builtins\.function, .*cannot pickle"):
+            client.submit(lambda: lock)
+        with pytest.raises(UsageError, match="capability 'gpu': the amount must be a number or None, not 'many'"):
+            client.submit_verbose(pow, (2, 3), capabilities={"gpu": "many"})  # type: ignore[dict-item]
+        assert client.submit(pow, 2, 3).result() == 8
+
+
+def test_what_is_too_large_for_the_storage_is_refused_with_the_limits_name_and_the_client_lives_on(
+    tmp_path: Path,
+) -> None:
+    ports = ReservedPorts(3)
+    file = tmp_path / "small.toml"
+    file.write_text(
+        f'[object_storage_server]\nbind_address = "{ports.address(1)}"\nmax_object_bytes = 100_000\n'
+        f'[scheduler]\nbind_address = "{ports.address()}"\n[cluster]\nnum_of_workers = 1\n'
+    )
+    large = os.urandom(200_000)
+
+    def carries(extra: bytes = large) -> int:
+        return len(extra)
+
+    with command("scaler", str(file), directory=tmp_path) as running:
+        running.addresses()
+        ports.release()
+        with Client(ports.address()) as client:
+            calls: list[Callable[[], Any]] = [
+                lambda: client.submit(len, large).result(),
+                lambda: client.send_object(large),
+                lambda: client.submit(carries).result(),
+                lambda: client.submit(bytes, 200_000).result(),
+                lambda: client.map(len, [b"", large]),
+            ]
+            for call in calls:
+                with pytest.raises(LimitError, match=r"\d+ bytes are more than max_object_bytes = 100000"):
+                    call()
+            assert client.submit(len, large[:90_000]).result() == 90_000
+
+
+def test_a_task_whose_inputs_are_too_large_together_ends_with_the_limits_name(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with Client(cluster.get_address()) as client:
+        # Nothing ends before the gate opens, so that the values go from task to task.
+        opened = client.submit(Path.read_bytes, gate)
+        inputs = [client.submit(bytes.__mul__, opened, 30_000) for _ in range(1200)]
+        task = client.submit(lambda *values: len(values), *inputs)
+        gate.write_bytes(b"x")
+        with pytest.raises(ScalerError, match="MAX_INPUT_BYTES is 33554432"):
+            task.result()
+        assert client.submit(pow, 2, 3).result() == 8
+
+
+# -- strangers
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+READY = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
+NOISES = {
+    "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n" + b"x" * 300,
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(500),
+    "random bytes": os.urandom(5000),
+    "random bytes after a greeting": GREETING + os.urandom(5000),
+    "frames that are no envelopes": GREETING + READY + b"\x00\x05hello" * 20,
+    "a frame of a terabyte": GREETING + READY + b"\x02" + struct.pack(">Q", 2**40),
+    "nothing at all": b"",
+    "a part of a greeting": GREETING[:5],
+}
+
+
+@pytest.mark.parametrize("own_storage", [False, True])
+def test_strangers_on_any_port_disturb_no_work_and_are_spoken_of_once(own_storage: bool, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ports = ReservedPorts(1)
+    storage = ports.address() if own_storage else None
+    with (
+        ExitStack() as open_sockets,
+        SchedulerClusterCombo(n_workers=1, object_storage_address=storage, logging_paths=[str(log)]) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        ports.release()
+        addresses = (combo.get_address(), combo.get_object_storage_address(), combo.get_monitor_address())
+        before = [client.submit(pow, number, 2) for number in range(100)]
+        for address in addresses:
+            for noise in NOISES.values():
+                stranger = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
+                open_sockets.enter_context(stranger)
+                stranger.sendall(noise)
+        large = os.urandom(100_000)
+        assert client.submit(len, large).result() == 100_000, "while all of them are there"
+        open_sockets.close()
+        assert [future.result() for future in before] == [number**2 for number in range(100)]
+        assert client.submit(bytes, 100_000).result() == bytes(100_000), "when all of them are gone"
+        for address in addresses:
+            said = f"{address}: a connection from 127.0.0.1 port "
+            assert within(5, lambda said=said: said in log.read_text())  # type: ignore[misc]
+            assert log.read_text().count(said) == 1
+
+
+# -- preload
+
+
+def test_a_preload_hook_whose_module_is_missing_is_told_by_the_launcher(tmp_path: Path) -> None:
+    ports = ReservedPorts(3)
+    file = tmp_path / "preload.toml"
+    file.write_text(
+        f'[scheduler]\nbind_address = "{ports.address()}"\n'
+        '[cluster]\nnum_of_workers = 1\npreload = "no_such_module:warm_up"\n'
+    )
+    with command("scaler", str(file), directory=tmp_path) as running:
+        running.addresses()
+        ports.release()
+        reason = "exit code 1: 3 processors in a row could not start: preload no_such_module:warm_up failed: "
+        assert within(20, lambda: f"{reason}ModuleNotFoundError: No module named 'no_such_module'" in running.output())
+
+
+def test_a_preload_hook_that_raises_is_told_in_the_log_of_a_combo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no_licence.py").write_text("def check(): raise RuntimeError('no licence')")
+    monkeypatch.syspath_prepend(tmp_path)
+    log = tmp_path / "log"
+    with SchedulerClusterCombo(n_workers=1, preload="no_licence:check()", logging_paths=[str(log)]):
+        reason = "preload no_licence:check() failed: RuntimeError: no licence"
+        assert within(20, lambda: log.exists() and reason in log.read_text())

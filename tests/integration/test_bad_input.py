@@ -1,0 +1,307 @@
+"""Bad input as users meet it: a clear text, the right exit code, and whatever ran before runs on."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.cli import main, run_command
+from scaler.cluster.ports import ReservedPorts
+from scaler.config.addresses import MAX_IPC_PATH_BYTES
+from scaler.errors import RefusedError, UnreachableError, UsageError
+from tests.integration.settings_rig import command, within
+
+SCHEDULER = '[scheduler]\nbind_address = "tcp://127.0.0.1:1"\n'
+MANAGER = '[[worker_manager]]\ntype = "baremetal_native"\nworker_manager_id = "m"\n'
+COMMANDS: dict[str, list[str]] = {
+    "scaler_object_storage_server": [],
+    "scaler_scheduler": [],
+    "scaler_worker_manager": ["baremetal_native", "-wmi", "m"],
+    "scaler_cluster": ["-n", "1"],
+    "scaler_worker_adapter_native": [],
+}
+
+
+def told(capfd: pytest.CaptureFixture[str], code: int, name: str, *arguments: str) -> str:
+    """Run a command that must end with this code and one line, and return the line."""
+    assert run_command(name, arguments) == code
+    output, errors = capfd.readouterr()
+    assert output == ""
+    assert errors.count("\n") == 1
+    return errors
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "scaler.cli", name, *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+
+
+# -- files
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "section [scheduler] is missing"),
+        (b"# nothing yet\n", "section [scheduler] is missing"),
+        (b'bind_address = "ipc:///a"\n', "the key 'bind_address' stands above the first section"),
+        (b'[scheduler]\nbind_address == "ipc:///a"\n', "Invalid value (at line 2, column 15)"),
+        (b"[scheduler]\n[scheduler]\n", "twice (at line 2, column 11)"),
+        (b'[scheduler]\n# \xe9\nbind_address = "ipc:///a"\n', "byte 0xe9 is not UTF-8 (at line 2, column 3)"),
+        (
+            b'\xef\xbb\xbf[scheduler]\nbind_addres = "ipc:///a"\n',
+            "unknown key 'bind_addres'; did you mean 'bind_address'?",
+        ),
+        (f'{SCHEDULER}policy_engine_type = "simpel"\n'.encode(), "'simpel' is unknown; did you mean 'simple'?"),
+        (f'{SCHEDULER}policy_content = "scaling=fast"\n'.encode(), "known: capability, no, vanilla"),
+        (f"{SCHEDULER}{MANAGER}{MANAGER}".encode(), "two worker managers have the same worker_manager_id: 'm'"),
+        (
+            f'{SCHEDULER}{MANAGER}per_worker_capabilities = "=1"\n'.encode(),
+            "capability '=1': write a name, or name=number",
+        ),
+        (f'{SCHEDULER}{MANAGER}preload = "os:system(print)"\n'.encode(), "'print' is not a literal"),
+        (f'{SCHEDULER}[[worker_manager]]\ntype = "quantum"\n'.encode(), "known are baremetal_native"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_that_cannot_be_is_refused_before_anything_starts(
+    content: bytes, text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_bytes(content)
+    assert text in told(capfd, 2, "scaler", str(file))
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/nowhere.toml", "No such file or directory"), ("/", "Is a directory"), ("/proc/self/mem", "Input/output error")],
+)
+@pytest.mark.parametrize("name", ["scaler", *COMMANDS])
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(
+    name: str, path: str, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*COMMANDS.get(name, []), "-c", path]
+    assert told(capfd, 2, name, *arguments) == f"{name}: cannot read configuration file {path!r}: {reason}\n"
+
+
+# -- command lines
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_flag_that_is_given_twice_is_refused_under_all_of_its_names(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = told(capfd, 2, name, *COMMANDS[name], "ipc:///a", "-ll", "INFO", "--logging-level", "DEBUG")
+    assert "--logging-level is given twice: 'INFO' and 'DEBUG'" in line
+    line = told(capfd, 2, name, *COMMANDS[name], "ipc:///a", "-c", "a.toml", "-c", "b.toml")
+    assert "-c is given twice: 'a.toml' and 'b.toml'" in line
+
+
+def test_an_unknown_command_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule"]) == 2
+    assert capsys.readouterr().err == (
+        "python -m scaler.cli: unknown command 'schedule'; did you mean 'scaler_scheduler'?\n"
+    )
+    assert main(["-h"]) == 0
+    assert "scaler_cluster" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("127.0.0.1:8516", "write tcp://host:port or ipc://path"),
+        ("tcp://127.0.0.1", "write tcp://host:port"),
+        ("tcp://:8516", "write tcp://host:port"),
+        ("tcp://127.0.0.1:8516/", "write tcp://host:port"),
+        ("tcp://127.0.0.1:8516 ", "write tcp://host:port"),
+        ("tcp://127.0.0.1:\N{ARABIC-INDIC DIGIT THREE}", "write tcp://host:port"),
+        ("http://127.0.0.1:80", "write tcp://host:port"),
+        ("tcp://127.0.0.1:70000", "a port is a number from 0 to 65535"),
+        ("ipc://", "has no path"),
+        (f"ipc:///{'x' * MAX_IPC_PATH_BYTES}", f"at most {MAX_IPC_PATH_BYTES} bytes"),
+    ],
+)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_address_that_cannot_be_is_refused_by_every_command_and_client(
+    name: str, address: str, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert text in told(capfd, 2, name, *COMMANDS[name], address)
+    with pytest.raises(UsageError, match=text):
+        Client(address)
+
+
+@pytest.mark.parametrize(("address", "text"), [("tcp://127.0.0.1:0", "port 0"), ("tcp://*:8516", r"\* means")])
+def test_an_address_to_listen_on_is_none_to_connect_to(
+    address: str, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert re.search(text, told(capfd, 2, "scaler_cluster", address))
+    assert re.search(text, told(capfd, 2, "scaler_scheduler", "ipc:///a", "-osa", address))
+    with pytest.raises(UsageError, match=text):
+        Client(address)
+    with pytest.raises(UsageError, match="an address is a text"):
+        Client(8516)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"n_workers": 0}, "at least 1"),
+        ({"n_workers": "2"}, "whole number"),
+        ({"address": "localhost"}, "write tcp://host:port"),
+        ({"policy_engine_type": "simpel"}, "did you mean 'simple'"),
+        ({"per_worker_capabilities": "=1"}, "capability '=1'"),
+        ({"preload": "os:system(print)"}, "not a literal"),
+        ({"logging_level": "LOUD"}, "must be 'DEBUG'"),
+        ({"io_threads": 0}, "greater than or equal to 1"),
+    ],
+    ids=str,
+)
+def test_a_combo_refuses_an_argument_that_cannot_be_before_anything_starts(
+    arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        SchedulerClusterCombo(**arguments)
+    assert not psutil.Process().children()
+
+
+# -- addresses that are taken, and those where nobody or somebody else is
+
+
+def test_who_has_an_address_already_is_named(cluster: SchedulerClusterCombo) -> None:
+    address = cluster.get_address()
+    storage = cluster.get_object_storage_address()
+    for name, arguments, at in (
+        ("scaler_object_storage_server", [address], address),
+        ("scaler_scheduler", [address], f"the object storage beside {address}: cannot listen on {storage}"),
+        ("scaler_scheduler", [address, "-osa", storage], address),
+        ("scaler_scheduler", ["tcp://127.0.0.1:0", "-osa", storage, "-ma", address], address),
+    ):
+        done = run(name, *arguments)
+        assert done.returncode == 2
+        assert re.search(rf"{at}: it is in use by scaler's scheduler \(pid \d+\); stop that, or", done.stderr)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        done = run("scaler_scheduler", taken, "-osa", storage)
+    assert done.returncode == 2
+    assert re.search(rf"in use by another program \(.+, pid {os.getpid()}\); stop that", done.stderr)
+
+
+def test_who_has_a_path_already_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        other.listen()
+        done = run("scaler_object_storage_server", f"ipc://{path}")
+    assert done.returncode == 2
+    assert re.search(rf"ipc://{path}: it is in use by another program \(.+, pid {os.getpid()}\)", done.stderr)
+
+
+def test_two_addresses_of_one_scheduler_cannot_be_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    ports = ReservedPorts(1)
+    done = run("scaler_scheduler", ports.address(), "-osa", "tcp://127.0.0.1:1", "-ma", ports.address())
+    ports.release()
+    assert done.returncode == 2
+    assert "in use by this process itself" in done.stderr
+
+
+def test_a_second_manager_of_the_same_id_ends_with_1_and_the_reason(cluster: SchedulerClusterCombo) -> None:
+    address = cluster.get_address()
+    with Client(address) as client:
+        manager = client.submit(_manager_of_this_worker).result()
+        done = run("scaler_cluster", address, "-n", "1", "-wmi", manager)
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"worker_manager: {address} refused this worker manager: worker manager id {manager!r} is in use by "
+            "another worker manager of this scheduler: give this one another worker_manager_id\n"
+        )
+        assert client.submit(pow, 2, 3).result() == 8
+
+
+def _manager_of_this_worker() -> str:
+    """The workers of a combo descend from a process that has the name in its environment."""
+    import json  # noqa: PLC0415 (this runs on a worker)
+
+    found: str = json.loads(os.environ["SCALER_WORKER_CONFIG"])["worker_manager_id"]
+    return found
+
+
+@contextmanager
+def silence() -> Iterator[str]:
+    """Something that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def web_server() -> Iterator[str]:
+    def answer() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    ports = ReservedPorts(1)
+    yield ports.address()
+    ports.release()
+
+
+@contextmanager
+def no_such_host() -> Iterator[str]:
+    yield f"tcp://{'h' * 64}.invalid:8516"
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (nobody, "connection refused .*"),
+        (no_such_host, "no host of this name is known"),
+        (silence, "there is no answer yet"),
+        (web_server, "what listens there does not speak ZeroMQ"),
+    ],
+)
+def test_a_client_without_a_scheduler_says_where_how_long_and_why(place: Callable[[], Any], reason: str) -> None:
+    with place() as address, pytest.raises(UnreachableError) as caught:
+        Client(address, timeout_seconds=0.4)
+    pattern = rf"no scheduler answers at {address}: waited 0\.4 s \({reason}\)\. Is it started, at this address\?"
+    assert re.fullmatch(pattern, str(caught.value))
+
+
+def test_a_client_at_the_address_of_another_service_is_told_so(cluster: SchedulerClusterCombo) -> None:
+    with pytest.raises(RefusedError, match="this is the monitors' address"):
+        Client(cluster.get_monitor_address())
+    with pytest.raises(RefusedError, match="this is an object storage's address; a client belongs to the scheduler's"):
+        Client(cluster.get_object_storage_address())
+
+
+def test_workers_without_a_scheduler_say_so_soon_and_go_on_trying(tmp_path: Path) -> None:
+    with (
+        nobody() as address,
+        command("scaler_cluster", address, "-n", "1", "-his", "0.5", directory=tmp_path) as running,
+    ):
+        assert within(10, lambda: "no scheduler answers" in running.output())
+        assert re.search(rf"at {address}: waited [34] s \(connection refused .*\); still trying", running.output())
