@@ -21,6 +21,7 @@ PAGES = (
     "docs/serializers.md",
     "docs/moving.md",
     "docs/policies.md",
+    "docs/errors.md",
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]

@@ -1,0 +1,62 @@
+"""The page of errors knows every error, and its commands end and say what it says."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import logging
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import errors
+from scaler.cli import run_command
+from tests.examples.blocks import ROOT, blocks_of
+
+PAGE = "docs/errors.md"
+CLASSES = [name for name, value in vars(errors).items() if inspect.isclass(value)]
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield each command that the page shows, with what it says."""
+    for block in blocks_of(PAGE):
+        if block.language == "text":
+            for shown in block.text.removeprefix("$ ").split("\n$ "):
+                command, _, said = shown.partition("\n")
+                yield command, f"{said.rstrip()}\n"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_error_is_on_the_page(name: str) -> None:
+    assert f"`{name}`" in (ROOT / PAGE).read_text()
+
+
+def test_no_page_knows_other_errors() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"`(\w+Error)`", page.read_text())}
+    assert named <= {*CLASSES, *vars(builtins), "CancelledError"}
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """A component in this process sends the log elsewhere: puts it back to where it went."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    root.handlers = []
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_logging")
+@pytest.mark.parametrize(("command", "said"), list(commands()))
+def test_a_wrong_command_ends_with_2_and_says_what_the_page_says(
+    command: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, *arguments = shlex.split(command)
+    assert run_command(name, arguments) == 2
+    assert capfd.readouterr() == ("", said)
