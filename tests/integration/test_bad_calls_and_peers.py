@@ -156,7 +156,7 @@ def test_strangers_on_any_port_disturb_no_work_and_are_spoken_of_once(own_storag
         assert [future.result() for future in before] == [number**2 for number in range(100)]
         assert client.submit(bytes, 100_000).result() == bytes(100_000), "when all of them are gone"
         for address in addresses:
-            said = f"{address}: a connection from 127.0.0.1 port "
+            said = f"{address}: a connection from "  # from where is not known of one that is cut as soon as it is made
             assert within(5, lambda said=said: said in log.read_text())  # type: ignore[misc]
             assert log.read_text().count(said) == 1
 
