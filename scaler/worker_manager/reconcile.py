@@ -5,8 +5,8 @@ started and are not listed yet, which were asked to stop, since when one has run
 
 Laws:
 - Units that exist, those on their way out and those not listed yet included, never exceed the limit by our doing.
-- A running unit is stopped only when it is drained, or when there have been too many for `DRAIN_DEADLINE_SECONDS`.
-- Surplus goes in the order: pending (the youngest first), drained; nothing is started and found surplus in one step.
+- A unit is stopped only when the scheduler has named it, which alone knows that it has no work, or when there have been
+  too many for `DRAIN_DEADLINE_SECONDS`: then the youngest go, pending ones first.
 - A unit that is lost after it has proven itself is replaced at once; one that never did counts as a failure, whatever
   its reason was, and after repeated failures one unit at a time is tried, with growing delays. Units that were started
   before the last failure was known count with it: losing many at once is one failure.
@@ -183,19 +183,16 @@ class Reconciler:
         return since is None or now - since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[str]:
-        youngest = sorted(existing.pending, key=lambda unit: unit.age_seconds)
-        stop = [unit.unit_id for unit in youngest[: max(0, surplus)]]
-        surplus -= len(stop)
         if surplus <= 0:
             self._surplus_since = None
-            return stop
+            return []
         if self._surplus_since is None:
             self._surplus_since = now
-        if now - self._surplus_since >= DRAIN_DEADLINE_SECONDS:
-            running = sorted(existing.running, key=lambda unit: unit.age_seconds)
-            stop += [unit.unit_id for unit in running[:surplus]]
-            self._surplus_since = None
-        return stop
+        if now - self._surplus_since < DRAIN_DEADLINE_SECONDS:
+            return []
+        self._surplus_since = None
+        youngest = sorted(existing.pending, key=_age) + sorted(existing.running, key=_age)
+        return [unit.unit_id for unit in youngest[:surplus]]
 
     def _starts(self, missing: int, existing: _Existing, now: float) -> tuple[int, float]:
         """Return how many to start, and how long to wait when it is too early."""
@@ -221,3 +218,7 @@ class Reconciler:
 
     def _is_unproven(self, unit: Unit, now: float) -> bool:
         return now - self._running_since[unit.unit_id] < PROVEN_SECONDS
+
+
+def _age(unit: Unit) -> float:
+    return unit.age_seconds

@@ -1,7 +1,8 @@
 """Elasticity: shows the whole cluster to the scaling policy, and turns its answer into Desired and Drain.
 
-Scaling down takes idle units only: a worker with nothing assigned is drained and its unit named in `Desired.drained`.
-Units that are busy are never named, so scaling down loses and reruns nothing.
+Only the scheduler knows which units have work, so only it says which may be stopped: their worker has not come yet and
+gets nothing when it does, or it is drained and has nothing left. These are named in `Desired.drained`; others are never
+stopped, and so scaling down loses and reruns nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Elastic:
             self._next_plan = now
         record.status = status
         record.status_at = now
-        record.left_units.intersection_update(unit.unit_id for unit in status.units)
+        listed = {unit.unit_id for unit in status.units}
+        record.left_units &= listed
+        record.unwanted_units &= listed
         record.heard_at = now
 
     def worker_joined(self, worker: Worker, now: float) -> None:
@@ -92,9 +95,7 @@ class Elastic:
                 took = unit.age_seconds + (now - record.status_at)
                 old = record.startup_seconds
                 record.startup_seconds = took if old is None else old + STARTUP_WEIGHT * (took - old)
-        here = sum(not other.draining and other.broken_at is None for other in record.running_units.values())
-        if record.told is not None and not record.details.fixed and here > record.told[0]:
-            # Its manager was told meanwhile that it needs fewer, and stops it: it must not get work before.
+        if unit_id in record.unwanted_units:
             self._drain(worker, "it is not needed any more")
 
     def worker_left(self, worker: Worker) -> None:
@@ -178,19 +179,27 @@ class Elastic:
         )
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
-        """Drain what is too much and idle, the longest idle first."""
-        staying = [worker for worker in record.running_units.values() if not worker.draining]
-        surplus = len(staying) - wanted.units
-        if surplus > 0:
-            idle = sorted((worker for worker in staying if not worker.tasks), key=lambda worker: worker.idle_since)
-            for worker in idle[:surplus]:
-                self._drain(worker, wanted.reason)
+        """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
+        if record.details.fixed:
+            return
+        pending = sorted(_pending(record), key=lambda unit: unit.age_seconds)
+        # Those out of contact may be lost, and a pending unit their replacement.
+        here = (worker for worker in record.running_units.values() if worker.broken_at is None)
+        staying = [worker for worker in here if not worker.draining]
+        surplus = len(staying) + len(pending) - wanted.units
+        if surplus <= 0:
+            return
+        record.unwanted_units.update(unit.unit_id for unit in pending[:surplus])
+        staying.sort(key=lambda worker: (len(worker.tasks), worker.idle_since))
+        for worker in staying[: max(0, surplus - len(pending))]:
+            self._drain(worker, wanted.reason)
 
     def _tell(self, record: ManagerRecord, wanted: Wanted) -> None:
-        leaving = (unit for unit, worker in record.running_units.items() if worker.draining and not worker.tasks)
-        drained = tuple(sorted(leaving)[:MAX_DRAINED_NAMED])
-        busy = sum(not worker.draining for worker in record.running_units.values())
-        told = (max(wanted.units, busy), drained)
+        leaving = {unit: not worker.tasks for unit, worker in record.running_units.items() if worker.draining}
+        leaving.update((unit, True) for unit in record.unwanted_units if unit not in record.running_units)
+        drained = tuple(sorted(unit for unit, is_empty in leaving.items() if is_empty)[:MAX_DRAINED_NAMED])
+        # The manager counts those that leave among the others until they are named.
+        told = (wanted.units + len(leaving) - len(drained), drained)
         if told == record.told or (record.details.fixed and not drained):
             return
         record.told = told
@@ -214,4 +223,5 @@ def _pending(record: ManagerRecord) -> list[UnitStatus]:
         if unit.state in (UnitState.PENDING, UnitState.RUNNING)
         and unit.unit_id not in record.running_units
         and unit.unit_id not in record.left_units
+        and unit.unit_id not in record.unwanted_units
     ]

@@ -305,3 +305,6 @@ class ManagerRecord:
     running_units: dict[str, Worker] = field(default_factory=dict)
     left_units: set[str] = field(default_factory=set)
     """Units whose worker has come and gone, as long as the manager still lists them: they are not pending."""
+    unwanted_units: set[str] = field(default_factory=set)
+    """Units that were to be stopped before their worker came, as long as the manager lists them: one that comes after
+    all gets no work."""

@@ -139,7 +139,7 @@ def test_workers_that_were_here_before_their_manager_are_its_running_units() -> 
     assert policy.seen().units_running == 1
 
 
-def test_only_idle_workers_are_drained_the_longest_idle_first_and_busy_units_are_never_named() -> None:
+def test_the_longest_idle_are_drained_first_busy_ones_last_and_those_are_named_when_they_are_done() -> None:
     policy = Told(m=3)
     cluster = Cluster(policy)
     client, manager = cluster.client(), cluster.manager("m")
@@ -157,7 +157,7 @@ def test_only_idle_workers_are_drained_the_longest_idle_first_and_busy_units_are
     assert desired(cluster)[-1] == Desired(2, ["unit-old"], "2 are wanted")
     policy.units["m"] = 0
     cluster.wait(0.5, alive=[manager])
-    assert drained(cluster) == ["old", "young"]
+    assert drained(cluster) == ["old", "young", "busy"]
     assert desired(cluster)[-1] == Desired(1, ["unit-old", "unit-young"], "0 are wanted")
     cluster.finish("busy", task)
     cluster.wait(0.5, alive=[manager])
@@ -443,14 +443,25 @@ def test_a_worker_that_comes_when_it_is_not_needed_any_more_gets_no_task() -> No
     report(cluster, manager, pending("late"))
     policy.units["m"] = 1
     cluster.wait(0.5, alive=[manager, first])
-    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted")  # and now the manager stops the pending one
+    assert desired(cluster)[-1] == Desired(1, ["unit-late"], "1 are wanted")  # and now the manager stops it
     late = cluster.worker("late", manager_id="m")
     cluster.submit(client, 4)
     assert cluster.on(late) == []
     assert drained(cluster) == [late]
-    assert desired(cluster)[-1].drained == []
     cluster.wait(0.5, alive=[manager, first, late])
     assert desired(cluster)[-1] == Desired(1, ["unit-late"], "1 are wanted")
+
+
+def test_the_youngest_pending_units_are_given_up_before_any_worker_is() -> None:
+    policy = Told(m=3)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    cluster.worker("idle", manager_id="m")
+    report(cluster, manager, pending("young", 1.0), pending("old", 9.0))
+    policy.units["m"] = 2
+    cluster.wait(0.5, alive=[manager])
+    assert drained(cluster) == []
+    assert desired(cluster)[-1] == Desired(2, ["unit-young"], "2 are wanted")
 
 
 def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() -> None:
@@ -459,6 +470,9 @@ def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() ->
     cluster.worker("lost", manager_id="m")
     report(cluster, manager)
     cluster.break_connection("lost")
+    report(cluster, manager, pending("replacement"))
+    cluster.wait(0.5, alive=[manager])
+    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted")
     replacement = cluster.worker("replacement", manager_id="m")
     (task,) = cluster.submit(client)
     assert cluster.on(replacement) == [task]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.reconcile import (
@@ -32,26 +34,22 @@ def test_units_that_were_started_and_are_not_listed_yet_are_counted_for_a_while(
     assert reconciler.step(Goal(2), [], LISTING_GRACE_SECONDS, JITTER).start == 2
 
 
-def test_pending_units_are_the_first_surplus_the_youngest_first() -> None:
-    pending = [unit("old", UnitState.PENDING, 9.0), unit("young", UnitState.PENDING, 1.0)]
-    assert Reconciler(None).step(Goal(2), [unit("a"), *pending], 0.0, JITTER).stop == ("young",)
-
-
-def test_running_units_stay_until_they_are_drained() -> None:
+@pytest.mark.parametrize("state", [UnitState.PENDING, UnitState.RUNNING])
+def test_units_stay_until_they_are_named(state: UnitState) -> None:
     reconciler = Reconciler(None)
-    units = [unit("a"), unit("b")]
+    units = [unit("a", state), unit("b", state)]
     assert reconciler.step(Goal(1), units, 0.0, JITTER).stop == ()
     assert reconciler.step(Goal(1, frozenset({"a"})), units, 1.0, JITTER).stop == ("a",)
 
 
 def test_surplus_that_does_not_drain_is_stopped_at_the_deadline() -> None:
     reconciler = Reconciler(None)
-    units = [unit("old", age=5000.0), unit("young", age=4000.0)]
+    units = [unit("old", age=5000.0), unit("young", age=4000.0), unit("coming", UnitState.PENDING, 4500.0)]
     actions = reconciler.step(Goal(1), units, 0.0, JITTER)
     assert actions.stop == ()
     assert actions.look_again_seconds == DRAIN_DEADLINE_SECONDS
     assert reconciler.step(Goal(1), units, DRAIN_DEADLINE_SECONDS - 1, JITTER).stop == ()
-    assert reconciler.step(Goal(1), units, DRAIN_DEADLINE_SECONDS, JITTER).stop == ("young",)
+    assert reconciler.step(Goal(1), units, DRAIN_DEADLINE_SECONDS, JITTER).stop == ("coming", "young")
 
 
 def test_a_drained_unit_that_still_ends_is_not_replaced_when_the_wish_is_met() -> None:
@@ -143,11 +141,6 @@ def test_without_a_wish_units_are_left_as_they_are() -> None:
     assert (actions.start, actions.stop) == (0, ())
 
 
-def test_pending_units_beyond_the_limit_are_surplus() -> None:
-    units = [unit("a"), unit("b", UnitState.PENDING, 0.0)]
-    assert Reconciler(1).step(Goal(5), units, 0.0, JITTER).stop == ("b",)
-
-
 def test_a_drained_unit_stays_drained_when_it_is_not_named_again() -> None:
     reconciler = Reconciler(None)
     reconciler.step(Goal(1, frozenset({"a"})), [unit("a")], 0.0, JITTER)
@@ -158,7 +151,8 @@ def test_units_that_end_because_they_were_stopped_are_no_failures() -> None:
     reconciler = Reconciler(None)
     for second in range(5):
         name = f"unit-{second}"
-        assert reconciler.step(Goal(0), [unit(name, UnitState.PENDING, 0.0)], second, JITTER).stop == (name,)
+        goal = Goal(0, frozenset({name}))
+        assert reconciler.step(goal, [unit(name, UnitState.PENDING, 0.0)], second, JITTER).stop == (name,)
         reconciler.step(Goal(0), [unit(name, UnitState.STOPPED, 0.5, "exit code 0")], second, JITTER)
     assert reconciler.step(Goal(3), [], 6.0, JITTER).start == 3
 
