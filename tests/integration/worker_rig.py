@@ -36,6 +36,10 @@ class PlayedScheduler:
         self.said.append(message)
         self.changed.set()
 
+    @property
+    def trouble(self) -> str:
+        return ""
+
     def outbox_bytes(self) -> int:
         return 0
 
