@@ -28,6 +28,8 @@ SHARED_BYTES = 8 * 1024
 """Smaller received frames share a buffer of ZeroMQ with their neighbours, and a view would keep all of it."""
 _MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _LAST = int(zmq.DONTWAIT)
+_EVENTS = int(zmq.EVENTS)
+_READABLE = int(zmq.POLLIN)
 
 
 class Parts(NamedTuple):
@@ -53,16 +55,23 @@ class Parts(NamedTuple):
             return -1
 
 
+def is_readable(socket: Socket) -> bool:
+    """Tell whether there is a message: cheaper than to be told by an exception.
+
+    This takes in what the socket's descriptor has announced.
+    """
+    return bool(int(socket.getsockopt(_EVENTS)) & _READABLE)
+
+
 def receive_parts(socket: Socket, routed: bool) -> Parts | None:
     """Return the next message, or None when there is none now. routed: a routing id comes first (ROUTER)."""
+    if not is_readable(socket):
+        return None
     try:
+        route = socket.recv(_LAST) if routed else b""
         header = socket.recv(_LAST, copy=False)
     except zmq.Again:
-        return None
-    route = b""
-    if routed:
-        route = header.bytes
-        header = socket.recv(_LAST, copy=False)
+        return None  # its connection has just ended
     if not header.more:
         return Parts(route, header, b"", b"", (), len(header), "an envelope has two frames at least")
     body = socket.recv(_LAST, copy=False)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 
 class Turns:
-    """Calls `turn` when a descriptor is readable, once after any number of `soon`, and at the time of `at`."""
+    """Calls `turn` once after any number of `soon`, and at the time of `at`; watches descriptors."""
 
-    __slots__ = ("_descriptors", "_loop", "_soon", "_timer", "_timer_at", "_turn")
+    __slots__ = ("_loop", "_soon", "_timer", "_timer_at", "_turn", "_watched")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
         self._loop = loop
@@ -18,15 +18,15 @@ class Turns:
         self._timer: asyncio.Handle | None = None
         # uvloop's handle of a time that has come already cannot be asked for it.
         self._timer_at = 0.0
-        self._descriptors: Sequence[int] = ()
+        self._watched: Sequence[tuple[int, Callable[[], None]]] = ()
 
-    def watch(self, *descriptors: int) -> None:
-        """Take turns when these are readable, and no longer for those of the last call."""
-        for descriptor in self._descriptors:
+    def watch(self, *watched: tuple[int, Callable[[], None]]) -> None:
+        """Call these when their descriptors are readable, and no longer those of the last call."""
+        for descriptor, _ in self._watched:
             self._loop.remove_reader(descriptor)
-        for descriptor in descriptors:
-            self._loop.add_reader(descriptor, self._turn)
-        self._descriptors = descriptors
+        for descriptor, readable in watched:
+            self._loop.add_reader(descriptor, readable)
+        self._watched = watched
 
     def soon(self) -> None:
         """Take a turn in the next round of the loop."""

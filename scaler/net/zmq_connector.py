@@ -99,6 +99,7 @@ class ZmqConnector:
         self._context = context.acquire(io_threads)
         self._line: _Line | None = None
         self._broken = ""
+        self._has_news = False
         self._closed = False
         self._in_turn = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -206,6 +207,10 @@ class ZmqConnector:
 
     # -- the turn ------------------------------------------------------------------------------------------------
 
+    def _news(self) -> None:
+        self._has_news = True
+        self._turn()
+
     def _turn(self) -> None:
         now = self._loop.time()
         core = self._core
@@ -215,7 +220,8 @@ class ZmqConnector:
         drained = True
         if line is not None:
             # Before the messages: what a connection brought before it broke can be read after the news of the break.
-            self._look_at_connection(line)
+            if self._has_news:
+                self._look_at_connection(line)
             drained = self._drain(line, now)
             if drained and self._broken:
                 self._hang_up(self._broken, now)
@@ -269,7 +275,8 @@ class ZmqConnector:
     def _dial(self, now: float) -> None:
         self._broken = ""
         self._line = line = _Line(self._context, self._address)
-        self._turns.watch(int(line.socket.getsockopt(zmq.FD)), line.monitor.file_descriptor)
+        self._has_news = True
+        self._turns.watch((int(line.socket.getsockopt(zmq.FD)), self._turn), (line.monitor.file_descriptor, self._news))
         self._core.dialled(now)
         try:
             line.socket.connect(self._address)
@@ -277,6 +284,7 @@ class ZmqConnector:
             self._hang_up(str(error), now)
 
     def _look_at_connection(self, line: _Line) -> None:
+        self._has_news = False
         for event in line.monitor.take():
             if not self._broken:
                 self._broken = _BREAKS.get(zmq.Event(event.kind), "")

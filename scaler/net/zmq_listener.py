@@ -22,6 +22,7 @@ from scaler.net.frames import (
     MAX_MESSAGES_PER_TURN,
     Parts,
     Socket,
+    is_readable,
     receive_parts,
     send_parts,
 )
@@ -79,8 +80,11 @@ class ZmqListener:
         except UsageError:
             self._close_socket(0)
             raise
+        self._has_news = True
         self._turns = Turns(self._loop, self._turn)
-        self._turns.watch(int(self._socket.getsockopt(zmq.FD)), self._monitor.file_descriptor)
+        self._turns.watch(
+            (int(self._socket.getsockopt(zmq.FD)), self._turn), (self._monitor.file_descriptor, self._news)
+        )
         # The descriptors tell of changes only, and something may have come since the address was bound.
         self._turns.soon()
 
@@ -177,12 +181,17 @@ class ZmqListener:
 
     # -- the turn ------------------------------------------------------------------------------------------------
 
+    def _news(self) -> None:
+        self._has_news = True
+        self._turn()
+
     def _turn(self) -> None:
         now = self._loop.time()
         core = self._core
         self._in_turn = True
         try:
-            self._look_at_connections(now)
+            if self._has_news:
+                self._look_at_connections(now)
             drained = self._drain(now)
             self._report_broken(drained)
             self._cut_silent(now)
@@ -202,7 +211,7 @@ class ZmqListener:
         blocked = core.flush(self._transmit, now)
         self._cut(core.take_cuts())
         # Reading EVENTS takes in what the descriptor has announced: it must be the last word of a turn.
-        if not drained or core.has_events or self._breaking or int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if not drained or core.has_events or self._breaking or is_readable(self._socket):
             self._turns.soon()
         if blocked:
             self._turns.at(self._loop.time() + BLOCKED_RETRY_SECONDS)
@@ -244,6 +253,7 @@ class ZmqListener:
         return send_parts(self._socket, route, header, body, attachments)
 
     def _look_at_connections(self, now: float) -> None:
+        self._has_news = False
         for event in self._monitor.take():
             descriptor = event.value
             if event.kind == zmq.EVENT_ACCEPTED:
