@@ -4,11 +4,12 @@ The arguments come as a tuple and a dict, so that no option can be mistaken for 
 
 Prints::
 
-    order: ['prepare', 'alarm', 'report 1', 'report 2']
+    order: ['alarm', 'report 1', 'report 2']
     ended: TaskTimeoutError
 """
 
 import threading
+import time
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import TaskTimeoutError
@@ -21,14 +22,19 @@ def work(seconds):
 ended = []
 
 with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
-    # Higher priorities run first; 0 is the default. The alarm overtakes the reports, which wait behind the first task.
-    jobs = [("prepare", 0.5, 20), ("report 1", 0, 0), ("report 2", 0, 0), ("alarm", 0, 10)]
+    # The one worker is busy, so that the others wait.
+    long = client.submit(work, 3600)
+    while not long.running():
+        time.sleep(0.01)
+
+    # Higher priorities run first; 0 is the default. The alarm overtakes the reports.
     futures = []
-    for name, seconds, priority in jobs:
+    for name, priority in [("report 1", 0), ("report 2", 0), ("alarm", 10)]:
         # retries=0: a task that must not run twice. It is not sent to a worker that is busy.
-        future = client.submit_verbose(work, (seconds,), {}, name=name, priority=priority, retries=0)
+        future = client.submit_verbose(work, (0,), {}, name=name, priority=priority, retries=0)
         future.add_done_callback(lambda _, name=name: ended.append(name))
         futures.append(future)
+    long.cancel()
     for future in futures:
         future.result()
     print("order:", ended)

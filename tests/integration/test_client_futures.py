@@ -133,12 +133,15 @@ def test_a_future_or_reference_that_is_taken_elsewhere_says_how_to_send_it(clien
             take(thing)
 
 
-def test_an_error_in_a_callback_is_logged_and_harms_nobody(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_a_callback_is_logged_and_harms_nobody(
+    client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     ended = threading.Event()
-    future = client.submit(time.sleep, 0.01)
+    future = client.submit(hold, str(tmp_path / "gate"))
     future.add_done_callback(fail)
     future.add_done_callback(lambda _: sys.exit("a callback may not end the client's thread"))
     future.add_done_callback(lambda _: ended.set())
+    (tmp_path / "gate").touch()
     assert ended.wait(SECONDS)
     assert client.submit(double, 2).result(SECONDS) == 4
     assert [type(record.exc_info[1]) for record in caplog.records if record.exc_info] == [ValueError, SystemExit]
