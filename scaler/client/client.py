@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from scaler.client.checks import check_timeout
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import Key
 from scaler.client.graph_run import GraphRun
@@ -19,7 +20,7 @@ from scaler.client.object_reference import ObjectReference
 from scaler.client.pieces import Call, Pieces
 from scaler.client.processes import nested_loop, open_loop, processor
 from scaler.client.submission import Submission
-from scaler.errors import ClientClosedError, UsageError
+from scaler.errors import ClientClosedError
 from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, name_of, size_of
 from scaler.serialization.references import Reduced
 
@@ -49,8 +50,7 @@ class Client(ArgumentOnly):
         reached. profiling, stream_output: what `submit` takes when it is not told. serializer: instead of the built-in
         one. name: what monitors show. Raises UnreachableError, RefusedError, or UsageError.
         """
-        if not timeout_seconds > 0:
-            raise UsageError(f"timeout_seconds is {timeout_seconds!r}, and must be above 0")
+        check_timeout(timeout_seconds)
         bound = None if serializer is None else bind_serializer(serializer)
         self._is_nested = address is None
         if address is None:

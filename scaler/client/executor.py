@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import Any, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
+from scaler.client.checks import check_integer
 from scaler.client.client import Client
 from scaler.client.future import ScalerFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
@@ -59,8 +60,8 @@ class ScalerExecutor(Executor):
         if client is not None and (address is not None or options):
             given = ", ".join((*(["address"] if address is not None else []), *options))
             raise UsageError(f"{given}: is for a client that the executor makes; give it to the Client instead")
-        if max_workers is not None and (isinstance(max_workers, bool) or max_workers < 1):
-            raise UsageError(f"max_workers is {max_workers!r}, and must be at least 1")
+        if max_workers is not None:
+            check_integer("max_workers", max_workers, 1)
         self._client: Client | None = Client(address, **options) if client is None else client
         self._owns_client = client is None
         self._name = repr(self._client)
@@ -96,8 +97,7 @@ class ScalerExecutor(Executor):
         cancelled when the iterator raises or is closed. Raises UsageError, and what `submit` raises.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        if chunksize < 1:
-            raise UsageError(f"chunksize is {chunksize!r}, and must be at least 1")
+        check_integer("chunksize", chunksize, 1)
         items = zip(*iterables, strict=False)
         futures: list[ScalerFuture] = []
         try:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from scaler.client.checks import check_integer
 from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS
 from scaler.client.pieces import Failed, Piece, Pieces
 from scaler.errors import ScalerError, UsageError
@@ -40,10 +41,7 @@ class Window:
             self.items = max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest)
             self._max_items = max(MAX_ITEMS, self.items)
             return
-        if isinstance(items, bool) or not isinstance(items, int):
-            raise UsageError(f"window is {items!r}, and must be an integer, or None")
-        if items < smallest:
-            raise UsageError(f"window is {items!r}, and must be at least {smallest}: it is a number of items")
+        check_integer("window", items, smallest)
         self.items = self._max_items = items
 
     @property

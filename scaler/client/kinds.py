@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scaler.client.checks import MAX_SECONDS, check_integer
 from scaler.client.functions import FunctionTable, KnownFunction, is_by_value
 from scaler.client.loop import ClientLoop
 from scaler.client.tasks import Definition, Kind
@@ -25,7 +26,6 @@ from scaler.serialization import (
 
 DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
-MAX_TIMEOUT_SECONDS = 1e9
 MAX_NAME_CHARACTERS = 200
 MAX_RECENT_DEFINITIONS = 256
 
@@ -76,13 +76,11 @@ def make_options(
     name: str | None = None,
 ) -> Options:
     """Check what a user asks. Raises UsageError that says what to change."""
-    if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
-        raise UsageError(f"priority is {priority!r}, and must be an integer of 32 bits; higher runs first")
-    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
-        raise UsageError(f"retries is {retries!r}, and must be an integer from 0 to {MAX_RETRIES}")
-    if not isinstance(timeout_seconds, int | float) or not 0 <= timeout_seconds <= MAX_TIMEOUT_SECONDS:
+    check_integer("priority", priority, -(2**31), 2**31 - 1)
+    check_integer("retries", retries, 0, MAX_RETRIES)
+    if not isinstance(timeout_seconds, int | float) or not 0 <= timeout_seconds <= MAX_SECONDS:
         raise UsageError(
-            f"timeout_seconds is {timeout_seconds!r}, and must be from 0 to {MAX_TIMEOUT_SECONDS:g}; 0 means no limit"
+            f"timeout_seconds is {timeout_seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 means no limit"
         )
     if capabilities is not None and not isinstance(capabilities, Mapping):
         raise UsageError(f'capabilities is {capabilities!r}, and must be a dict such as {{"gpu": 1, "linux": None}}')

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
 
+from scaler.client.checks import check_integer
 from scaler.client.chunks import Chunk, Chunker, SerializedChunk
 from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable
@@ -153,10 +154,8 @@ class Pieces:
 
     def __init__(self, call: Call, submit: Submit, futures: FutureTable, chunk_size: int | None) -> None:
         """Raises UsageError."""
-        if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int)):
-            raise UsageError(f"chunk_size is {chunk_size!r}, and must be an integer, or None")
-        if chunk_size is not None and chunk_size < 1:
-            raise UsageError(f"chunk_size is {chunk_size!r}, and must be at least 1")
+        if chunk_size is not None:
+            check_integer("chunk_size", chunk_size, 1)
         self.chunker = Chunker(chunk_size, time.monotonic())
         self._call = call
         self._submit = submit

@@ -222,6 +222,12 @@ def test_a_call_of_the_wrong_type_says_what_to_change(client: Client, call: dict
         client.submit_verbose(everything, **call)
 
 
+@pytest.mark.parametrize("seconds", ["x", None, True, 0, -1, float("nan"), float("inf")])
+def test_a_time_that_nobody_can_wait_is_refused_before_anything_is_waited_for(seconds: Any) -> None:
+    with pytest.raises(UsageError, match=r"timeout_seconds is .* must be a number above 0"):
+        Client("tcp://127.0.0.1:1", timeout_seconds=seconds)
+
+
 # -- options
 
 
