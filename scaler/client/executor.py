@@ -18,6 +18,7 @@ from scaler.client.client import Client
 from scaler.client.future import ScalerFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.serialization import Serializer, name_of
+from scaler.worker.coroutines import finish
 
 
 class ClientOptions(TypedDict, total=False):
@@ -152,7 +153,7 @@ _awaited_at_exit: WeakValueDictionary[int, _Unfinished] = WeakValueDictionary()
 
 def _call_each(fn: Callable[..., Any], width: int, /, *arguments: Any) -> list[Any]:
     """Call `fn` with each `width` arguments."""
-    return [fn(*arguments[at : at + width]) for at in range(0, len(arguments), width)]
+    return [finish(fn(*arguments[at : at + width])) for at in range(0, len(arguments), width)]
 
 
 def _executor_of_task(client: Client, max_workers: int) -> ScalerExecutor:

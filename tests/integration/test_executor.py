@@ -44,6 +44,10 @@ def add(a: Any, b: Any) -> Any:
     return a + b
 
 
+async def double_soon(x: int) -> int:
+    return 2 * x
+
+
 def wait_for_file(path: str) -> str:
     deadline = time.monotonic() + SECONDS
     while not os.path.exists(path) and time.monotonic() < deadline:  # noqa: PTH110 (it runs in a worker)
@@ -88,6 +92,8 @@ def test_its_futures_wait_beside_those_of_threads(executor: ScalerExecutor) -> N
 def test_map_gives_results_in_order_and_stops_at_the_shortest(executor: ScalerExecutor) -> None:
     assert list(executor.map(add, [1, 2, 3], (n for n in (10, 20)))) == [11, 22]
     assert list(executor.map(add, range(10), range(10), chunksize=3)) == [2 * n for n in range(10)]
+    for chunksize in (1, 2):
+        assert list(executor.map(double_soon, range(3), chunksize=chunksize)) == [0, 2, 4]
     assert list(executor.map(double, [])) == []
     assert list(executor.map(double)) == []
 
