@@ -16,8 +16,7 @@ def main(kind: str) -> int:
     # A program that ignores its children hands that on to them, and components must hear of the ends of theirs.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        run, config = component_from(os.environ, kind)
-        return run(config)
+        return component_from(os.environ, kind)()
     except ScalerError as error:
         return report(kind, error)
     except BaseException as error:

@@ -232,7 +232,7 @@ def _components(
     )
     components = [
         component("scheduler", scheduler, tier=SCHEDULER_TIER, name=_SCHEDULER),
-        component("cluster", workers, tier=WORKERS_TIER, name=_WORKERS),
+        component("cluster", workers.as_worker_manager(), tier=WORKERS_TIER, name=_WORKERS),
     ]
     if object_storage_address is not None:
         storage = _resolve(ObjectStorageServerConfig, values, bind_address=object_storage_address)

@@ -1,7 +1,7 @@
 """From a component's configuration to its process, and back inside that process.
 
-The configuration travels as one JSON document in SCALER_COMPONENT: it was checked where it was read, and no flag has to
-be spelled out for it.
+The configuration travels as one JSON document in SCALER_COMPONENT. It was checked where it was read, so the component
+takes it as it is: the models and what checks them would cost each process 10 MB and a tenth of a second.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import sys
 import sysconfig
 from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from scaler.cluster.child import python_command
 from scaler.cluster.supervision import Component
-from scaler.config.setting import SettingsModel
+
+if TYPE_CHECKING:
+    from scaler.config.setting import SettingsModel
 
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
 
@@ -28,16 +32,14 @@ RUNS = {
     "object-storage-server": "scaler.object_storage.server",
     "scheduler": "scaler.scheduler.server",
     "worker-manager": "scaler.worker_manager.runner",
-    "cluster": "scaler.cluster.fixed",
+    "cluster": "scaler.worker_manager.runner",
 }
 """Module of each kind of component; its function `run` takes the configuration and returns the exit code."""
 
 
 def component(kind: str, config: SettingsModel, *, tier: int, name: str = "") -> Component:
     """Return the process that runs this kind (a key of `RUNS`) with this configuration. name is for people."""
-    model = type(config)
-    document = {"model": f"{model.__module__}:{model.__qualname__}", "settings": config.model_dump(mode="json")}
-    environment = {COMPONENT_VARIABLE: json.dumps(document)}
+    environment = {COMPONENT_VARIABLE: config.model_dump_json()}
     if paths := _own_import_paths(sys.path):
         inherited = os.environ.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)
@@ -46,15 +48,11 @@ def component(kind: str, config: SettingsModel, *, tier: int, name: str = "") ->
     )
 
 
-def component_from(
-    environment: MutableMapping[str, str], kind: str
-) -> tuple[Callable[[SettingsModel], int], SettingsModel]:
-    """Take the configuration out of the environment, and return what runs it with it."""
-    document = json.loads(environment.pop(COMPONENT_VARIABLE))
-    module, _, name = document["model"].partition(":")
-    model: type[SettingsModel] = getattr(importlib.import_module(module), name)
-    run: Callable[[SettingsModel], int] = importlib.import_module(RUNS[kind]).run
-    return run, model.model_validate(document["settings"])
+def component_from(environment: MutableMapping[str, str], kind: str) -> Callable[[], int]:
+    """Take the configuration out of the environment, and return what runs the component with it."""
+    settings = json.loads(environment.pop(COMPONENT_VARIABLE))
+    run: Callable[[SimpleNamespace], int] = importlib.import_module(RUNS[kind]).run
+    return lambda: run(SimpleNamespace(**settings))
 
 
 def _own_import_paths(paths: Sequence[str]) -> list[str]:

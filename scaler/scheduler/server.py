@@ -9,12 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import psutil
 
 from scaler.component import Component, run_component
-from scaler.config.models import SchedulerConfig
 from scaler.errors import ProtocolError, UsageError
 from scaler.ids import new_peer_id
 from scaler.logs import escaped
@@ -55,6 +54,9 @@ from scaler.scheduler.core.facts import (
 from scaler.scheduler.garbage import FULL_SECONDS, calm_collector, collect_if_cheap
 from scaler.scheduler.recorder import Policy, Recorder
 from scaler.scheduler.status import status
+
+if TYPE_CHECKING:
+    from scaler.config.models import SchedulerConfig  # importing it takes a tenth of a second
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ScalerError, UsageError
 from scaler.protocol.messages import UnitState
+
+if TYPE_CHECKING:
+    from scaler.config.worker_managers import WorkerManagerConfig  # importing it takes a tenth of a second
 
 ENTRY_POINT_GROUP = "scaler.worker_managers"
 

@@ -16,10 +16,9 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from scaler.component import Component, run_component
-from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import RefusedError
 from scaler.ids import new_peer_id
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
@@ -37,6 +36,9 @@ from scaler.protocol.messages import (
 )
 from scaler.worker_manager.backend import Backend, BackendError, Unit, load_backend
 from scaler.worker_manager.reconcile import Actions, Goal, Reconciler
+
+if TYPE_CHECKING:
+    from scaler.config.worker_managers import WorkerManagerConfig  # importing it takes a tenth of a second
 
 STOP_SECONDS = 8.0
 """Units that were asked to stop when the manager ends are killed after this time."""

@@ -18,13 +18,16 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from scaler.config.machine import default_concurrency
 from scaler.config.worker import WorkerConfig
-from scaler.config.worker_managers import BaremetalNativeConfig
 from scaler.processes import end_processes_with
 from scaler.worker_manager.backend import BackendError, Capacity, Unit
 from scaler.worker_manager.baremetal_native.process import AgentProcess
+
+if TYPE_CHECKING:
+    from scaler.config.worker_managers import BaremetalNativeConfig  # importing it takes a tenth of a second
 
 FIXED_UNIT_SLOTS = 8
 STOP_GRACE_SECONDS = 6.5
