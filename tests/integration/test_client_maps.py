@@ -490,12 +490,21 @@ def test_an_imap_that_is_left_cancels_what_has_not_ended(
 
 
 def test_an_interrupted_next_cancels_the_rest_though_the_iterator_is_kept(client: Client, tmp_path: Path) -> None:
+    taken, is_inside = threading.Event(), threading.Event()
+
+    def items() -> Iterator[int]:
+        for item in itertools.count():
+            if taken.is_set():
+                is_inside.set()
+            yield item
+
     def interrupt() -> None:
-        wait_for_file(tmp_path / "1")
+        assert is_inside.wait(SECONDS)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    results = client.imap(note_and_hang, itertools.repeat(tmp_path), itertools.count())
+    results = client.imap(note_and_hang, itertools.repeat(tmp_path), items(), chunk_size=1)
     assert next(results) == 0
+    taken.set()
     with ThreadPoolExecutor(1) as pool:
         interrupted = pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
