@@ -10,7 +10,7 @@ from typing import Any
 
 from scaler.client.checks import check_integer
 from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS
-from scaler.client.pieces import Failed, Piece, Pieces
+from scaler.client.pieces import Failed, Piece, Pieces, ended_first
 from scaler.errors import ScalerError, UsageError
 
 FIRST_ITEMS = 64
@@ -240,10 +240,4 @@ class ResultIterator(Iterator[Any]):
                 self._window.ended(piece.ended_at - piece.sent_at - ran_seconds, ran_seconds)
             if not self._in_order:
                 self._ready.append(self._pieces.outcomes(piece)[0])
-        waiting = self._waiting
-        while waiting and (waiting[0].has_ended or waiting[0].parts):
-            piece = waiting.popleft()
-            if piece.parts:
-                waiting.extendleft(reversed(piece.parts))
-            else:
-                self._ready.append(self._pieces.outcomes(piece)[0])
+        self._ready.extend(self._pieces.outcomes(piece)[0] for piece in ended_first(self._waiting))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import length_hint
 from typing import Any
 
-from scaler.client.pieces import Failed, Piece, Pieces
+from scaler.client.pieces import Failed, Piece, Pieces, ended_first
 from scaler.errors import UsageError
 
 Advance = Callable[[int], object]
@@ -84,12 +84,7 @@ class MapRun:
         """Note what has ended; when nothing has, wait for it. Raises the exception of an item, if that is asked for."""
         for piece in self._pieces.take_ended(timeout_seconds):
             advance(piece.count)
-        waiting = self._waiting
-        while waiting and (waiting[0].has_ended or waiting[0].parts):
-            piece = waiting.popleft()
-            if piece.parts:
-                waiting.extendleft(reversed(piece.parts))
-                continue
+        for piece in ended_first(self._waiting):
             outcomes, has_failed = self._pieces.outcomes(piece)
             self._results += [self._result(outcome) for outcome in outcomes] if has_failed else outcomes
 

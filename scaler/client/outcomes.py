@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import assert_never
@@ -39,6 +40,19 @@ def load_fetched(outcome: int, parts: Parts, serializer: Serializer | None) -> E
     if outcome == Outcome.SUCCESS:
         return _value(parts, serializer)
     return None, _exception(Outcome(outcome), bytes(parts[0]))
+
+
+def copy_of(exception: BaseException) -> BaseException:
+    """Return a copy for one future or item of what several share; the same when it cannot be copied."""
+    try:
+        twin = copy.copy(exception)
+    except Exception:  # noqa: BLE001 (a user's exception may need other arguments than it has)
+        return exception
+    if type(twin) is not type(exception):
+        return exception
+    twin.__cause__ = exception.__cause__
+    twin.__dict__.pop("__notes__", None)
+    return twin
 
 
 def _value(parts: Sequence[Buffer], serializer: Serializer | None) -> Ended:

@@ -7,10 +7,10 @@ long, or when an argument was the reason, its items are sent again one by one, s
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -18,6 +18,7 @@ from scaler.client.checks import check_integer
 from scaler.client.chunks import Chunk, Chunker, SerializedChunk
 from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable
+from scaler.client.outcomes import copy_of
 from scaler.client.tasks import Reference
 from scaler.errors import (
     ProcessorDiedError,
@@ -213,7 +214,7 @@ class Pieces:
         """
         failure = piece.failure()
         if failure is not None:
-            return [self._failed(_copy(failure), piece, position) for position in range(piece.count)], True
+            return [self._failed(copy_of(failure), piece, position) for position in range(piece.count)], True
         assert piece.future is not None, "what was not sent has failed"
         results = piece.future.result()
         values: list[Any] = results.values
@@ -289,6 +290,16 @@ class Pieces:
             self._changed.notify()
 
 
+def ended_first(waiting: deque[Piece]) -> Iterator[Piece]:
+    """Take the pieces at the front that have ended; the parts of one that was taken apart stand in its place."""
+    while waiting and (waiting[0].has_ended or waiting[0].parts):
+        piece = waiting.popleft()
+        if piece.parts:
+            waiting.extendleft(reversed(piece.parts))
+        else:
+            yield piece
+
+
 def _items_sent(piece: Piece) -> list[Any]:
     """Return what was sent of a piece's items, none when it is not there or cannot be loaded outside of a task."""
     if not piece.payload:
@@ -308,16 +319,3 @@ def _is_to_take_apart(failure: BaseException | None) -> bool:
     if isinstance(failure, ProcessorDiedError | TaskTimeoutError):
         return True
     return failure is not None and isinstance(failure.__cause__, RemoteTraceback)
-
-
-def _copy(exception: BaseException) -> BaseException:
-    """Return a copy for one item of what several share; the same when it cannot be copied."""
-    try:
-        twin = copy.copy(exception)
-    except Exception:  # noqa: BLE001 (a user's exception may need other arguments than it has)
-        return exception
-    if type(twin) is not type(exception):
-        return exception
-    twin.__cause__ = exception.__cause__
-    twin.__dict__.pop("__notes__", None)
-    return twin
