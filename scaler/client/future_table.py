@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from scaler.client.future import ScalerFuture
+from scaler.client.outcomes import copy_of
 from scaler.client.session import Session
 from scaler.client.tasks import Task
 from scaler.errors import ClientClosedError, LimitError, UsageError
@@ -188,7 +189,8 @@ class FutureTable:
     def drop(self, tasks: Iterable[Task], error: BaseException) -> None:
         """End futures whose tasks were taken off the session before they were sent."""
         with self.condition:
-            noisy = [future for future in cast("Iterable[ScalerFuture]", tasks) if future.settle(None, error)]
+            # A copy for each: a graph's node puts its name on its own.
+            noisy = [future for future in cast("Iterable[ScalerFuture]", tasks) if future.settle(None, copy_of(error))]
             self.condition.notify_all()
         for future in noisy:
             future.run_callbacks()

@@ -180,6 +180,9 @@ def test_an_argument_that_the_storage_refuses_fails_its_task_alone() -> None:
             client.submit(len, bytes(2_000_000)).result(5)
         with pytest.raises(LimitError):
             client.send_object(np.zeros(2_000_000))
+        graph = {"large": bytes(2_000_000), "a": (len, "large"), "b": (repr, "large")}
+        for key, future in client.get(graph, ["a", "b"], block=False).items():
+            assert future.exception(5).__notes__ == [f"in node {key!r} of the graph"]
         future = client.submit(len, b"small")
         scheduler.finish({first(scheduler.next_tasks(1)): 5})
         assert future.result(5) == 5
