@@ -12,7 +12,6 @@ from pathlib import Path
 
 from scaler.config.addresses import MAX_PORT, check_address
 from scaler.errors import UsageError
-from scaler.net.occupants import occupant_of, occupant_of_path
 
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]+\]|[^\[\]:]+):(?P<port>\d+)")
 _WILDCARDS = ("*", "0.0.0.0", "[::]")  # noqa: S104 (compared with, not bound)
@@ -95,6 +94,8 @@ class SocketFile:
 
 def in_use(address: str) -> str:
     """Return the text for an address that somebody listens on already; it says who, as far as this user may know."""
+    from scaler.net.occupants import occupant_of, occupant_of_path  # noqa: PLC0415 (psutil takes a while to import)
+
     found = split_tcp(address)
     who = occupant_of_path(address.removeprefix("ipc://")) if found is None else occupant_of(*found)
     return f"cannot listen on {address}: it is in use by {who}; stop that, or choose another address (port 0: any)"
