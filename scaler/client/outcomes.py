@@ -21,7 +21,7 @@ from scaler.errors import (
 )
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Parts, Serializer, load_exception, load_value, parts_of
-from scaler.serialization.arguments import describe
+from scaler.serialization.culprits import describe
 from scaler.serialization.pickling import Buffer
 
 Ended = tuple[object, BaseException | None]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError
-from scaler.serialization.culprits import culprit_of
+from scaler.serialization.culprits import blame, cannot_serialize, describe
 from scaler.serialization.pickling import Buffer, Parts, dump, load
 from scaler.serialization.references import ArgumentOnly, ByReference, Collection, collecting, providing
 from scaler.serialization.serializer import Serializer
@@ -71,17 +71,6 @@ def load_arguments(
     return args, kwargs
 
 
-def describe(error: BaseException) -> str:
-    """Return the type and the text of an exception in one line, also when its own `__str__` fails."""
-    try:
-        text = str(error)
-    except Exception as nested:  # noqa: BLE001 (a user's __str__ may raise anything, and the first error matters)
-        text = f"<its text cannot be shown: {type(nested).__name__}>"
-    if isinstance(error, ModuleNotFoundError):
-        text += " here: install it, or have cloudpickle.register_pickle_by_value carry it along"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def _dump_each(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -110,7 +99,7 @@ def _dump_each(
         except ScalerError:
             raise
         except Exception as error:
-            raise _cannot(_place(args, kwargs, position), value, function_name, error) from error
+            raise cannot_serialize(_place(args, kwargs, position) + _of(function_name), value, error) from error
     parts[0] = pickle.dumps((tuple(kwargs), bytes(kinds)), 5)
     return parts
 
@@ -152,8 +141,7 @@ def _blame(
         try:
             dump(argument)
         except Exception as found:  # noqa: BLE001 (it is the text of the error that is being raised)
-            path, culprit, cause = culprit_of(argument, found)
-            return _cannot(_place(args, kwargs, position), culprit, function_name, cause, path)
+            return blame(_place(args, kwargs, position) + _of(function_name), argument, found)
     return SerializationError(f"the arguments{_of(function_name)} cannot be serialized together: {describe(error)}")
 
 
@@ -165,12 +153,3 @@ def _place(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int) -> s
 
 def _of(function_name: str) -> str:
     return f" of {function_name}" if function_name else ""
-
-
-def _cannot(place: str, value: object, function_name: str, error: Exception, path: str = "") -> SerializationError:
-    kind = type(value)
-    inside = f" at {path}" if path else ""
-    return SerializationError(
-        f"{place}{_of(function_name)}{inside}, a {kind.__module__}.{kind.__qualname__}, cannot be serialized: "
-        f"{describe(error)}"
-    )

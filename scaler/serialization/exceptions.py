@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
-from scaler.serialization.arguments import describe
+from scaler.serialization.culprits import describe
 from scaler.serialization.pickling import Buffer, Parts, dump, load
 
 MAX_TRACEBACK_CHARACTERS = 16 * 1024

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from scaler.errors import ScalerError, SerializationError, UsageError
-from scaler.serialization.arguments import check_bytes, describe
+from scaler.serialization.arguments import check_bytes
+from scaler.serialization.culprits import blame, cannot_serialize, describe
 from scaler.serialization.pickling import Buffer, Parts, dump, load
 from scaler.serialization.serializer import Serializer, bind_serializer
 
@@ -34,10 +35,7 @@ def dump_value(value: object, serializer: Serializer | None = None, what: str = 
             return dump(value.serializable())
         if isinstance(error, ScalerError):
             raise
-        kind = type(value)
-        raise SerializationError(
-            f"{what}, a {kind.__module__}.{kind.__qualname__}, cannot be serialized: {describe(error)}"
-        ) from error
+        raise (blame if serializer is None else cannot_serialize)(what, value, error) from error
 
 
 def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, what: str = "the result") -> Any:
