@@ -31,6 +31,7 @@ from scaler.errors import (
 from scaler.protocol.messages import is_stored
 from scaler.serialization import (
     Serializer,
+    dump_arguments,
     dump_function,
     dump_value,
     load_arguments,
@@ -66,19 +67,21 @@ class Call:
         if self._serializer is None:
             return items
         return [
-            [bytes(self._dump(position, argument)[0]) for position, argument in enumerate(self._spread_out(item))]
+            [
+                bytes(dump_value(argument, self._serializer, f"argument {position} of {self.name}")[0])
+                for position, argument in enumerate(self._spread_out(item), 1)
+            ]
             for item in items
         ]
 
-    def blame(self, item: Any, error: Exception) -> Exception:
-        """Return the error of an item that cannot be sent: one that names the argument, if it is one's fault."""
-        for position, argument in enumerate(self._spread_out(item)):
-            try:
-                self._dump(position, argument)
-            except SerializationError as found:
-                return found
-            except UsageError:  # it refers to something; that was for the caller of this to judge
-                continue
+    def blame(self, item: Any, owner: object, error: Exception) -> Exception:
+        """Return the error of an item that cannot be sent: the one that a single call with it would meet."""
+        try:
+            dump_arguments(tuple(self._spread_out(item)), {}, self._serializer, owner, self.name)
+        except SerializationError as found:
+            return found
+        except ScalerError:  # the item came to refer to something that has failed meanwhile
+            pass
         return error
 
     def load(self, value: Any) -> Any:
@@ -87,9 +90,6 @@ class Call:
 
     def _spread_out(self, item: Any) -> Any:
         return item if self._spread else (item,)
-
-    def _dump(self, position: int, argument: Any) -> Any:
-        return dump_value(argument, self._serializer, f"argument {position + 1} of {self.name}")
 
 
 class Failed:
@@ -251,7 +251,7 @@ class Pieces:
         except (SerializationError, UsageError) as error:
             piece.error = error
             if piece.count == 1:
-                piece.error = error if is_made else self._call.blame(items[0], error)
+                piece.error = error if is_made else self._call.blame(items[0], self._futures, error)
                 piece.items = []
             self._note_end(piece)
             return piece

@@ -148,6 +148,9 @@ def test_whatever_an_item_raises_is_raised(client: Client, kind: type[BaseExcept
 
 def test_an_item_that_cannot_be_sent_is_named_with_its_argument(client: Client) -> None:
     items = [1, 2, threading.Lock(), 4]
+    future = client.submit(double, 1)
+    with pytest.raises(SerializationError, match=r"argument 1 of double at \[1\], a _thread\.lock, cannot be"):
+        client.map(double, [[future, threading.Lock()]])
     with pytest.raises(SerializationError, match=r"argument 2 of add, a _thread\.lock, cannot be") as caught:
         client.map(add, range(4), items, chunk_size=4)
     assert caught.value.item_index == 2  # type: ignore[attr-defined]
