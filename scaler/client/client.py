@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from scaler.client.calls import Call
 from scaler.client.checks import check_timeout
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import Key
@@ -17,7 +18,7 @@ from scaler.client.kinds import DEFAULT_RETRIES, KindTable, Options, check_call,
 from scaler.client.loop import ClientLoop
 from scaler.client.maps import MapRun, as_tuples, count_of, side_by_side
 from scaler.client.object_reference import ObjectReference
-from scaler.client.pieces import Call, Pieces
+from scaler.client.pieces import Pieces
 from scaler.client.processes import nested_loop, open_loop, processor
 from scaler.client.submission import Submission
 from scaler.errors import ClientClosedError

@@ -13,14 +13,12 @@ import threading
 from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from scaler.client.tasks import Held, Kind, Reference, Task, Upload
+from scaler.client.waiters import FutureOwner, Waiter, Waiters
 from scaler.errors import UsageError
 from scaler.serialization import ByReference, Collection, DependencyFailedError
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
 PENDING: Final = "PENDING"
@@ -51,76 +49,6 @@ class ProfilingInfo:
     def cpu_time_s(self) -> float:
         """CPU time, seconds."""
         return self.cpu_time_us * 1e-6
-
-
-class FutureOwner(Protocol):
-    """What a future needs of its client."""
-
-    condition: threading.Condition
-    """Around the client's one (re-entrant) lock."""
-
-    def cancel(self, future: ScalerFuture) -> bool:
-        """Take the task off and say so to the scheduler. Called under the lock; False when it has ended."""
-
-    def check_process(self) -> None:
-        """Raise in a forked child: nothing that is said or asked there ever arrives."""
-
-    def check_waitable(self) -> None:
-        """Raise when a wait in this thread or process could never end."""
-
-    def waiting(self) -> AbstractContextManager[object]:
-        """Return a context in which this thread waits: a task that runs here lends its slot meanwhile."""
-
-
-class _Waiter:
-    """Waits for one future, through the door that concurrent.futures has for waiters."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def add_result(self, _future: object) -> None:
-        self._lock.release()
-
-    add_exception = add_result
-    add_cancelled = add_result
-
-    def wait(self, timeout: float | None) -> bool:
-        return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
-
-
-class _Waiters(list[Any]):
-    """Waiters of a future inside a task: also `concurrent.futures.wait` then lends the task's slot while it waits."""
-
-    def __init__(self, owner: FutureOwner) -> None:
-        super().__init__()
-        self._owner = owner
-
-    def append(self, waiter: Any) -> None:
-        event = getattr(waiter, "event", None)
-        if event is not None and not isinstance(event, _LendingEvent):
-            waiter.event = _LendingEvent(self._owner)
-        super().append(waiter)
-
-
-class _LendingEvent(threading.Event):
-    def __init__(self, owner: FutureOwner) -> None:
-        super().__init__()
-        self._owner = owner
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self.is_set():
-            return True
-        self._owner.check_waitable()
-        try:
-            with self._owner.waiting():
-                if not super().wait(timeout):
-                    raise TimeoutError
-        except TimeoutError:
-            return False
-        return True
 
 
 class ScalerFuture(Future[Any], ByReference, Task):
@@ -178,7 +106,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
         @property
         def _waiters(self) -> list[Any]:
             if self._waiting is None:
-                self._waiting = _Waiters(self._owner)
+                self._waiting = Waiters(self._owner)
             return self._waiting
 
     # -- what users call
@@ -376,7 +304,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
             else:
                 waiter.add_result(self)
         # Those of concurrent.futures are taken out by who put them in.
-        self._waiting = [waiter for waiter in self._waiting or () if type(waiter) is not _Waiter] or None
+        self._waiting = [waiter for waiter in self._waiting or () if type(waiter) is not Waiter] or None
 
     def run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""
@@ -396,7 +324,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
 
     def _wait(self, timeout: float | None) -> None:
         self._owner.check_waitable()
-        waiter = _Waiter()
+        waiter = Waiter()
         with self._owner.condition:
             if self._state is not PENDING:
                 return
