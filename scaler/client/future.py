@@ -156,7 +156,10 @@ class ScalerFuture(Future[Any], ByReference, Task):
         return self._state is CANCELLED
 
     def running(self) -> bool:
-        """Tell whether the task runs. It is known here soon after 50 ms: shorter tasks are never seen to run."""
+        """Tell whether the task runs. It is known here soon after 50 ms: shorter tasks are never seen to run.
+
+        One that was lost, and waits to run again, still counts as running.
+        """
         return self.has_started and self._state is PENDING
 
     def done(self) -> bool:
