@@ -218,9 +218,9 @@ class Client(ArgumentOnly):
         self._check_open()
         what = f"object {name!r}" if name else "the object"
         parts = dump_value(obj, self._serializer, what)
-        upload = self._loop.upload(parts)
-        self._loop.wait_uploaded(upload)
-        self._loop.hold(upload)
+        upload = self._loop.objects.upload(parts)
+        self._loop.objects.wait_uploaded(upload)
+        self._loop.objects.hold(upload)
         reference = ObjectReference(self._loop.futures, upload, name or type(obj).__name__, size_of(parts))
         self._references.add(reference)
         return reference

@@ -171,7 +171,7 @@ class KindTable:
         session = self._loop.futures.session
         upload = None
         if size_of(parts) > INLINE_LIMIT_BYTES:
-            upload = self._loop.upload(parts)
+            upload = self._loop.objects.upload(parts)
             identifier, payload = upload.id, upload.payload
         else:
             payload = to_payload(parts)

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
-from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable, Profile, Resolved
-from scaler.client.outcomes import load_ended, load_fetched
+from scaler.client.objects import ClientObjects
+from scaler.client.outcomes import load_ended
 from scaler.client.tasks import Held, Task, Upload
-from scaler.client.uploads import MAX_COPIED_BYTES, KnownUploads, snapshot
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
-    LimitError,
-    ObjectLostError,
     ProtectedError,
     RefusedError,
     ScalerError,
@@ -46,9 +42,8 @@ from scaler.protocol.messages import (
     Started,
     Welcome,
     is_stored,
-    stored_reference,
 )
-from scaler.serialization import Parts, Serializer, dump_value, own_buffer, size_of
+from scaler.serialization import Serializer, dump_value
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
@@ -87,13 +82,10 @@ class ClientLoop:
         self.futures = FutureTable(peer, self._wake, doors.waiting, timeout_seconds)
         self._session = self.futures.session
         self._doors = doors
-        self._uploads = KnownUploads()
-        self._stored: WeakValueDictionary[bytes, Held] = WeakValueDictionary()
-        self._works: set[asyncio.Task[None]] = set()
+        self.objects = ClientObjects(self.futures, self._call, self._connect_storage)
         self._is_abandoned = False
         self._welcome: Welcome | None = None
         self._broken_at: float | None = None
-        self._storage: StorageClient | None = None
         self._shutdown_reply: Future[ShutdownReply] | None = None
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
@@ -117,55 +109,11 @@ class ClientLoop:
 
     # -- from any thread
 
-    def upload(self, parts: Parts) -> Upload:
-        """Put parts into the storage; the same content once. It may still be under way when this returns.
-
-        Waits when a part is large and could be changed meanwhile; raises what `wait_uploaded` raises then.
-        """
-        key = self._uploads.key_of(parts)
-        known = self._uploads.find(key)
-        if known is not None and known.error is None:
-            return known
-        may_wait = threading.current_thread() is not self._thread
-        kept, must_wait = snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
-        identifier = self.futures.ids.object()
-        upload = Upload(identifier, stored_reference(identifier, size_of(parts)), self._session.releases)
-        self._uploads.remember(key, parts, upload)
-        self._call(self._begin_upload, upload, kept)
-        if must_wait:
-            self.wait_uploaded(upload)
-        return upload
-
-    def wait_uploaded(self, upload: Upload) -> None:
-        """Wait until an upload is in the storage. Raises what kept it from there, or LimitError after the timeout."""
-        futures = self.futures
-        if threading.current_thread() is self._thread:
-            return
-        with futures.condition:
-            futures.condition.wait_for(
-                lambda: upload.ready or upload.error is not None or futures.closed is not None, futures.timeout_seconds
-            )
-            futures.check_open()
-            if upload.error is not None:
-                raise upload.error
-            if not upload.ready:
-                raise LimitError(
-                    f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"
-                )
-
-    def hold(self, upload: Upload) -> None:
-        """Keep an object until `clear`."""
-        with self.futures.condition:
-            self._session.hold(upload)
-        self.futures.wake()
-
     def clear(self) -> None:
         """Cancel all unfinished tasks, and let go of all objects and stored results."""
         with self.futures.condition:
             self.futures.check_open()
-            self._uploads.clear()
-            for held in list(self._stored.values()):
-                held.void = True
+            self.objects.forget()
             self.futures.end_all(self._session.clear, CancelledError)
         self.futures.wake()
 
@@ -218,11 +166,7 @@ class ClientLoop:
             self._loop.call_soon(self._begin)
             self._loop.run_forever()
         finally:
-            for work in self._works:
-                work.cancel()
-            self._loop.run_until_complete(asyncio.gather(*self._works, return_exceptions=True))
-            if self._storage is not None:
-                self._storage.close()
+            self._loop.run_until_complete(self.objects.close())
             if self._connector is not None:
                 self._connector.close("disconnected")
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -328,11 +272,7 @@ class ClientLoop:
         future = cast("ScalerFuture", task)
         if not future.done() or future.cancelled() or future.exception() is not None:
             return None
-        parts = dump_value(future.result(), serializer)
-        identifier = self.futures.ids.object()
-        upload = Upload(identifier, stored_reference(identifier, size_of(parts)), self._session.releases)
-        self._begin_upload(upload, parts)
-        return upload
+        return self.objects.put(dump_value(future.result(), serializer))
 
     def _received(self, message: Message) -> None:
         match message:
@@ -365,13 +305,13 @@ class ClientLoop:
             kind = future.kind if future is not None else None
             if future is None or kind is None:
                 if is_stored(payload):  # of a cancelled task
-                    self._held(payload[1:17])
+                    self.objects.held(payload[1:17])
                 continue
             profile: Profile = durations[index]
             if has_profiles and kind.spec.profiling:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
             if is_stored(payload):
-                held = self._held(payload[1:17])
+                held = self.objects.held(payload[1:17])
                 if outcomes[index] == Outcome.SUCCESS:
                     future.keep_stored(held)
                 fetching.append(future)
@@ -381,56 +321,11 @@ class ClientLoop:
             resolved.append((future, value, exception, profile))
         self.futures.resolve(message.number, resolved, fetching, message.ids)
         for fetch in fetches:
-            self._begin_work(self._fetch(*fetch))
+            self.objects.fetch(*fetch)
 
-    def _held(self, identifier: bytes) -> Held:
-        held = self._stored.get(identifier)
-        if held is None:
-            held = self._stored[identifier] = Held(identifier, self._session.releases)
-        return held
-
-    async def _fetch(
-        self, future: ScalerFuture, outcome: int, profile: Profile, held: Held, serializer: Serializer | None
-    ) -> None:
-        value: object = None
-        exception: BaseException | None
-        try:
-            # Without a deadline: the result was whole in the storage before its task was said to be done.
-            parts = await self._storage_client().get(held.id, 0.0)
-        except ScalerError as error:
-            exception = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
-        else:
-            value, exception = load_fetched(outcome, [own_buffer(part) for part in parts], serializer)
-        self.futures.resolve(0, [(future, value, exception, profile)], (), [])
-
-    # -- storage
-
-    def _storage_client(self) -> StorageClient:
-        if self._storage is None:
-            address = self._welcome.object_storage_address if self._welcome is not None else ""
-            self._storage = self._doors.connect_storage(address, self.futures.ids.owner)
-        return self._storage
-
-    def _begin_upload(self, upload: Upload, parts: Parts) -> None:
-        self._begin_work(self._put(upload, parts))
-
-    def _begin_work(self, coroutine: Coroutine[None, None, None]) -> None:
-        work = self._loop.create_task(coroutine)
-        self._works.add(work)
-        work.add_done_callback(self._works.discard)
-
-    async def _put(self, upload: Upload, parts: Parts) -> None:
-        try:
-            await self._storage_client().put(upload.id, parts)
-        except ScalerError as error:
-            with self.futures.condition:
-                dropped = self._session.drop_upload(upload, error)
-            self.futures.drop(dropped, error)
-            return
-        with self.futures.condition:
-            self._session.uploaded(upload)
-            self.futures.condition.notify_all()
-        self._turn()
+    def _connect_storage(self) -> StorageClient:
+        address = self._welcome.object_storage_address if self._welcome is not None else ""
+        return self._doors.connect_storage(address, self.futures.ids.owner)
 
 
 def _show(is_stderr: bool, text: bytes) -> None:

@@ -56,7 +56,7 @@ class Submission:
         elif size_of(parts) <= INLINE_LIMIT_BYTES:
             payload = to_payload(parts, PayloadTag.PARTS if kind.serializer is None else PayloadTag.ARGUMENTS)
         else:
-            upload = self._loop.upload(parts)
+            upload = self._loop.objects.upload(parts)
             payload = upload.payload
             uploads = (*uploads, upload)
             references = (*references, upload)
@@ -81,4 +81,4 @@ class Submission:
 
     def upload(self, parts: Parts) -> Upload:
         """Put parts into the storage, for several tasks."""
-        return self._loop.upload(parts)
+        return self._loop.objects.upload(parts)
