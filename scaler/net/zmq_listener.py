@@ -72,7 +72,7 @@ class ZmqListener:
         self._closed = False
         self._in_turn = False
         self._files: list[SocketFile] = []
-        self._strangers = Repeats(self._warn)
+        self._strangers = Repeats(self._tell)
         self._refusals = Repeats(self._warn)
         self._monitor = Monitor(self._socket)
         try:
@@ -169,6 +169,10 @@ class ZmqListener:
         self._strangers.flush()
         self._refusals.flush()
 
+    def _tell(self, text: str) -> None:
+        # No warning: one of ours that was killed before its first words were read looks the same.
+        _log.info("%s: %s", ", ".join(self._addresses), text)
+
     def _warn(self, text: str) -> None:
         _log.warning("%s: %s", ", ".join(self._addresses), text)
 
@@ -264,7 +268,7 @@ class ZmqListener:
                 self._silent.pop(descriptor, None)
                 route = self._routes.pop(descriptor, None)
                 if route is None or self._core.is_stranger(route):
-                    self._strangers.add(f"a connection from {origin} ended that never spoke this protocol", now)
+                    self._strangers.add(f"a connection from {origin} ended before anything of this protocol came", now)
                 if route is not None:
                     del self._descriptors[route]
                     self._breaking[route] = MAX_TURNS_OF_GRACE

@@ -139,7 +139,9 @@ def test_strangers_on_any_port_disturb_no_work_and_are_spoken_of_once(own_storag
     storage = ports.address() if own_storage else None
     with (
         ExitStack() as open_sockets,
-        SchedulerClusterCombo(n_workers=1, object_storage_address=storage, logging_paths=[str(log)]) as combo,
+        SchedulerClusterCombo(
+            n_workers=1, object_storage_address=storage, logging_level="INFO", logging_paths=[str(log)]
+        ) as combo,
         Client(combo.get_address()) as client,
     ):
         ports.release()
