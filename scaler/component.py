@@ -22,6 +22,7 @@ PARENT_PID_VARIABLE = "SCALER_PARENT_PID"
 """Names the process whose death the component does not outlive."""
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+"""Of a component whose settings cannot be: to start it again does not help."""
 ORPHAN_GRACE_SECONDS = 8.0
 """A component whose parent is gone has this long to end in order."""
 PARENT_POLL_SECONDS = 1.0

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from scaler.component import EXIT_FAILURE, EXIT_USAGE
+
 START_SECONDS = 60.0
 """How long a component may take from its start until it says that it is ready."""
 STOP_SECONDS = 10.0
@@ -22,9 +24,6 @@ KILL_AFTER_SECONDS = 9.0
 TIER_SECONDS = 6.0
 """From the stop on: tiers that still wait for the ones above them are told to end as well."""
 
-_FAILURE = 1
-_USAGE = 2
-"""How a component ends, and with it the whole, whose settings cannot be."""
 _ASKED_FOR = (0, -15, None)
 """How a process ends that was told to: orderly, by SIGTERM itself when it was too young to take it, or who knows."""
 
@@ -261,7 +260,9 @@ class Supervision:
         match state:
             case _Starting(pid):
                 text = f"{item.name} (pid {pid}) ended before it was ready: {item.reason}"
-                self._fail(text, now, commands, item.last_lines, _USAGE if item.returncode == _USAGE else _FAILURE)
+                self._fail(
+                    text, now, commands, item.last_lines, EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
+                )
             case _Running(pid) if item.returncode == 0:
                 if self._stop is None:
                     commands.append(Announce(f"{item.name} (pid {pid}) has ended; stopping the rest"))
@@ -285,7 +286,7 @@ class Supervision:
         now: float,
         commands: list[Command],
         last_lines: Sequence[str] = (),
-        exit_code: int = _FAILURE,
+        exit_code: int = EXIT_FAILURE,
     ) -> None:
         commands.append(Complain(text))
         if self.failure is None:
