@@ -26,6 +26,7 @@ from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_seri
 from scaler.serialization.references import Reduced
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
+_DISCONNECTED = "the client was disconnected"
 
 
 class Client(ArgumentOnly):
@@ -240,7 +241,7 @@ class Client(ArgumentOnly):
         """End this client, and nothing else: unfinished tasks are dropped. Harmless when repeated."""
         self._is_closed = True
         if not self._is_nested:
-            self._loop.close("the client was disconnected")
+            self._loop.close(_DISCONNECTED)
 
     def shutdown(self) -> None:
         """End the cluster, scheduler and workers, then this client.
@@ -270,7 +271,7 @@ class Client(ArgumentOnly):
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
     ) -> ScalerFuture:
         if self._is_closed:
-            raise ClientClosedError("the client was disconnected")
+            raise ClientClosedError(_DISCONNECTED)
         kind = self._kinds.kind(fn, options, self._parent() if self._is_nested else b"")
         return self._submission.submit(kind, args, kwargs)
 
@@ -302,7 +303,7 @@ class Client(ArgumentOnly):
 
         def submit(chunk: list[Any]) -> ScalerFuture:
             if self._is_closed:
-                raise ClientClosedError("the client was disconnected")
+                raise ClientClosedError(_DISCONNECTED)
             return self._submission.submit(kind, (chunk,), {})
 
         return Pieces(call, submit, self._loop.futures, chunk_size)
@@ -313,7 +314,7 @@ class Client(ArgumentOnly):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClientClosedError("the client was disconnected")
+            raise ClientClosedError(_DISCONNECTED)
         self._loop.futures.check_open()
 
 
