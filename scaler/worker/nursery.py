@@ -33,7 +33,8 @@ _ORDER = struct.Struct("<I")
 _REPORT = struct.Struct("<BIi")
 _SPAWNED = 1
 _EXITED = 2
-_CLIENT_MODULES = ("asyncio", "scaler.protocol.codec", "scaler.object_storage.client")
+_CLIENT_MODULES = ("scaler.client.client", "scaler.client.nested", "scaler.object_storage.client")
+"""By their names, as tasks have them: a worker knows nothing of clients."""
 
 
 @dataclass(frozen=True, slots=True)
