@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import logging.config
-import logging.handlers
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -103,13 +101,17 @@ def _traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> li
 def _open(path: str) -> logging.Handler:
     if path in _STREAMS:
         return logging.StreamHandler(getattr(sys, _STREAMS[path]))
+    from logging.handlers import WatchedFileHandler  # noqa: PLC0415 (few need it, and it takes half a megabyte)
+
     try:
-        return logging.handlers.WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
+        return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"logging_paths: cannot open {path!r}: {error.strerror}") from None
 
 
 def _read_config_file(path: Path) -> None:
+    import logging.config  # noqa: PLC0415 (few need it, and it takes a megabyte)
+
     try:
         text = path.read_text()
         if path.suffix == ".json":

@@ -6,7 +6,8 @@ import os
 import socket
 import sys
 from functools import cache
-from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 
 from scaler._version import __version__
 from scaler.protocol.messages import PROTOCOL_VERSION, Details, Hello, RefusalReason, Refused, Role
@@ -37,7 +38,16 @@ def python_version() -> str:
 
 @cache
 def cloudpickle_version() -> str:
-    """Return the version of the installed cloudpickle, without importing it."""
+    """Return the version of the installed cloudpickle, without importing it.
+
+    Its directory of metadata is found beside it by name: what looks for it everywhere takes 2.5 MB of every process.
+    """
+    spec = find_spec("cloudpickle")
+    if spec is not None and spec.origin is not None:
+        for info in Path(spec.origin).parents[1].glob("cloudpickle-*.dist-info"):
+            return info.name.removeprefix("cloudpickle-").removesuffix(".dist-info")
+    from importlib.metadata import version  # noqa: PLC0415 (see above)
+
     return version("cloudpickle")
 
 
