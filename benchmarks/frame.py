@@ -16,6 +16,8 @@ from benchmarks.rows import SYSTEMS, Row, load
 from benchmarks.table import Measured, table
 
 SHORT_SYSTEMS = ("scaler", "executor")
+SLOW_SECONDS = 20.0
+"""A run that takes longer is not repeated: what varies between runs is little beside it."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,13 @@ def given_to(row: Row, plan: Plan) -> Mapping[str, int]:
 
 
 def measure(name: str, row: Row, plan: Plan) -> dict[str, Answer]:
-    """Return the medians of each system that the row compares. One that fails once is not asked again."""
+    """Return the medians of each system that the row compares. One that fails, or is slow, is not asked again."""
     found: dict[str, list[Answer]] = {system: [] for system in plan.systems if system in row.systems}
     problems: dict[str, Answer] = {}
+    slow: set[str] = set()
     for number in range(plan.rounds):
         for system, answers in found.items():
-            if system in problems:
+            if system in problems or system in slow:
                 continue
             began = time.monotonic()
             answer = run_once(name, system, given_to(row, plan), row.limit_seconds)
@@ -71,6 +74,8 @@ def measure(name: str, row: Row, plan: Plan) -> dict[str, Answer]:
                 problems[system] = answer
                 print(f"{name}: {system}: {answer.problem}: {answer.detail}", file=sys.stderr)
             answers.append(answer)
+            if seconds > SLOW_SECONDS:
+                slow.add(system)
     return {system: problems.get(system) or medians(answers) for system, answers in found.items()}
 
 
