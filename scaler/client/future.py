@@ -144,8 +144,16 @@ class ScalerFuture(Future[Any], ByReference, Task):
         with self._owner.condition:
             if self._state is CANCELLED:
                 return True
-            if self._state is not PENDING or not self._owner.cancel(self):
+            if self._state is not PENDING:
                 return False
+            try:
+                if not self._owner.cancel(self):
+                    return False
+            except BaseException:  # Ctrl-C: it may have come when the task was off already
+                if not self._owner.has(self):
+                    self._state = CANCELLED
+                    self._tell_waiters()
+                raise
             self._state = CANCELLED
             self._tell_waiters()
         self.run_callbacks()

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from scaler.client.future import ScalerFuture
+from scaler.client.locks import SteadyCondition
 from scaler.client.outcomes import copy_of
 from scaler.client.session import Session
 from scaler.client.tasks import Task
@@ -35,7 +36,7 @@ class FutureTable:
     ) -> None:
         """wake: makes the client's thread look at the session. waiting: see FutureOwner."""
         self.ids = IdFactory(peer)
-        self.condition = threading.Condition(threading.RLock())
+        self.condition = SteadyCondition()
         self.session = Session()
         self.waiting = waiting
         self.timeout_seconds = timeout_seconds
@@ -117,7 +118,11 @@ class FutureTable:
     def wake(self) -> None:
         """Make the client's thread look at the session soon."""
         self.is_awake = True
-        self._wake()
+        try:
+            self._wake()
+        except BaseException:  # Ctrl-C: what is submitted next must wake it
+            self.is_awake = False
+            raise
 
     def cancel(self, future: ScalerFuture) -> bool:
         """Take a task off and tell the scheduler. Called under the lock; False when it has ended."""
@@ -128,6 +133,10 @@ class FutureTable:
             self.fetching.discard(future)
             return True
         return False
+
+    def has(self, future: ScalerFuture) -> bool:
+        """Tell whether the future is to end yet. Called under the lock."""
+        return future.task_id in self.session.pending or future in self.fetching
 
     def started(self, ids: Iterable[bytes]) -> None:
         """Note that these tasks run."""
@@ -207,7 +216,7 @@ class FutureTable:
     def forked(self) -> None:
         """This process is a child of the one that the client belongs to: its threads are not here, its locks may be."""
         self.closed = "the client belongs to the parent of this process: make a new one after a fork"
-        self.condition = threading.Condition(threading.RLock())
+        self.condition = SteadyCondition()
         self.thread = None
 
     # -- limits

@@ -7,7 +7,6 @@ long, or when an argument was the reason, its items are sent again one by one, s
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from scaler.client.checks import check_integer
 from scaler.client.chunks import Chunker
 from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable
+from scaler.client.locks import SteadyCondition
 from scaler.client.outcomes import copy_of
 from scaler.client.tasks import Reference
 from scaler.errors import (
@@ -108,7 +108,7 @@ class Pieces:
         self._call = call
         self._submit = submit
         self._futures = futures
-        self._changed = threading.Condition()
+        self._changed = SteadyCondition()
         self._ended: list[Piece] = []
         self._in_flight: set[Piece] = set()
         self._is_cancelled = False

@@ -152,14 +152,15 @@ class Session:
 
     def cancel(self, task: Task) -> bool:
         """Take a task off. Returns False when it has ended before."""
-        if self.pending.pop(task.task_id, None) is None:
+        if task.task_id not in self.pending:
             return False
-        self._gated.pop(task, None)
         if task.is_sent:
             self.cancelling.add(task.task_id)
             self._cancels.append(task.task_id)
         else:
             self._dropped.add(task.task_id)
+        del self.pending[task.task_id]  # last of what matters: a Ctrl-C before it leaves a task that can be cancelled
+        self._gated.pop(task, None)
         task.forget()
         return True
 

@@ -9,16 +9,20 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from scaler.client.future import ScalerFuture
+    from scaler.client.locks import SteadyCondition
 
 
 class FutureOwner(Protocol):
     """What a future needs of its client."""
 
-    condition: threading.Condition
+    condition: SteadyCondition
     """Around the client's one (re-entrant) lock."""
 
     def cancel(self, future: ScalerFuture) -> bool:
         """Take the task off and say so to the scheduler. Called under the lock; False when it has ended."""
+
+    def has(self, future: ScalerFuture) -> bool:
+        """Tell whether the future is to end yet. Called under the lock."""
 
     def check_process(self) -> None:
         """Raise in a forked child: nothing that is said or asked there ever arrives."""

@@ -1,0 +1,32 @@
+"""A condition that Ctrl-C cannot leave locked."""
+
+from __future__ import annotations
+
+import threading
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+
+class SteadyCondition(threading.Condition):
+    """A condition around a re-entrant lock, for `with` in threads that Ctrl-C interrupts.
+
+    `threading.Condition` enters and leaves its lock in Python code, where a Ctrl-C can come between taking the lock and
+    the block: the lock then stays taken for ever, and with it the client's thread. Here `with` finds the methods of
+    the lock itself, in which no Ctrl-C is raised once it is taken.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(threading.RLock())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait as `threading.Condition` does; the lock is held again at the end, also when Ctrl-C ends it."""
+        try:
+            return super().wait(timeout)
+        except BaseException:  # Ctrl-C may come when the lock was just given back
+            if not self._is_owned():  # type: ignore[attr-defined]
+                self.acquire()
+            raise
+
+    if not TYPE_CHECKING:
+        __enter__ = property(attrgetter("_lock.__enter__"))
+        __exit__ = property(attrgetter("_lock.__exit__"))

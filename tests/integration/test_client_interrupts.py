@@ -1,0 +1,88 @@
+"""Ctrl-C at every step of a call: the call ends, and the client and all that it shares go on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from scaler import Client, ScalerFuture, SchedulerClusterCombo
+
+RESULT_SECONDS = 5.0
+
+# Where the step is in something that is garbage-collected, Python says so and goes on.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address()) as connected:
+        connected.submit(int).result(20)
+        yield connected
+
+
+def is_interrupted_at(step: int, call: Callable[[], object]) -> bool:
+    """Call, with a Ctrl-C at one of the places where Python looks for one; False: the call ended before."""
+    left = step
+
+    def look(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal left
+        if event in {"call", "c_return"}:
+            left -= 1
+            if not left:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return left <= 0
+
+
+def map_over_two(client: Client) -> object:
+    return client.map(abs, [-1, -2], chunk_size=1)
+
+
+def imap_over_two(client: Client) -> object:
+    return list(client.imap(abs, [-1, -2], chunk_size=1))
+
+
+def submit_and_wait(client: Client) -> object:
+    first = client.submit(abs, -1)
+    return client.submit(max, first, 2).result(RESULT_SECONDS)
+
+
+def get(client: Client) -> object:
+    return client.get({"a": 1, "b": (abs, "a"), "c": (max, "a", "b")}, ["c"])
+
+
+@pytest.mark.parametrize("call", [submit_and_wait, map_over_two, imap_over_two, get])
+def test_a_client_goes_on_wherever_ctrl_c_meets_it(client: Client, call: Callable[[Client], Any]) -> None:
+    step = 1
+    while is_interrupted_at(step, lambda: call(client)):
+        assert client.submit(abs, -step).result(RESULT_SECONDS) == step
+        step += 1
+    assert step > 20
+
+
+def test_a_future_ends_wherever_ctrl_c_meets_its_cancel(client: Client) -> None:
+    def interrupted(future: ScalerFuture, step: int) -> bool:
+        found = is_interrupted_at(step, future.cancel)
+        future.cancel()
+        with pytest.raises(CancelledError):
+            future.result(RESULT_SECONDS)
+        return found
+
+    step = 1
+    # Nobody offers this, so it waits until it is cancelled.
+    while interrupted(client.submit_verbose(abs, (-1,), capabilities={"nowhere": None}), step):
+        step += 1
+    assert step > 5
