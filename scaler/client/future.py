@@ -19,6 +19,7 @@ from scaler.client.tasks import Held, Kind, Reference, Task, Upload
 from scaler.client.waiters import FutureOwner, Waiter, Waiters
 from scaler.errors import UsageError
 from scaler.serialization import ByReference, Collection, DependencyFailedError
+from scaler.serialization.exceptions import annotate
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
 PENDING: Final = "PENDING"
@@ -294,9 +295,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
             ):
                 self.node = needed.node if needed.exception() is not None else self.node
         assert self.node is not None, "asked for nodes of graphs only"
-        note = f"in node {self.node[0]!r} of the graph"
-        if note not in getattr(exception, "__notes__", ()):
-            exception.add_note(note)
+        annotate(exception, f"in node {self.node[0]!r} of the graph")
 
     def keep_stored(self, held: Held) -> None:
         """The value is in the storage, under this id; it stays there for as long as this future lives."""

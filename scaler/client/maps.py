@@ -7,6 +7,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from operator import length_hint
 from typing import Any
 
@@ -57,7 +58,8 @@ class MapRun:
         total: how many items there are, if known. progress_of: show a bar with this name.
         """
         try:
-            with _bar(total, progress_of) as advance:
+            bar, advance = _bar(total, progress_of)
+            with bar:
                 self._submit_all(items, advance)
                 while self._waiting:
                     self._take_ended(advance, None)
@@ -96,12 +98,10 @@ class MapRun:
         return outcome.exception
 
 
-@contextlib.contextmanager
-def _bar(total: int | None, name: str | None) -> Iterator[Advance]:
+def _bar(total: int | None, name: str | None) -> tuple[AbstractContextManager[object], Advance]:
     if name is None:
-        yield int
-        return
+        return contextlib.nullcontext(), int
     from tqdm.auto import tqdm  # noqa: PLC0415 (it takes a while to import, and few need it)
 
-    with tqdm(total=total, desc=name) as bar:
-        yield bar.update
+    bar = tqdm(total=total, desc=name)
+    return bar, bar.update

@@ -22,6 +22,7 @@ from scaler.errors import (
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Parts, Serializer, load_exception, load_value, parts_of
 from scaler.serialization.culprits import describe
+from scaler.serialization.exceptions import assign
 from scaler.serialization.pickling import Buffer
 
 Ended = tuple[object, BaseException | None]
@@ -50,7 +51,7 @@ def copy_of(exception: BaseException) -> BaseException:
         return exception
     if type(twin) is not type(exception):
         return exception
-    twin.__cause__ = exception.__cause__
+    assign(twin, "__cause__", exception.__cause__)
     twin.__dict__.pop("__notes__", None)
     return twin
 

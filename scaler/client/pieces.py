@@ -35,6 +35,7 @@ from scaler.serialization import (
     load_exception,
     parts_of,
 )
+from scaler.serialization.exceptions import annotate, assign
 
 Submit = Callable[[list[Any]], ScalerFuture]
 
@@ -184,9 +185,9 @@ class Pieces:
         where = f"item {index}"
         if not is_own and piece.count > 1:
             where = f"items {piece.first} to {piece.first + piece.count - 1}"
-        exception.add_note(f"in {where} of {self._call.verb} over {self._call.name}")
-        with contextlib.suppress(AttributeError):  # an exception with slots
-            exception.item_index = index  # type: ignore[attr-defined]
+        annotate(exception, f"in {where} of {self._call.verb} over {self._call.name}")
+        with contextlib.suppress(AttributeError):  # its class has one of its own
+            assign(exception, "item_index", index)
         return Failed(exception, index)
 
     def _send(self, items: list[Any], first: int, is_made: bool = False) -> Piece:

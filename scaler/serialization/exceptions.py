@@ -53,8 +53,20 @@ def load_exception(payload: Buffer) -> BaseException:
         else:
             if isinstance(loaded, BaseException):
                 exception = loaded
-    exception.__cause__ = RemoteTraceback(traceback_text)
+    assign(exception, "__cause__", RemoteTraceback(traceback_text))
     return exception
+
+
+def assign(exception: BaseException, name: str, value: object) -> None:
+    """Set an attribute of an exception whose class may refuse that, as frozen dataclasses do."""
+    BaseException.__setattr__(exception, name, value)
+
+
+def annotate(exception: BaseException, note: str) -> None:
+    """Add a note to an exception, once, whatever its class makes of `add_note` and of attributes."""
+    notes = BaseException.__getattribute__(exception, "__dict__").get("__notes__", ())
+    if note not in notes:
+        assign(exception, "__notes__", [*notes, note])
 
 
 class _Again:
@@ -70,8 +82,12 @@ class _Again:
 def make_again(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any] | None) -> BaseException:
     """Return an exception with these args and attributes, without its `__init__`."""
     exception = kind.__new__(kind, *args)
-    exception.args = args
-    exception.__setstate__(state)
+    assign(exception, "args", args)
+    if kind.__setstate__ is not BaseException.__setstate__:
+        exception.__setstate__(state)
+    else:
+        for name, value in (state or {}).items():
+            assign(exception, name, value)
     return exception
 
 

@@ -24,6 +24,7 @@ from scaler.errors import ObjectLostError, ProtocolError, RemoteError
 from scaler.ids import new_peer_id, result_id
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Role
 from scaler.serialization import dump_exception, dump_value, load_arguments, size_of, to_payload
+from scaler.serialization.exceptions import assign
 from scaler.worker import context
 from scaler.worker.capture import CapturedOutput, Meter
 from scaler.worker.coroutines import finish
@@ -271,7 +272,7 @@ class _Processor:
             shown = RemoteError(type(error).__name__, f"it cannot be reported ({type(second).__name__})")
             payload = dump_exception(shown, "")
         finally:
-            error.__traceback__ = None  # its frames hold the task's values
+            assign(error, "__traceback__", None)  # its frames hold the task's values
         return outcome, payload
 
 

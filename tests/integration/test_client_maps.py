@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,35 @@ def test_whatever_an_item_raises_is_raised(client: Client, kind: type[BaseExcept
     assert caught.value.item_index == 2  # type: ignore[attr-defined]
     if isinstance(caught.value, TwoArgumentsError):
         assert caught.value.code == 4
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    code: int
+
+
+class NoNotesError(Exception):
+    def add_note(self, note: str, /) -> None:
+        raise RuntimeError(f"no note is wanted, {note} neither")
+
+
+@pytest.mark.parametrize("kind", [FrozenError, NoNotesError])
+def test_exceptions_that_refuse_to_be_changed_arrive_as_they_are(client: Client, kind: type[Exception]) -> None:
+    def fail(code: int) -> None:
+        raise kind(code)
+
+    calls: list[Callable[[], Any]] = [
+        client.submit(fail, 3).result,
+        lambda: client.map(fail, [3]),
+        lambda: next(client.imap(fail, [3])),
+        lambda: client.get({"a": 3, "b": (fail, "a"), "c": (double, "b")}, ["c"]),
+    ]
+    for call in calls:
+        with pytest.raises(kind) as caught:
+            call()
+        assert caught.value.args == (3,)
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert caught.value.__notes__ == ["in node 'b' of the graph"]
 
 
 def test_an_item_that_cannot_be_sent_is_named_with_its_argument(client: Client) -> None:
