@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from scaler.client.checks import check_integer
 from scaler.client.client import Client
 from scaler.client.future import ScalerFuture
+from scaler.client.locks import carry_through
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.serialization import Serializer, name_of
 from scaler.worker.coroutines import finish
@@ -119,7 +120,7 @@ class ScalerExecutor(Executor):
         """
         self._is_shut_down = True
         if cancel_futures:
-            _cancel(future for future in list(self._unfinished) if not future.running())
+            _cancel([future for future in list(self._unfinished) if not future.running()])
         if wait:
             _wait_for(self._unfinished)
         client, self._client = self._client, None
@@ -180,9 +181,12 @@ def _take(futures: list[ScalerFuture], deadline: float | None) -> Any:
         future.cancel()  # it has ended, or the time is over
 
 
-def _cancel(futures: Iterable[ScalerFuture]) -> None:
-    for future in futures:
-        future.cancel()
+def _cancel(futures: list[ScalerFuture]) -> None:
+    def cancel_all() -> None:
+        for future in futures:
+            future.cancel()
+
+    carry_through(cancel_all)
 
 
 def _wait_for(unfinished: _Unfinished) -> None:

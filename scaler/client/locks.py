@@ -1,8 +1,9 @@
-"""A condition that Ctrl-C cannot leave locked."""
+"""What Ctrl-C must not leave half done."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -30,3 +31,17 @@ class SteadyCondition(threading.Condition):
     if not TYPE_CHECKING:
         __enter__ = property(attrgetter("_lock.__enter__"))
         __exit__ = property(attrgetter("_lock.__exit__"))
+
+
+def carry_through(function: Callable[[], object]) -> None:
+    """Call a function that may be called again. When Ctrl-C ends it, a thread of its own calls it once more.
+
+    People press Ctrl-C twice, and the second one comes while the first one's many tasks are being cancelled.
+    """
+    try:
+        function()
+    except Exception:
+        raise
+    except BaseException:
+        threading.Thread(target=function, name="scaler-cancel", daemon=True).start()
+        raise

@@ -18,7 +18,7 @@ from scaler.client.checks import check_integer
 from scaler.client.chunks import Chunker
 from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable
-from scaler.client.locks import SteadyCondition
+from scaler.client.locks import SteadyCondition, carry_through
 from scaler.client.outcomes import copy_of
 from scaler.client.tasks import Reference
 from scaler.errors import (
@@ -148,6 +148,9 @@ class Pieces:
 
     def cancel(self) -> None:
         """Cancel all that has not ended, and all that is sent from now on."""
+        carry_through(self._cancel)
+
+    def _cancel(self) -> None:
         with self._changed:
             self._is_cancelled = True
             pieces = list(self._in_flight)

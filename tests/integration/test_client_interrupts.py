@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from scaler import Client, ScalerFuture, SchedulerClusterCombo
+from scaler import Client, ScalerExecutor, ScalerFuture, SchedulerClusterCombo
 
 RESULT_SECONDS = 5.0
 
@@ -86,3 +86,18 @@ def test_a_future_ends_wherever_ctrl_c_meets_its_cancel(client: Client) -> None:
     while interrupted(client.submit_verbose(abs, (-1,), capabilities={"nowhere": None}), step):
         step += 1
     assert step > 5
+
+
+def test_a_ctrl_c_while_calls_are_cancelled_leaves_none_of_them(client: Client) -> None:
+    def interrupt(_future: object) -> None:
+        raise KeyboardInterrupt
+
+    executor = ScalerExecutor(client)
+    never = client.submit_verbose(abs, (-1,), capabilities={"nowhere": None})
+    futures = [executor.submit(abs, never) for _ in range(3)]
+    for future in futures:
+        future.add_done_callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        executor.shutdown(wait=False, cancel_futures=True)
+    assert not wait(futures, RESULT_SECONDS).not_done
+    never.cancel()
