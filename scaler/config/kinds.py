@@ -11,11 +11,16 @@ from scaler.config.preload import parse_preload
 from scaler.config.worker import LoggingLevel
 from scaler.needs import Offers, parse_capabilities
 
+# What is larger is a mistake, and would not fit in a message.
+MAX_COUNT = 1_000_000
+MAX_LIMIT = 2**63 - 1
+MAX_SECONDS = 1e9
+
 
 def _limit(value: int) -> int:
-    if value == -1 or value > 0:
+    if value == -1 or 0 < value <= MAX_LIMIT:
         return value
-    raise ValueError("must be -1 (no limit) or at least 1")
+    raise ValueError(f"must be -1 (no limit), or from 1 to {MAX_LIMIT}")
 
 
 def _name(value: str) -> str:
@@ -50,13 +55,13 @@ Address = Annotated[str, AfterValidator(check_address)]
 """`tcp://host:port` or `ipc://path`: where to listen."""
 ServerAddress = Annotated[str, AfterValidator(check_server_address)]
 """The same, of a server to connect to."""
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Bytes = Annotated[int, Field(ge=0)]
 Limit = Annotated[int, AfterValidator(_limit)]
 """At least 1, or -1: no limit."""
-Seconds = Annotated[float, Field(gt=0), AllowInfNan(False)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS), AllowInfNan(False)]
 """A time that must pass."""
-SecondsOrNone = Annotated[float, Field(ge=0), AllowInfNan(False)]
+SecondsOrNone = Annotated[float, Field(ge=0, le=MAX_SECONDS), AllowInfNan(False)]
 """A time that may be 0: none."""
 Name = Annotated[str, AfterValidator(_name)]
 Capabilities = Annotated[dict[str, float | None], BeforeValidator(_capabilities), AfterValidator(_offered)]

@@ -107,7 +107,7 @@ def own_logging() -> Iterator[None]:
         (["scaler_object_storage_server", "localhost:1"], "write tcp://host:port or ipc://path"),
         (
             ["scaler_object_storage_server", "ipc:///a", "--max-object-bytes", "0"],
-            "must be -1 (no limit) or at least 1",
+            "must be -1 (no limit), or from 1 to ",
         ),
         (["scaler_object_storage_server", "ipc:///nowhere/at/all"], "its directory does not exist"),
         (["scaler_object_storage_server", "ipc:///a", "-lp", "/nowhere/log"], "logging_paths: cannot open"),

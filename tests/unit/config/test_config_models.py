@@ -67,6 +67,10 @@ def test_a_model_does_not_change() -> None:
     [
         {"max_task_concurrency": 0},
         {"max_task_concurrency": -2},
+        {"max_task_concurrency": 2**63},
+        {"per_worker_task_queue_size": 10**7},
+        {"task_timeout_seconds": 1e10},
+        {"death_timeout_seconds": 1e10},
         {"heartbeat_interval_seconds": 0},
         {"heartbeat_interval_seconds": float("nan")},
         {"death_timeout_seconds": float("inf")},
