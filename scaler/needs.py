@@ -79,9 +79,9 @@ def parse_capabilities(text: str) -> dict[str, float | None]:
 
 def _checked(capabilities: Mapping[str, float | None], label: float) -> tuple[tuple[str, float], ...]:
     items: list[tuple[str, float]] = []
-    for name in sorted(capabilities):
+    for name in sorted(capabilities, key=str):
         amount = capabilities[name]
-        if not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UsageError(f"capability {name!r}: a name has letters, digits, '_', '.' and '-'")
         if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int | float)):
             raise UsageError(f"capability {name!r}: the amount must be a number or None, not {amount!r}")

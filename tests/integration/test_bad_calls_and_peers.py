@@ -66,6 +66,8 @@ def test_a_call_that_cannot_be_sent_says_what_is_wrong_with_it_and_the_client_li
             client.submit(lambda: lock)
         with pytest.raises(UsageError, match="capability 'gpu': the amount must be a number or None, not 'many'"):
             client.submit_verbose(pow, (2, 3), capabilities={"gpu": "many"})  # type: ignore[dict-item]
+        with pytest.raises(UsageError, match="capability 1: a name has letters"):
+            client.submit_verbose(pow, (2, 3), capabilities={1: 1})  # type: ignore[dict-item]
         assert client.submit(pow, 2, 3).result() == 8
 
 
