@@ -64,7 +64,7 @@ def assign(exception: BaseException, name: str, value: object) -> None:
 
 def annotate(exception: BaseException, note: str) -> None:
     """Add a note to an exception, once, whatever its class makes of `add_note` and of attributes."""
-    notes = BaseException.__getattribute__(exception, "__dict__").get("__notes__", ())
+    notes = vars(BaseException)["__dict__"].__get__(exception).get("__notes__", ())
     if note not in notes:
         assign(exception, "__notes__", [*notes, note])
 

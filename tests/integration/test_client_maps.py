@@ -157,7 +157,13 @@ class NoNotesError(Exception):
         raise RuntimeError(f"no note is wanted, {note} neither")
 
 
-@pytest.mark.parametrize("kind", [FrozenError, NoNotesError])
+class NoAttributesError(Exception):
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("these are secret")
+
+
+@pytest.mark.parametrize("kind", [FrozenError, NoNotesError, NoAttributesError])
 def test_exceptions_that_refuse_to_be_changed_arrive_as_they_are(client: Client, kind: type[Exception]) -> None:
     def fail(code: int) -> None:
         raise kind(code)
