@@ -80,17 +80,23 @@ class FutureTable:
         or the error of an upload that the task needs.
         """
         session = self.session
-        with self.condition:
-            if self.closed is not None:
-                raise ClientClosedError(self.closed)
-            if self.max_pending_tasks >= 0 or session.unsent_bytes > MAX_UNSENT_BYTES:
-                self._wait_for_room()
-            for reference in future.references:
-                if isinstance(reference, ScalerFuture) and reference.must_embed:
-                    return False
-            session.add(future)
-        if not self.is_awake:
-            self.wake()
+        try:
+            with self.condition:
+                if self.closed is not None:
+                    raise ClientClosedError(self.closed)
+                if self.max_pending_tasks >= 0 or session.unsent_bytes > MAX_UNSENT_BYTES:
+                    self._wait_for_room()
+                for reference in future.references:
+                    if isinstance(reference, ScalerFuture) and reference.must_embed:
+                        return False
+                session.add(future)
+            if not self.is_awake:
+                self.wake()
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C: who asked for the future does not get it, so nobody could cancel it
+            future.cancel()
+            raise
         return True
 
     def submit_all(self, futures: Sequence[ScalerFuture]) -> bool:

@@ -153,7 +153,7 @@ class ResultIterator(Iterator[Any]):
         self._pieces.cancel()
 
     def __del__(self) -> None:
-        if not self._is_closed:
+        if self._running or not self._is_closed:  # a second Ctrl-C may have kept `close` from its end
             self._call_soon(self._pieces.cancel)
 
     def _work(self) -> None:

@@ -197,8 +197,10 @@ class Pieces:
         """is_made: the items are what `Call.arguments` made of them."""
         piece = Piece(first, items)
         self.chunker.sent()
+        with self._changed:  # before it is sent, and its future noted first of all: a Ctrl-C must find it to cancel it
+            self._in_flight.add(piece)
         try:
-            future = self._submit(items if is_made else self._call.arguments(items))
+            piece.future = future = self._submit(items if is_made else self._call.arguments(items))
         except (SerializationError, UsageError) as error:
             piece.error = error
             if piece.count == 1:
@@ -210,12 +212,8 @@ class Pieces:
             piece.payload, piece.references = future.payload, future.references
         if piece.count == 1 or not future.done():  # otherwise a future among them has failed, and nothing was sent
             piece.items = []
-        piece.future = future
-        with self._changed:
-            self._in_flight.add(piece)
-            is_cancelled = self._is_cancelled
         future.add_done_callback(lambda _: self._note_end(piece))
-        if is_cancelled:
+        if self._is_cancelled:
             future.cancel()
         return piece
 

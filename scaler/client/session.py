@@ -159,9 +159,9 @@ class Session:
             self._cancels.append(task.task_id)
         else:
             self._dropped.add(task.task_id)
+        task.forget()
         del self.pending[task.task_id]  # last of what matters: a Ctrl-C before it leaves a task that can be cancelled
         self._gated.pop(task, None)
-        task.forget()
         return True
 
     def hold(self, upload: Upload) -> None:

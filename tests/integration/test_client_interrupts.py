@@ -73,6 +73,28 @@ def test_a_client_goes_on_wherever_ctrl_c_meets_it(client: Client, call: Callabl
     assert step > 20
 
 
+def give_up(client: Client, never: ScalerFuture) -> None:
+    def items() -> Iterator[ScalerFuture]:
+        yield never
+        raise KeyboardInterrupt
+
+    list(client.imap(abs, items(), chunk_size=1))
+
+
+@pytest.mark.parametrize("call", [give_up, lambda client, never: client.submit(abs, never)])
+def test_no_task_stays_that_nobody_can_cancel(call: Callable[[Client, ScalerFuture], object]) -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=3) as cluster,
+        Client(cluster.get_address(), timeout_seconds=RESULT_SECONDS) as client,
+    ):
+        never = client.submit_verbose(abs, (-1,), capabilities={"nowhere": None})
+        step = 1
+        while is_interrupted_at(step, lambda: call(client, never)):
+            assert client.submit(abs, -step).result(RESULT_SECONDS) == step
+            step += 1
+        assert step > 20
+
+
 def test_a_future_ends_wherever_ctrl_c_meets_its_cancel(client: Client) -> None:
     def interrupted(future: ScalerFuture, step: int) -> bool:
         found = is_interrupted_at(step, future.cancel)
