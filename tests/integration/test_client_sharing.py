@@ -59,7 +59,7 @@ def test_thirty_two_threads_use_one_client_for_everything_at_once(client: Client
     for number, result in enumerate(results):
         mapped = list(range(number + 5, number, -1))
         assert result == [True, 10 * number + 45, 2 * number + 1, mapped, 2 * number, True]
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of an earlier client may have been ending
 
 
 def test_clients_are_blind_to_each_other(client: Client, cluster: SchedulerClusterCombo) -> None:
