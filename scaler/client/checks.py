@@ -1,4 +1,4 @@
-"""Checks of numbers that users give, with texts that say what to change."""
+"""Checks of numbers and names that users give, with texts that say what to change."""
 
 from __future__ import annotations
 
@@ -19,3 +19,14 @@ def check_timeout(value: object) -> None:
     """Raise UsageError unless the value is a client's timeout_seconds: a number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
         raise UsageError(f"timeout_seconds is {value!r}, and must be a number above 0, up to {MAX_SECONDS:g}")
+
+
+def check_name(value: object) -> None:
+    """Raise UsageError unless the value is a client's name: text that can be sent."""
+    try:
+        if isinstance(value, str):
+            value.encode()
+            return
+    except UnicodeEncodeError:
+        pass
+    raise UsageError(f"name is {value!r}, and must be text, without half characters (surrogates)")

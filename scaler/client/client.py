@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from scaler.client.calls import Call
-from scaler.client.checks import check_timeout
+from scaler.client.checks import check_name, check_timeout
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import Key
 from scaler.client.graph_run import GraphRun
@@ -53,6 +53,7 @@ class Client(ArgumentOnly):
         one. name: what monitors show. Raises UnreachableError, RefusedError, or UsageError.
         """
         check_timeout(timeout_seconds)
+        check_name(name)
         bound = None if serializer is None else bind_serializer(serializer)
         self._is_nested = address is None
         if address is None:
