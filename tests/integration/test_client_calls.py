@@ -230,7 +230,7 @@ def test_a_time_that_nobody_can_wait_is_refused_before_anything_is_waited_for(se
 
 @pytest.mark.parametrize("name", [3, "\ud800"])
 def test_a_clients_name_is_text_that_can_be_sent(name: Any) -> None:
-    with pytest.raises(UsageError, match="name is .* must be text"):
+    with pytest.raises(UsageError, match=r"name is .* must be text"):
         Client("tcp://127.0.0.1:9", name=name)
 
 
