@@ -37,16 +37,19 @@ def dump_arguments(
     Raises SerializationError that names the first argument that cannot be serialized.
     """
     collection = Collection(owner)
-    with collecting(collection):
-        if serializer is not None:
-            return _dump_each(args, kwargs, serializer, collection, function_name), collection.found
-        try:
-            parts = dump([args, kwargs] if kwargs else args, collection.clear)
-        except ScalerError:
-            raise
-        except Exception as error:
-            raise _blame(args, kwargs, function_name, error) from error
-    return parts, collection.found
+    context = collecting(collection)
+    try:
+        with context:
+            if serializer is not None:
+                return _dump_each(args, kwargs, serializer, collection, function_name), collection.found
+            try:
+                return dump([args, kwargs] if kwargs else args, collection.clear), collection.found
+            except ScalerError:
+                raise
+            except Exception as error:
+                raise _blame(args, kwargs, function_name, error) from error
+    finally:
+        context.end()
 
 
 def load_arguments(

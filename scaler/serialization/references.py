@@ -123,13 +123,17 @@ class collecting:  # noqa: N801 (a context manager, used like a function; a gene
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
+        self._before = _thread.collection
 
     def __enter__(self) -> Collection:
-        self._before = _thread.collection
         _thread.collection = self.collection
         return self.collection
 
     def __exit__(self, *_exception: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Leave the context. Harmless when repeated: Ctrl-C can come after `with` has entered and before its block."""
         _thread.collection = self._before
 
 
