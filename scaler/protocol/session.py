@@ -145,11 +145,6 @@ class Session:
         """Messages kept until they are acknowledged."""
         return len(self._flying) + len(self._waiting)
 
-    @property
-    def last_sequence(self) -> int:
-        """The number of the newest message that was kept; 0 before the first."""
-        return self._last
-
     def keep(self, body: bytes, attachments: Sequence[Buffer] = ()) -> None:
         """Number a message and keep it. Raises LimitError, and keeps nothing, when the outbox is full."""
         size = ENVELOPE_OVERHEAD_BYTES + len(body)

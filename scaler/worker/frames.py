@@ -246,7 +246,6 @@ def unpack_output(datagram: Buffer) -> bytes:
 # -- nested channels: a stream of bodies ---------------------------------------------------------------------------
 
 _BODY = struct.Struct("<I")
-BODY_HEAD_BYTES = _BODY.size
 
 
 def pack_body_head(size_bytes: int) -> bytes:

@@ -83,10 +83,6 @@ class Objects:
         self._cache.clear()
         self._cached_bytes = 0
 
-    @property
-    def cached_bytes(self) -> int:
-        return self._cached_bytes
-
     def _open(self) -> Storage:
         if self._storage is None:
             if not self.address:

@@ -1,8 +1,8 @@
 """Elasticity: shows the whole cluster to the scaling policy, and turns its answer into Desired and Drain.
 
 Only the scheduler knows which units have work, so only it says which may be stopped: their worker has not come yet and
-gets nothing when it does, or it is drained and has nothing left. These are named in `Desired.drained`; others are never
-stopped, and so scaling down loses and reruns nothing.
+gets nothing when it does, or it is drained and has nothing left. These are named in `Desired.drained`, and so scaling
+down loses and reruns nothing. A manager stops others only when it sees too many of them for ten minutes on end.
 """
 
 from __future__ import annotations

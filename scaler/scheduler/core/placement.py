@@ -117,10 +117,6 @@ class Placement:
             self._fitting[needs] = pools
         return pools
 
-    def can_ever_run(self, needs: Needs) -> bool:
-        """Tell whether any worker that is here offers what these need."""
-        return bool(self.fitting(needs))
-
     @property
     def pools(self) -> list[Pool]:
         return list(self._pools.values())
