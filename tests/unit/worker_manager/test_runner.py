@@ -15,6 +15,7 @@ from scaler.errors import RefusedError
 from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.protocol.messages import (
     Desired,
+    HeartbeatEcho,
     ManagerDetails,
     ManagerStatus,
     Message,
@@ -26,7 +27,7 @@ from scaler.protocol.messages import (
 )
 from scaler.testing.backends import MemoryBackend
 from scaler.worker_manager.backend import BackendError, Capacity, Unit
-from scaler.worker_manager.runner import Runner
+from scaler.worker_manager.runner import ROUND_GAP_SECONDS, Runner
 
 SCHEDULER = b"schedulr"
 WELCOME = Welcome(resumed=False, incarnation=1, lease_seconds=60.0, heartbeat_seconds=2.0)
@@ -95,13 +96,15 @@ class Stage:
     ready: list[bool]
 
 
-def play(story: Callable[[Stage], Awaitable[None]], backend: MemoryBackend | None = None) -> Stage:
+def play(
+    story: Callable[[Stage], Awaitable[None]], backend: MemoryBackend | None = None, heartbeat_seconds: float = 0.05
+) -> Stage:
     """Run a manager for as long as the story takes, and stop it."""
     config = WorkerManagerConfig(
         type="memory",
         scheduler_address="tcp://127.0.0.1:1",
         worker_manager_id="m",
-        heartbeat_interval_seconds=0.05,
+        heartbeat_interval_seconds=heartbeat_seconds,
         per_worker_capabilities={"gpu": 1.0},
     )
 
@@ -161,6 +164,27 @@ def test_a_lost_unit_is_reported_with_its_reason_and_replaced() -> None:
         assert {unit.reason for unit in status.units if unit.unit_id == "unit-1"} == {"killed by signal 9 (SIGKILL)"}
 
     play(story)
+
+
+def test_the_answer_to_a_status_brings_no_other_status() -> None:
+    async def is_quiet(scheduler: ScriptedScheduler) -> bool:
+        try:
+            async with asyncio.timeout(4 * ROUND_GAP_SECONDS):
+                await scheduler.next_status()
+        except TimeoutError:
+            return True
+        return False
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(0, [], "no work"))
+        while not await is_quiet(stage.scheduler):
+            pass
+        stage.scheduler.say(HeartbeatEcho(0.0))
+        assert await is_quiet(stage.scheduler)
+        stage.scheduler.say(Desired(1, [], "work"))
+        assert not await is_quiet(stage.scheduler)
+
+    play(story, heartbeat_seconds=WELCOME.heartbeat_seconds)
 
 
 def test_drained_units_are_stopped_and_the_others_stay() -> None:
