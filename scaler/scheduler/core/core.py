@@ -238,6 +238,9 @@ class SchedulerCore:
 
     def _give_up(self, peer: bytes, why: str, now: float) -> None:
         """End the session of a peer that was out of contact for too long."""
+        worker = self.workers.get(peer)
+        if worker is not None:
+            self.elastic.worker_given_up(worker)
         self._expel(peer, why)
         self._forget_peer(peer, why, now, retain=True)
 

@@ -25,6 +25,7 @@ QUICK_PLAN_SECONDS = 0.1
 STARTUP_WEIGHT = 0.3
 MAX_DRAINED_NAMED = 1000
 """Units that one Desired names; the others are named when these have gone."""
+_ALIVE = (UnitState.PENDING, UnitState.RUNNING)
 
 
 class Elastic:
@@ -81,7 +82,7 @@ class Elastic:
         record.status_at = now
         listed = {unit.unit_id for unit in status.units}
         record.left_units &= listed
-        record.unwanted_units &= listed
+        record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in _ALIVE}
         record.heard_at = now
 
     def worker_joined(self, worker: Worker, now: float) -> None:
@@ -97,6 +98,12 @@ class Elastic:
                 record.startup_seconds = took if old is None else old + STARTUP_WEIGHT * (took - old)
         if unit_id in record.unwanted_units:
             self._drain(worker, "it is not needed any more")
+
+    def worker_given_up(self, worker: Worker) -> None:
+        """A worker was out of contact for too long: its unit, if it lives, is to be stopped and replaced."""
+        record = self.by_name(worker.details.manager_id)
+        if record is not None:
+            record.unwanted_units.add(worker.details.unit_id)
 
     def worker_left(self, worker: Worker) -> None:
         record = self.by_name(worker.details.manager_id)
@@ -220,7 +227,7 @@ def _pending(record: ManagerRecord) -> list[UnitStatus]:
     return [
         unit
         for unit in record.status.units
-        if unit.state in (UnitState.PENDING, UnitState.RUNNING)
+        if unit.state in _ALIVE
         and unit.unit_id not in record.running_units
         and unit.unit_id not in record.left_units
         and unit.unit_id not in record.unwanted_units

@@ -306,5 +306,5 @@ class ManagerRecord:
     left_units: set[str] = field(default_factory=set)
     """Units whose worker has come and gone, as long as the manager still lists them: they are not pending."""
     unwanted_units: set[str] = field(default_factory=set)
-    """Units that were to be stopped before their worker came, as long as the manager lists them: one that comes after
-    all gets no work."""
+    """Units that live and are to be stopped: their worker has not come yet, or was given up. It gets no work when it
+    comes after all."""

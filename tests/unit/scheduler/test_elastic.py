@@ -478,6 +478,19 @@ def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() ->
     assert cluster.on(replacement) == [task]
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_living_unit_of_a_worker_that_was_given_up_is_to_be_stopped_and_replaced(fixed: bool) -> None:
+    cluster = Cluster(Told(m=1), worker_timeout_seconds=10.0)
+    manager = cluster.manager("m", fixed=fixed)
+    cluster.worker("frozen", manager_id="m")
+    report(cluster, manager, pending("frozen"))
+    for _ in range(12):
+        cluster.wait(1.0, alive=[manager])
+        report(cluster, manager, pending("frozen"))
+    assert cluster.peer("frozen") not in cluster.core.workers
+    assert desired(cluster)[-1].drained == ["unit-frozen"]
+
+
 def test_eight_long_tasks_that_were_never_measured_run_on_eight_workers_within_two_heartbeats() -> None:
     cluster = Cluster(load_policy("simple", ""), **PATIENT)
     client, manager = cluster.client(), Units(cluster, "m", startup_seconds=3.0)
