@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from scaler.config.addresses import local_address
+from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
 from scaler.config.files import (
     BAREMETAL_NATIVE,
     CLUSTER,
@@ -32,6 +33,13 @@ from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, 
 from scaler.errors import ConfigError, UsageError
 
 WORKER_MANAGER_GROUP = "scaler.worker_managers"
+
+MANAGER_MODELS: Mapping[str, type[WorkerManagerConfig]] = {
+    BAREMETAL_NATIVE: BaremetalNativeConfig,
+    "aws_raw_ecs": AwsRawEcsConfig,
+    "aws_hpc": AwsHpcConfig,
+    "symphony": SymphonyConfig,
+}
 
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
@@ -155,8 +163,8 @@ def known_types() -> list[str]:
 
 def model_of(kind: str) -> type[WorkerManagerConfig]:
     """Return the configuration model of a type; one that others have installed has the keys of every type."""
-    if kind == BAREMETAL_NATIVE:
-        return BaremetalNativeConfig
+    if (model := MANAGER_MODELS.get(kind)) is not None:
+        return model
     known = known_types()
     if kind not in known:
         raise UsageError(f"no worker manager of the type {kind!r} is installed{nearest(kind, known)}")

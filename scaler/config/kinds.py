@@ -70,5 +70,7 @@ Preload = Annotated[str, AfterValidator(_preload)]
 """`module.path:function(literals)`."""
 Paths = Annotated[tuple[Name, ...], BeforeValidator(_split)]
 """One or more paths, as a list or separated by commas."""
+Names = Annotated[tuple[Name, ...], BeforeValidator(_split)]
+"""Names, as a list or separated by commas."""
 Level = Annotated[LoggingLevel, BeforeValidator(_upper)]
 """A level of logging, in any case."""

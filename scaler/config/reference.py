@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 
+from scaler.config.commands import MANAGER_MODELS
 from scaler.config.files import CLUSTER, NATIVE_WORKER_ADAPTER, OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
-from scaler.config.worker_managers import (
-    BaremetalNativeConfig,
-    ClusterConfig,
-    WorkerManagerConfig,
-    WorkerSettings,
-)
+from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, WorkerSettings
 
 _INTRODUCTION = f"""\
 # Settings
@@ -55,17 +52,21 @@ def settings_page() -> str:
         _section(f"[{OBJECT_STORAGE_SERVER}]", OBJECT_STORAGE_SERVER, ObjectStorageServerConfig),
         _section(f"[{SCHEDULER}]", SCHEDULER, SchedulerConfig),
         _section(f"[[{WORKER_MANAGER}]] of every type", WORKER_MANAGER, WorkerManagerConfig),
-        _section(
-            f"[[{WORKER_MANAGER}]] of the type baremetal_native",
-            WORKER_MANAGER,
-            BaremetalNativeConfig,
-            list(WorkerManagerConfig.model_fields),
+        *(
+            _section(f"[[{WORKER_MANAGER}]] of the type {kind}", WORKER_MANAGER, model, _shared_keys(model))
+            for kind, model in MANAGER_MODELS.items()
         ),
         _section(f"[{CLUSTER}]", CLUSTER, ClusterConfig, worker_keys),
     ]
     shared = f"\nBeside these, every key of [[{WORKER_MANAGER}]] under Workers and Logging.\n"
     sections[-1] += shared
     return _INTRODUCTION + "".join(sections)
+
+
+def _shared_keys(model: type[WorkerManagerConfig]) -> list[str]:
+    """Return the keys that mean the same in every type of worker manager."""
+    own = set(inspect.get_annotations(model)) - {"type"}
+    return [name for name in WorkerManagerConfig.model_fields if name not in own]
 
 
 def _section(title: str, section: str, model: type[SettingsModel], without: list[str] | None = None) -> str:

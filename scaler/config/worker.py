@@ -26,6 +26,8 @@ LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"
 GIBIBYTE = 1024**3
 
 EventLoop = Literal["builtin", "uvloop"]
+UnitIdFrom = Literal["unit_id", "ecs", "batch"]
+"""Where a worker learns which unit it is: it is told, or asks the container it runs in."""
 LoggingLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 LoggingFormat = Literal["text", "json"]
 
@@ -39,12 +41,16 @@ class WorkerConfig:
     """Empty: what the scheduler advertises."""
     worker_manager_id: str
     unit_id: str
+    """Empty: where unit_id_from says."""
+    unit_id_from: UnitIdFrom = "unit_id"
     slots: int = 1
     per_worker_capabilities: dict[str, float | None] = field(default_factory=dict)
     per_worker_task_queue_size: int = 1000
     heartbeat_interval_seconds: float = 2.0
     task_timeout_seconds: float = 0.0
     death_timeout_seconds: float = 300.0
+    stop_grace_seconds: float = 5.0
+    """Running tasks have so long to end when the worker is told to stop."""
     garbage_collect_interval_seconds: float = 30.0
     trim_memory_threshold_bytes: int = GIBIBYTE
     hard_processor_suspend: bool = False
@@ -57,15 +63,25 @@ class WorkerConfig:
     logging_config_file: str | None = None
 
     @classmethod
-    def of(cls, config: WorkerManagerConfig, unit_id: str, slots: int) -> WorkerConfig:
+    def of(
+        cls,
+        config: WorkerManagerConfig,
+        unit_id: str,
+        slots: int,
+        *,
+        unit_id_from: UnitIdFrom = "unit_id",
+        stop_grace_seconds: float = 5.0,
+    ) -> WorkerConfig:
         """Return what a unit of this manager needs."""
-        own = {"scheduler_address", "object_storage_address", "unit_id", "slots"}
+        own = {"scheduler_address", "object_storage_address", "unit_id", "unit_id_from", "slots", "stop_grace_seconds"}
         shared = {item.name: getattr(config, item.name) for item in dataclasses.fields(cls) if item.name not in own}
         return cls(
             scheduler_address=config.worker_scheduler_address,
             object_storage_address=config.object_storage_address or "",
             unit_id=unit_id,
+            unit_id_from=unit_id_from,
             slots=slots,
+            stop_grace_seconds=stop_grace_seconds,
             **shared,
         )
 

@@ -40,8 +40,6 @@ from scaler.worker.frames import Results, ToAgent, unpack_channel, unpack_output
 from scaler.worker.nursery import Nursery, Spawned
 from scaler.worker.pool import Standing
 
-STOP_GRACE_SECONDS = 5.0
-"""Running tasks have so long to end when the worker is told to stop."""
 FAREWELL_SECONDS = 2.0
 """An ending agent waits so long until the scheduler has acknowledged its last words."""
 _FAREWELL_POLL_SECONDS = 0.005
@@ -94,7 +92,7 @@ class Agent:
 
     def stop(self) -> None:
         """Take no more work, give running tasks a short grace, and end."""
-        self._core.stop("the worker was told to end", STOP_GRACE_SECONDS, time.monotonic())
+        self._core.stop("the worker was told to end", self._config.stop_grace_seconds, time.monotonic())
         self._settle()
 
     async def close(self) -> None:

@@ -1,0 +1,149 @@
+"""Worker managers whose units are not processes of this machine: ECS, AWS Batch and Symphony."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from scaler.config.kinds import Limit, Name, Names
+from scaler.config.setting import Alias, Setting, SettingsModel
+from scaler.config.worker_managers import WorkerManagerConfig
+
+FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
+    1: tuple(range(2, 9)),
+    2: tuple(range(4, 17)),
+    4: tuple(range(8, 31)),
+    8: tuple(range(16, 61, 4)),
+    16: tuple(range(32, 121, 8)),
+}
+"""What memory a Fargate task with so many whole CPUs may have. Source: the ECS developer guide, task size."""
+MAX_ARRAY_SIZE = 10_000
+CONCURRENCY = Setting("-mtc", "-n", aliases=(Alias("num_of_workers"),), metavar="COUNT")
+
+
+def _url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
+        raise ValueError("must be a URL such as http://127.0.0.1:5000")
+    return value
+
+
+def _bucket(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", value):
+        raise ValueError("must be the name of a bucket: 3 to 63 small letters, digits, dots and hyphens")
+    return value
+
+
+def _prefix(value: str) -> str:
+    stripped = value.strip("/")
+    if not re.fullmatch(r"[A-Za-z0-9!_.*'()/-]{1,500}", stripped):
+        raise ValueError("must be the beginning of an object's key: letters, digits and !_.*'()/-")
+    return stripped
+
+
+Url = Annotated[str, AfterValidator(_url)]
+
+
+class AwsSettings(SettingsModel):
+    """AWS. Credentials come from the default chain: environment, profile, instance."""
+
+    aws_region: Annotated[Name, Setting(metavar="REGION")] = "us-east-1"
+    """Where the service runs."""
+    aws_endpoint_url: Annotated[Url | None, Setting(default_text="that of AWS", metavar="URL")] = None
+    """Where to reach the service instead of AWS: an emulator, or a private endpoint."""
+    aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
+    """Which profile of the AWS configuration files to use."""
+
+
+class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
+    """Worker manager aws_raw_ecs: ECS tasks on Fargate."""
+
+    type: Literal["aws_raw_ecs"] = "aws_raw_ecs"
+    """What the workers run on."""
+    ecs_subnets: Annotated[Names, Setting(metavar="SUBNET")] = Field(min_length=1, max_length=16)
+    """Subnets that the tasks are in; from there they must reach the scheduler."""
+    ecs_security_groups: Annotated[Names, Setting(default_text="the VPC's default", metavar="GROUP")] = Field(
+        default=(), max_length=5
+    )
+    """Security groups of the tasks."""
+    ecs_assign_public_ip: bool = False
+    """Give each task a public address, which it needs in a public subnet to pull its image."""
+    ecs_cluster: Annotated[Name, Setting(metavar="NAME")] = "scaler-cluster"
+    """The ECS cluster; `setup` creates it."""
+    ecs_task_definition: Annotated[Name, Setting(metavar="NAME")] = "scaler-task-definition"
+    """Family of the task definition; the manager registers a revision when its settings differ from the newest."""
+    ecs_task_image: Annotated[
+        Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
+    ] = None
+    """Image of the worker's container, such as one made with docker/worker.Dockerfile."""
+    ecs_task_cpu: Literal[1, 2, 4, 8, 16] = 4
+    """CPUs of a task, and workers in it."""
+    ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
+    """Memory of a task in GB; Fargate has ranges for every number of CPUs."""
+    ecs_python_requirements: Annotated[str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")] = ""
+    """What the container installs with pip before it starts, separated by blanks, when the image is none of its own."""
+    ecs_python_version: Annotated[
+        str, Setting(default_text="the manager's", metavar="VERSION"), Field(pattern=r"^3\.\d{1,2}$")
+    ] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    """Python of the default image: clients and workers must have the same."""
+    ecs_capacity_provider: Literal["FARGATE", "FARGATE_SPOT"] = "FARGATE"
+    """FARGATE_SPOT costs less; its tasks may be taken away with two minutes of notice."""
+
+    @model_validator(mode="after")
+    def _memory_fits(self) -> AwsRawEcsConfig:
+        allowed = FARGATE_MEMORY_GB[self.ecs_task_cpu]
+        if self.ecs_task_memory not in allowed:
+            step = allowed[1] - allowed[0]
+            raise ValueError(
+                f"ecs_task_memory ({self.ecs_task_memory}) with ecs_task_cpu ({self.ecs_task_cpu}) must be from "
+                f"{allowed[0]} to {allowed[-1]} GB in steps of {step}"
+            )
+        return self
+
+
+class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
+    """Worker manager aws_hpc: AWS Batch jobs."""
+
+    type: Literal["aws_hpc"] = "aws_hpc"
+    """What the workers run on."""
+    job_queue: Annotated[Name, Setting(metavar="NAME")]
+    """The job queue."""
+    job_definition: Annotated[Name, Setting(metavar="NAME")]
+    """The job definition: a container with scaler in it, such as one made with docker/worker.Dockerfile."""
+    s3_bucket: Annotated[str, Setting(metavar="BUCKET"), AfterValidator(_bucket)]
+    """Where large payloads and all results pass through."""
+    s3_prefix: Annotated[str, Setting(metavar="PREFIX"), AfterValidator(_prefix)] = "scaler-tasks"
+    """Begins the keys of everything there."""
+    backend: Literal["batch"] = "batch"
+    """The service that runs the jobs."""
+    mode: Literal["offload", "worker"] = "offload"
+    """offload: each task is a job; worker: jobs run workers, which connect to the scheduler."""
+    max_task_concurrency: Annotated[Limit, CONCURRENCY] = -1
+    """Most tasks that run at once; -1: as many as max_concurrent_jobs allows."""
+    name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
+    """Begins the names of the jobs."""
+    max_concurrent_jobs: Annotated[int, Field(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
+    """offload: most tasks that are submitted as jobs at the same time. worker: most jobs."""
+    job_timeout_minutes: Annotated[int, Field(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
+    """AWS Batch ends a job that runs for longer."""
+
+
+class SymphonyConfig(WorkerManagerConfig):
+    """Worker manager symphony: tasks of a Symphony session."""
+
+    type: Literal["symphony"] = "symphony"
+    """What the workers run on."""
+    service_name: Annotated[Name, Setting(metavar="NAME")]
+    """The application whose service runs the tasks."""
+    symphony_user: Annotated[str, Setting(metavar="NAME")] = "Guest"
+    """Who connects."""
+    symphony_password_file: Annotated[str | None, Setting(default_text="no password", metavar="PATH")] = None
+    """File whose first line is the password; nobody but its owner may read it."""
+    session_name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
+    """Name of the session, as Symphony's own tools show it."""
+    session_priority: Annotated[int | None, Field(ge=1, le=10_000), Setting(default_text="the application's")] = None
+    """From 1 to 10000; sessions with a higher one get hosts first."""
+    max_task_concurrency: Annotated[Limit, CONCURRENCY] = 1000
+    """Most tasks that are in the session at the same time; -1: no limit."""
