@@ -1,0 +1,151 @@
+"""The emulator's HTTP server: one endpoint for all services, with faults by script."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from scaler.testing.aws.containers import Containers
+from scaler.testing.aws.ecs import Ecs
+from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, Refusal, Slow, Throttle
+from scaler.testing.aws.service import Answer, Call, Service, Surroundings
+
+REGION = "us-east-1"
+METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
+KEEP_ALIVE_SECONDS = 60
+GRACE_SECONDS = 1
+"""How long requests under way may take when the server ends."""
+
+
+class AwsEmulator:
+    """ECS, Batch and S3 on loopback, for real clients. A context manager; `close` ends everything it has started.
+
+    `endpoint_url` is what clients take as the endpoint of each service, and `environment` what boto3 needs in its
+    environment. `faults` is the script of what goes wrong. Containers are processes of this machine.
+    """
+
+    def __init__(self, *, port: int = 0, container_environment: Mapping[str, str] | None = None) -> None:
+        """port: 0 for a free one. container_environment: what all containers find in theirs, beside AWS's variables.
+
+        Raises OSError when the port is taken.
+        """
+        self._socket = socket.create_server(("127.0.0.1", port), backlog=1024)
+        self.endpoint_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.faults = Faults()
+        self.environment = {
+            "AWS_ACCESS_KEY_ID": "emulated",
+            "AWS_SECRET_ACCESS_KEY": "emulated",
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+        }
+        self.containers = Containers({**self.environment, **(container_environment or {})})
+        surroundings = Surroundings(self.endpoint_url, REGION, self.containers)
+        self.ecs = Ecs(surroundings)
+        self._services: list[Service] = [self.ecs]
+        """In the order in which they are asked whether a call is for them."""
+        self._cut = _Cuts()
+        self._server = uvicorn.Server(self._config())
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="emulator", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the server, the services and all containers."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        for service in self._services:
+            service.close()
+        self.containers.close()
+        self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            Starlette(routes=[Route("/{path:path}", self._serve, methods=METHODS)]),
+            http=self._cut.protocol(),
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+
+    async def _serve(self, request: Request) -> Response:
+        call = Call(request.method, request.url.path, request.query_params, request.headers, await request.body())
+        for service in self._services:
+            operation = service.name_of(call)
+            if operation is not None:
+                fault = self.faults.take(service.name, operation)
+                answer = await self._perform(service, operation, call, fault)
+                if isinstance(fault, LoseReply):
+                    self._cut.cut(request)
+                return Response(answer.body, answer.status, dict(answer.headers))
+        return Response(f"no emulated service has {call.method} {call.path}".encode(), 501)
+
+    async def _perform(self, service: Service, operation: str, call: Call, fault: Fault | None) -> Answer:
+        try:
+            match fault:
+                case Throttle():
+                    raise service.throttle()
+                case Error(code, message, status):
+                    raise Refusal(code, message, status)
+                case Slow(seconds):
+                    await asyncio.sleep(seconds)
+                case _:
+                    pass
+            partial = fault if isinstance(fault, Partial) else None
+            return await run_in_threadpool(service.answer, operation, call, partial)
+        except Refusal as refusal:
+            return service.refuse(refusal)
+
+
+class _Cuts:
+    """Cuts connections without an answer, which an application by itself cannot."""
+
+    def __init__(self) -> None:
+        self._transports: dict[Any, asyncio.Transport] = {}
+
+    def protocol(self) -> type[asyncio.Protocol]:
+        """Return the server's protocol, whose connections can be cut."""
+        transports = self._transports
+
+        class Connection(H11Protocol):
+            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+                transports[transport.get_extra_info("peername")[1]] = transport
+                super().connection_made(transport)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                transports.pop(self.transport.get_extra_info("peername")[1], None)
+                super().connection_lost(exc)
+
+        return Connection
+
+    def cut(self, request: Request) -> None:
+        """Cut the connection on which a request has come. What is answered later goes nowhere."""
+        if request.client is not None:
+            with contextlib.suppress(KeyError):  # its sender has gone by itself
+                self._transports[request.client.port].abort()
