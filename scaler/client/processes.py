@@ -76,7 +76,7 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
     """Return the one loop of all clients inside this processor. Raises UsageError outside of tasks."""
     context = processor()
     if context is None:
-        raise UsageError("a client outside of a task needs the scheduler's address: Client(address=...)")
+        raise UsageError(_no_processor())
     with _nested_lock:
         loop = _nested.get(os.getpid())
         if loop is None or loop.futures.closed is not None:
@@ -103,6 +103,12 @@ def connect_storage(address: str, peer: bytes) -> StorageClient:
         return ZmqConnector(address, peer=peer, hello=own_hello(Role.CLIENT), on_turn=on_turn)
 
     return StorageClient(connect, address=address)
+
+
+def _no_processor() -> str:
+    module = sys.modules.get("scaler.worker.context")
+    refusal: str = "" if module is None else module.refusal()
+    return refusal or "a client outside of a task needs the scheduler's address: Client(address=...)"
 
 
 def _opened(doors: Doors, timeout_seconds: float) -> ClientLoop:

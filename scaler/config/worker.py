@@ -141,6 +141,8 @@ def _fits(value: object, hint: object) -> bool:
         return isinstance(value, list) and all(_fits(item, kind) for item in value)
     if origin is Literal:
         return value in typing.get_args(hint)
+    if hint is object:
+        return True
     if isinstance(value, bool):
         return hint is bool
     if hint is float:

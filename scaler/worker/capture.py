@@ -18,6 +18,8 @@ from scaler.worker.frames import pack_output
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = "5"
+MAX_OUTPUT_BYTES = 1024 * 1024
+"""Of each stream of a task, so much is passed on; the rest is read and dropped."""
 
 
 class CapturedOutput:
@@ -33,7 +35,7 @@ class CapturedOutput:
         self._kept: list[tuple[int, int]] = []
 
     def __enter__(self) -> None:
-        _flush()
+        flush_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
@@ -49,7 +51,7 @@ class CapturedOutput:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _flush()
+        flush_streams()
         for kept, descriptor in self._kept:
             os.dup2(kept, descriptor)
             os.close(kept)
@@ -90,7 +92,8 @@ def _peak_bytes(was_reset: bool) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _flush() -> None:
+def flush_streams() -> None:
+    """Have what the interpreter holds back of its output written."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):  # user code may have replaced or closed it
             stream.flush()

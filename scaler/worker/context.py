@@ -20,6 +20,7 @@ _READ_BYTES = 256 * 1024
 _GRANT_BYTES = 16
 
 _current: ProcessorContext | None = None
+_no_clients = ""
 
 
 def current() -> ProcessorContext | None:
@@ -32,6 +33,17 @@ def enter(context: ProcessorContext) -> None:
     """Make this process a processor."""
     global _current  # noqa: PLW0603 (a process is a processor or is not: this is where it is known)
     _current = context
+
+
+def refuse_clients(why: str) -> None:
+    """Say that tasks of this process cannot have clients through a worker, and why."""
+    global _no_clients  # noqa: PLW0603 (as above)
+    _no_clients = why
+
+
+def refusal() -> str:
+    """Return why tasks of this process cannot have clients through a worker; empty when nobody said so."""
+    return _no_clients
 
 
 class Flushes(Protocol):

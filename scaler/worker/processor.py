@@ -17,17 +17,18 @@ import socket
 import sys
 import time
 import traceback
+from functools import partial
 from typing import Any
 
 from scaler.config.preload import parse_preload
-from scaler.errors import ObjectLostError, ProtocolError, RemoteError
+from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Role
-from scaler.serialization import dump_exception, dump_value, load_arguments, size_of, to_payload
-from scaler.serialization.exceptions import assign
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
+from scaler.serialization import dump_value, load_arguments, size_of, to_payload
 from scaler.worker import context
 from scaler.worker.capture import CapturedOutput, Meter
 from scaler.worker.coroutines import finish
+from scaler.worker.failures import failure_of
 from scaler.worker.frames import (
     LARGE_DATAGRAM_BYTES,
     MAX_ATTACHED_FDS,
@@ -48,8 +49,6 @@ from scaler.worker.values import Objects, Prepared, Shelf, Storage
 
 FLUSH_NS = 1_000_000
 """Results wait at most so long for others, unless a task runs; and not at all for a task that takes as long."""
-MAX_EXCEPTION_BYTES = 1024 * 1024
-"""A larger exception arrives as its type and text only."""
 _WEIGHT = 0.25
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_ATTACHED_FDS * array.array("i").itemsize)
 _NONE_PAYLOAD = pickle.dumps(None, 5)
@@ -216,7 +215,7 @@ class _Processor:
                     del parts
         except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
             ended_ns = time.monotonic_ns()
-            outcome, payload = self._failure(prepared, error)
+            outcome, payload = failure_of(error, partial(self._shelf.is_to_retry, prepared), __file__)
         duration_ns = ended_ns - began_ns
         mean_ns = prepared.mean_ns
         prepared.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
@@ -255,46 +254,6 @@ class _Processor:
         inputs = self._shelf.inputs(unpack_inputs(datagram, TASK.size + length, count), prepared.serializer)
         args, kwargs = load_arguments(self._objects.parts(payload), inputs, prepared.serializer)
         return finish(function(*args, **kwargs))
-
-    def _failure(self, prepared: Prepared, error: BaseException) -> tuple[int, bytes]:
-        """Turn what a task raised into an outcome and a payload."""
-        if isinstance(error, ObjectLostError) and not _raised_by_user(error):
-            return Outcome.OBJECT_LOST, str(error).encode("utf-8", "replace")
-        outcome = Outcome.EXCEPTION
-        try:
-            if self._shelf.is_to_retry(prepared, error):
-                outcome = Outcome.EXCEPTION_TO_RETRY
-            text = _traceback_text(error)
-            payload = dump_exception(error, text)
-            if len(payload) > MAX_EXCEPTION_BYTES:
-                payload = dump_exception(_shortened(error), text)
-        except BaseException as second:  # noqa: BLE001 (user code runs in here too: __reduce__, __str__, ...)
-            shown = RemoteError(type(error).__name__, f"it cannot be reported ({type(second).__name__})")
-            payload = dump_exception(shown, "")
-        finally:
-            assign(error, "__traceback__", None)  # its frames hold the task's values
-        return outcome, payload
-
-
-def _traceback_text(error: BaseException) -> str:
-    """Return the traceback as text, from where user code begins."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
-
-
-def _raised_by_user(error: BaseException) -> bool:
-    """Tell whether an error came out of a task's function, and not from what was needed to call it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return trace is not None and not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("scaler.")
-
-
-def _shortened(error: BaseException) -> RemoteError:
-    text = f"{str(error)[:10_000]} (the exception itself is larger than {MAX_EXCEPTION_BYTES} bytes: "
-    return RemoteError(type(error).__name__, text + "MAX_EXCEPTION_BYTES)")
 
 
 def _read_large(datagram: bytes, attached: list[tuple[int, int, bytes]]) -> bytes:

@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable
 from functools import partial
 
+from scaler.worker.capture import MAX_OUTPUT_BYTES
+
 MAX_STREAMS = 256
 """Pipes that are read at the same time. A child process of a task may hold its pipe for long: the oldest are closed."""
-MAX_TASK_BYTES = 1024 * 1024
-"""Of each stream of a task, so much is passed on; the rest is read and dropped."""
 PIECE_BYTES = 32 * 1024
 _READS_PER_TURN = 16
 
@@ -73,11 +73,11 @@ class Outputs:
                     self._on_output(stream.task, stream.is_stderr, stream.rest)
                 self._close(descriptor)
                 return
-            room = MAX_TASK_BYTES - stream.passed
+            room = MAX_OUTPUT_BYTES - stream.passed
             if room > 0:
                 stream.passed += len(piece)
                 piece = stream.rest + piece
-                end = _whole_characters(piece)
+                end = whole_characters(piece)
                 piece, stream.rest = piece[:end], piece[end:]
                 text = piece[:room] if len(piece) <= room else piece[:room] + b"\n... more is left out ...\n"
                 if text:
@@ -90,7 +90,7 @@ class Outputs:
             os.close(descriptor)
 
 
-def _whole_characters(text: bytes) -> int:
+def whole_characters(text: bytes) -> int:
     """Return where a last UTF-8 character begins that is not complete, or else the length of the text."""
     for back in range(1, min(3, len(text)) + 1):
         byte = text[-back]

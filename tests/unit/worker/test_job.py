@@ -1,0 +1,258 @@
+"""What the far end of an offloaded task does with a call: the same as a processor, and its result in one piece."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaler import Client
+from scaler.errors import ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
+from scaler.protocol.messages import Outcome
+from scaler.serialization import (
+    dump_arguments,
+    dump_function,
+    dump_retry_on,
+    dump_serializer,
+    dump_value,
+    load_exception,
+    load_value,
+    to_payload,
+)
+from scaler.worker import call as call_module
+from scaler.worker import context
+from scaler.worker.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
+from scaler.worker.capture import MAX_OUTPUT_BYTES
+from scaler.worker.job import MAX_LOADED, run_call
+
+TASK = bytes(range(16))
+
+
+class Input:
+    """Stands for a future among the arguments."""
+
+
+@pytest.fixture(autouse=True)
+def _clients_are_not_refused_afterwards() -> Any:
+    yield
+    context.refuse_clients("")
+
+
+def call_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+    return Call(
+        task=TASK,
+        attempt=1,
+        function=to_payload(dump_function(function)),
+        arguments=to_payload(dump_arguments(args, kwargs)[0]),
+    )
+
+
+def run(call: Call) -> CallResult:
+    return unpack_result(run_call(pack_call(call)))
+
+
+def run_in_a_process(call: Call) -> CallResult:
+    """Run it where sys.stdout is the process's own, and not what pytest has put there."""
+    program = (
+        "import sys; from scaler.worker.job import run_call; data = run_call(sys.stdin.buffer.read()); "
+        "sys.stdout.buffer.write(data)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], input=pack_call(call), capture_output=True, check=True)
+    return unpack_result(ended.stdout)
+
+
+def value_of(result: CallResult) -> Any:
+    assert result.outcome is Outcome.SUCCESS
+    return load_value(result.parts)
+
+
+def error_of(result: CallResult) -> BaseException:
+    assert result.outcome is Outcome.EXCEPTION
+    return load_exception(result.parts[0])
+
+
+def test_a_call_comes_out_as_it_went_in() -> None:
+    call = Call(TASK, 7, b"f", b"aa", (b"", b"1", b"22"), b"s", b"r", "näme", True, True, 1.5)
+    found = unpack_call(pack_call(call))
+    assert (found.task, found.attempt, found.name, found.limit_seconds) == (TASK, 7, "näme", 1.5)
+    assert (found.profiling, found.stream_output) == (True, True)
+    assert [bytes(each) for each in (found.function, found.arguments, found.serializer, found.retry_on)] == [
+        b"f", b"aa", b"s", b"r",
+    ]  # fmt: skip
+    assert [bytes(each) for each in found.inputs] == [b"", b"1", b"22"]
+
+
+def test_a_call_is_run_with_positional_and_keyword_arguments() -> None:
+    assert value_of(run(call_of(lambda a, b: (a, b), 1, b="two"))) == (1, "two")
+
+
+def test_a_coroutine_function_is_awaited() -> None:
+    async def later(value: int) -> int:
+        await asyncio.sleep(0)
+        return value + 1
+
+    assert value_of(run(call_of(later, 1))) == 2
+
+
+def test_large_arrays_come_back_aligned_and_whole() -> None:
+    result = run(call_of(lambda: np.arange(100_000)))
+    assert len(result.parts) > 1
+    assert value_of(result).sum() == sum(range(100_000))
+
+
+def test_what_a_task_raises_comes_back_with_the_traceback_from_where_user_code_begins() -> None:
+    def fails() -> None:
+        raise KeyError("x")
+
+    error = error_of(run(call_of(fails)))
+    assert isinstance(error, KeyError)
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "in fails" in error.__cause__.text
+    assert "run_call" not in error.__cause__.text
+
+
+def test_even_an_exit_of_the_task_is_a_result() -> None:
+    assert isinstance(error_of(run(call_of(lambda: sys.exit(3)))), SystemExit)
+
+
+def test_exceptions_of_retry_on_are_marked() -> None:
+    def fails() -> None:
+        raise OSError
+
+    call = replace(call_of(fails), retry_on=dump_retry_on((ConnectionError, OSError)))
+    assert run(call).outcome is Outcome.EXCEPTION_TO_RETRY
+    assert run(replace(call, retry_on=dump_retry_on((ConnectionError,)))).outcome is Outcome.EXCEPTION
+
+
+def test_arguments_that_cannot_be_loaded_are_a_clear_error() -> None:
+    error = error_of(run(replace(call_of(len, "x"), arguments=b"\x80broken")))
+    assert isinstance(error, SerializationError)
+    assert "arguments cannot be loaded" in str(error)
+
+
+def test_a_result_that_cannot_be_pickled_is_a_clear_error() -> None:
+    error = error_of(run(call_of(threading.Lock)))
+    assert isinstance(error, SerializationError)
+
+
+def test_a_users_serializer_serves_function_arguments_and_result() -> None:
+    class Hex:
+        def serialize(self, value: Any) -> bytes:
+            import cloudpickle  # noqa: PLC0415
+
+            return cloudpickle.dumps(value).hex().encode()  # type: ignore[no-any-return]
+
+        def deserialize(self, data: bytes) -> Any:
+            import cloudpickle  # noqa: PLC0415
+
+            return cloudpickle.loads(bytes.fromhex(data.decode()))
+
+    from scaler.serialization import bind_serializer  # noqa: PLC0415
+
+    serializer = bind_serializer(Hex())
+    result = run(
+        Call(
+            TASK,
+            1,
+            to_payload(dump_function(lambda a: a * 2, serializer)),
+            to_payload(dump_arguments((21,), {}, serializer)[0]),
+            serializer=to_payload(dump_serializer(serializer)),
+        )
+    )
+    assert load_value(result.parts, serializer) == 42
+
+
+def test_what_a_task_writes_comes_back_with_its_result_and_not_unless_asked_for() -> None:
+    def writes() -> None:
+        print("out")
+        print("err", file=sys.stderr)
+        os.write(1, b"raw\n")
+        subprocess.run(["echo", "child"], check=True)
+
+    result = run_in_a_process(replace(call_of(writes), stream_output=True))
+    assert (bytes(result.stdout), bytes(result.stderr)) == (b"out\nraw\nchild\n", b"err\n")
+    assert run(call_of(lambda: None)).stdout == b""
+
+
+def test_what_a_task_writes_is_bounded_and_does_not_hold_it_up() -> None:
+    def writes() -> None:
+        for _ in range(40):
+            os.write(1, b"x" * 100_000)
+
+    result = run(replace(call_of(writes), stream_output=True))
+    assert MAX_OUTPUT_BYTES < len(result.stdout) < MAX_OUTPUT_BYTES + 100
+    assert bytes(result.stdout).endswith(b"... more is left out ...\n")
+
+
+def test_a_child_that_outlives_its_task_does_not_hold_up_the_result() -> None:
+    def leaves() -> int:
+        return os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+
+    call = replace(call_of(leaves), stream_output=True)
+    pid = value_of(run(call))
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+
+
+def test_costs_come_back_when_asked_for() -> None:
+    result = run(replace(call_of(lambda: sum(range(300_000))), profiling=True))
+    assert result.cpu_us > 0
+    assert result.peak_bytes > 0
+    assert result.duration_us > 0
+    assert run(call_of(lambda: None)).cpu_us == 0
+
+
+def test_a_client_inside_the_task_says_why_it_cannot_be() -> None:
+    def nested() -> None:
+        Client()
+
+    error = error_of(run(call_of(nested)))
+    assert isinstance(error, UsageError)
+    assert "runs as a job of its own" in str(error)
+
+
+def test_functions_stay_loaded_between_calls_as_in_a_processor() -> None:
+    def counts(seen: list[int] = []) -> int:  # noqa: B006 (it is what shows that the function is the same one)
+        seen.append(1)
+        return len(seen)
+
+    call = call_of(counts)
+    assert [value_of(run(call)) for _ in range(3)] == [1, 2, 3]
+    for number in range(MAX_LOADED):
+        run(call_of(lambda number=number: number))
+    assert value_of(run(call)) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"scalcall" + bytes(4), pack_call(call_of(len, "x"))[:-40]])
+def test_what_is_no_call_is_a_result_that_says_so(data: bytes) -> None:
+    error = error_of(unpack_result(run_call(data)))
+    assert isinstance(error, ProtocolError | RefusedError)
+
+
+def test_other_versions_are_refused_by_name_on_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_module, "python_version", lambda: "3.9")
+    call = pack_call(call_of(len, "x"))
+    result = pack_result(CallResult(Outcome.SUCCESS, dump_value(1)))
+    failure = run_call(b"")
+    monkeypatch.undo()
+    error = error_of(unpack_result(run_call(call)))
+    assert isinstance(error, RefusedError)
+    assert "the call was made by Python 3.9" in str(error)
+    with pytest.raises(RefusedError, match=r"the result was made by Python 3\.9"):
+        unpack_result(result)
+    assert isinstance(error_of(unpack_result(failure)), ProtocolError)
+
+
+def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_module, "FORMAT", 2)
+    call = pack_call(call_of(len, "x"))
+    monkeypatch.undo()
+    assert "has format 2" in str(error_of(unpack_result(run_call(call))))
