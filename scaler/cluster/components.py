@@ -37,14 +37,20 @@ RUNS = {
 """Module of each kind of component; its function `run` takes the configuration and returns the exit code."""
 
 
-def component(kind: str, config: SettingsModel, *, tier: int, name: str = "") -> Component:
+def component(
+    kind: str, config: SettingsModel, *, tier: int, name: str = "", patience_seconds: float = 0.0
+) -> Component:
     """Return the process that runs this kind (a key of `RUNS`) with this configuration. name is for people."""
     environment = {COMPONENT_VARIABLE: config.model_dump_json()}
     if paths := _own_import_paths(sys.path):
         inherited = os.environ.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)
     return Component(
-        name or kind.replace("-", " "), python_command("scaler.cluster", kind), tier, environment=environment
+        name or kind.replace("-", " "),
+        python_command("scaler.cluster", kind),
+        tier,
+        environment=environment,
+        patience_seconds=patience_seconds,
     )
 
 

@@ -20,9 +20,12 @@ from scaler.cluster.components import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER
 from scaler.cluster.supervision import Component
 from scaler.cluster.supervisor import Supervisor
 from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
+from scaler.config.files import BAREMETAL_NATIVE
 from scaler.config.models import LauncherConfig
 from scaler.policy.load import load_policy
 
+SERVICE_PATIENCE_SECONDS = 24.0
+"""How much longer a worker manager may take to end whose units a service stops for it."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -61,7 +64,13 @@ def components_of(config: LauncherConfig) -> list[Component]:
         found.append(component("object-storage-server", config.object_storage_server, tier=STORAGE_TIER))
     found.append(component("scheduler", config.scheduler, tier=SCHEDULER_TIER))
     found.extend(
-        component("worker-manager", manager, tier=WORKERS_TIER, name=f"worker manager {manager.worker_manager_id}")
+        component(
+            "worker-manager",
+            manager,
+            tier=WORKERS_TIER,
+            name=f"worker manager {manager.worker_manager_id}",
+            patience_seconds=0.0 if manager.type == BAREMETAL_NATIVE else SERVICE_PATIENCE_SECONDS,
+        )
         for manager in config.worker_managers
     )
     return found

@@ -4,7 +4,8 @@ Components stand in tiers. A tier is started when all of the tiers below it are 
 all of the tiers above it are gone. Nothing is ever started twice: when one component ends, all are stopped.
 
 Laws: every component that was started is signalled before the end, or has ended by itself; from the moment of the stop
-to the last kill no more than STOP_SECONDS pass; the supervision is finished when no started component is alive.
+to the last kill no more than STOP_SECONDS pass, and the longest patience of those who were there; the supervision is
+finished when no started component is alive.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ _ASKED_FOR = (0, -15, None)
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One process. environment is what is added to the supervisor's own."""
+    """One process. environment is what is added to the supervisor's own.
+
+    patience_seconds: how much longer than others it may take to end, because it has to ask a service for it.
+    """
 
     name: str
     argv: tuple[str, ...]
     tier: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
+    patience_seconds: float = 0.0
 
 
 # -- what happens --------------------------------------------------------------------------------------------------
@@ -163,6 +168,8 @@ class _Stop:
 
     since: float
     hurried: bool
+    patience_seconds: float
+    """The longest that anybody has who was there when it began."""
 
 
 class Supervision:
@@ -218,7 +225,7 @@ class Supervision:
         if not self._alive():
             return None
         pending = [TIER_SECONDS] if any(isinstance(s, _Starting | _Running) for s in self._states.values()) else []
-        return self._stop.since + min([*pending, KILL_AFTER_SECONDS])
+        return self._stop.since + self._stop.patience_seconds + min([*pending, KILL_AFTER_SECONDS])
 
     # -- inputs ----------------------------------------------------------------------------------------------------
 
@@ -236,9 +243,9 @@ class Supervision:
             case StopAsked(hurry):
                 if self._stop is None:
                     commands.append(Announce("stopping"))
-                    self._stop = _Stop(now, hurry)
+                    self._stop = _Stop(now, hurry, self._patience())
                 elif hurry and not self._stop.hurried:
-                    self._stop = _Stop(self._stop.since, hurried=True)
+                    self._stop = _Stop(self._stop.since, hurried=True, patience_seconds=0.0)
             case _:
                 assert_never(item)
 
@@ -266,7 +273,7 @@ class Supervision:
             case _Running(pid) if item.returncode == 0:
                 if self._stop is None:
                     commands.append(Announce(f"{item.name} (pid {pid}) has ended; stopping the rest"))
-                    self._stop = _Stop(now, hurried=False)
+                    self._stop = _Stop(now, hurried=False, patience_seconds=self._patience())
             case _Running(pid):
                 text = f"{item.name} (pid {pid}) ended unexpectedly: {item.reason}"
                 self._fail(text, now, commands, item.last_lines)
@@ -294,7 +301,7 @@ class Supervision:
             self.failure = f"{text}{'; its last lines:' if lines else ''}{lines}"
             self.exit_code = exit_code
         if self._stop is None:
-            self._stop = _Stop(now, hurried=False)
+            self._stop = _Stop(now, hurried=False, patience_seconds=self._patience())
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -322,7 +329,8 @@ class Supervision:
         )
 
     def _stop_next(self, stop: _Stop, now: float, commands: list[Command]) -> None:
-        kill = stop.hurried or now >= stop.since + KILL_AFTER_SECONDS
+        since = stop.since + stop.patience_seconds
+        kill = stop.hurried or now >= since + KILL_AFTER_SECONDS
         highest = max((self._components[name].tier for name in self._alive()), default=0)
         for name in reversed(self._alive()):
             state = self._states[name]
@@ -333,10 +341,13 @@ class Supervision:
                 self._states[name] = _Stopping(state.pid, killed=True)
                 commands.append(Kill(name))
             elif not isinstance(state, _Stopping) and (
-                self._components[name].tier == highest or now >= stop.since + TIER_SECONDS
+                self._components[name].tier == highest or now >= since + TIER_SECONDS
             ):
                 self._states[name] = _Stopping(state.pid, killed=False)
                 commands.append(Terminate(name))
+
+    def _patience(self) -> float:
+        return max((self._components[name].patience_seconds for name in self._alive()), default=0.0)
 
     def _alive(self) -> list[str]:
         return [name for name, state in self._states.items() if isinstance(state, _Starting | _Running | _Stopping)]

@@ -473,11 +473,15 @@ class ManagerStatus:
 
 @dataclass(slots=True)
 class Desired:
-    """Scheduler to manager: how many units should exist, and those that are drained and may be stopped."""
+    """Scheduler to manager: how many units should exist, and those that are drained and may be stopped.
+
+    joined: units whose worker has connected since the last message of this kind.
+    """
 
     units: int
     drained: list[str]
     reason: str
+    joined: list[str] = field(default_factory=list)
 
 
 # -- monitors ------------------------------------------------------------------------------------------------------

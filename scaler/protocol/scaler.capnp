@@ -424,6 +424,7 @@ struct Desired {
   units @0 :UInt32;              # how many should exist
   drained @1 :List(Text);        # ids of units that have no work and may be stopped
   reason @2 :Text;               # for people
+  joined @3 :List(Text);         # ids of units whose worker has connected since the last such message
 }
 
 # -- monitors ---------------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ SHAPES = (
     Shape(m.ShutdownReply, accepted=AS_IS, text=AS_IS),
     Shape(m.Shutdown, text=AS_IS),
     Shape(m.ManagerStatus, sent_at=CLOCK, units=list_of(_UNIT), trouble=AS_IS),
-    Shape(m.Desired, units=AS_IS, drained=TEXTS, reason=AS_IS),
+    Shape(m.Desired, units=AS_IS, drained=TEXTS, reason=AS_IS, joined=TEXTS),
     Shape(m.MonitorStatus, json=AS_IS),
     Shape(m.PutObject, request=AS_IS, id=ID, parts=SIZES, offset=AS_IS),
     Shape(m.GetObject, request=AS_IS, id=ID, deadline_seconds=SECONDS),

@@ -21,6 +21,10 @@ class MemoryBackend:
         """True: started units stay PENDING."""
         self.start_errors: list[str] = []
         """Texts with which the next calls of `start` fail, in this order."""
+        self.unlisted: set[str] = set()
+        """Units that `list` leaves out: a service may need a while until it shows them."""
+        self.lingers = False
+        """True: stopped units stay STOPPING."""
         self.most_alive = 0
         """The most units that were alive at once."""
         self.starts = 0
@@ -48,12 +52,13 @@ class MemoryBackend:
     def stop(self, unit_ids: Sequence[str]) -> None:
         for unit_id in unit_ids:
             if unit_id in self.alive():
-                self._end(unit_id, UnitState.STOPPED, "stopped")
+                self._end(unit_id, UnitState.STOPPING if self.lingers else UnitState.STOPPED, "stopped")
 
     def list(self) -> list[Unit]:
         listed = [
             Unit(unit.unit_id, unit.state, unit.slots, self.now - self._born[unit.unit_id], unit.reason)
             for unit in self._units.values()
+            if unit.unit_id not in self.unlisted
         ]
         for unit in listed:
             if unit.state is UnitState.PENDING and not self.hold:
@@ -64,7 +69,8 @@ class MemoryBackend:
         return None
 
     def close(self) -> None:
-        self.stop(self.alive())
+        if not self.capacity.outlive_manager:
+            self.stop(self.alive())
         self.closed = True
 
     def lose(self, unit_id: str, reason: str) -> None:

@@ -50,7 +50,10 @@ class Capacity:
     """What a backend can provide. max_units: None for any number.
 
     fixed: all of max_units from the start, whatever the scheduler wants. starting: the most units that should be
-    starting at the same time, None for any number.
+    starting at the same time, None for any number. running_is_joined: a unit that is RUNNING has a connected worker;
+    otherwise it takes the scheduler's word to know. stop_seconds: how long the manager may take to stop all units when
+    it ends. outlive_manager: units live without their manager, so one that comes later adopts them, one that is refused
+    leaves them to the other, and nobody needs to wait for a unit that is STOPPING.
     """
 
     unit_slots: int
@@ -58,6 +61,9 @@ class Capacity:
     max_units: int | None
     fixed: bool = False
     starting: int | None = None
+    running_is_joined: bool = True
+    stop_seconds: float = 8.0
+    outlive_manager: bool = False
 
 
 class Backend(Protocol):
@@ -80,7 +86,7 @@ class Backend(Protocol):
         """Return a descriptor that is readable when `list` would say something new; None where nobody can tell."""
 
     def close(self) -> None:
-        """End what is left at once, and free everything."""
+        """End at once what is left and does not outlive the manager, and free everything."""
 
 
 def load_backend(config: WorkerManagerConfig) -> Backend:

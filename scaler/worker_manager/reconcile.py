@@ -23,9 +23,11 @@ from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.backoff import Backoff
 
 PROVEN_SECONDS = 5.0
-"""A unit that has run for this long has started well."""
+"""A unit whose worker has been connected for this long has started well."""
 LISTING_GRACE_SECONDS = 30.0
 """A unit that was started and is not listed after this time does not exist."""
+JOINED_GRACE_SECONDS = 600.0
+"""How long a unit is remembered whose worker has connected and that is not listed."""
 STOP_AGAIN_SECONDS = 15.0
 """A unit that still runs this long after it was asked to stop is asked again."""
 DRAIN_DEADLINE_SECONDS = 600.0
@@ -37,10 +39,14 @@ FAR_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """units: how many should exist, None to leave them as they are and start none. drained: those without work."""
+    """units: how many should exist, None to leave them as they are and start none. drained: those without work.
+
+    joined: those whose worker has connected.
+    """
 
     units: int | None
     drained: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +73,28 @@ class Reconciler:
     """Decides for one worker manager. Every step costs O(units).
 
     max_units: the most that may exist. max_starting: the most that start at the same time, so that where they share a
-    machine the first one is there early. None for any number.
+    machine the first one is there early. None for any number. running_is_joined: see `Capacity`.
     """
 
     __slots__ = (
         "_calls",
         "_drained",
+        "_has_looked",
+        "_joined",
         "_judged",
         "_lives",
         "_max_starting",
         "_max_units",
+        "_running_is_joined",
         "_running_since",
         "_started",
         "_stopping",
         "_surplus_since",
     )
 
-    def __init__(self, max_units: int | None, max_starting: int | None = None) -> None:
+    def __init__(self, max_units: int | None, max_starting: int | None = None, running_is_joined: bool = True) -> None:
         self._max_units = max_units
+        self._running_is_joined = running_is_joined
         self._max_starting = max_starting
         self._calls = Backoff()
         """After calls of the backend that failed."""
@@ -96,10 +106,14 @@ class Reconciler:
         """Listed units that were asked to stop, and when."""
         self._drained: set[str] = set()
         """Listed units that were named as drained at any time: they never get work again."""
+        self._joined: dict[str, float] = {}
+        """Units whose worker has connected, as the scheduler said, and when: they may not be listed yet."""
         self._running_since: dict[str, float] = {}
+        """Listed units whose worker has connected, and when that was seen."""
         self._judged: set[str] = set()
         """Ended units that are still listed."""
         self._surplus_since: float | None = None
+        self._has_looked = False
 
     def started(self, unit_ids: Sequence[str], now: float) -> None:
         """Take note of units that were started just now, all that were asked for."""
@@ -139,6 +153,11 @@ class Reconciler:
         existing = _Existing([], [], [], 0)
         listed = {unit.unit_id for unit in units}
         self._drained = (self._drained | goal.drained) & listed
+        self._joined.update(dict.fromkeys(goal.joined, now))
+        if not self._has_looked:
+            # What had ended before this manager began says nothing about what it does.
+            self._has_looked = True
+            self._judged = {unit.unit_id for unit in units if unit.state in (UnitState.FAILED, UnitState.STOPPED)}
         for unit in units:
             self._started.pop(unit.unit_id, None)
             match unit.state:
@@ -155,13 +174,14 @@ class Reconciler:
                 case never:
                     assert_never(never)
         self._judged &= listed
+        self._joined = {key: at for key, at in self._joined.items() if key in listed or now - at < JOINED_GRACE_SECONDS}
         self._running_since = {key: since for key, since in self._running_since.items() if key in listed}
         self._stopping = {key: at for key, at in self._stopping.items() if key in listed}
         self._started = {key: at for key, at in self._started.items() if now - at < LISTING_GRACE_SECONDS}
         return existing
 
     def _sort(self, unit: Unit, existing: _Existing, now: float) -> None:
-        if unit.state is UnitState.RUNNING:
+        if unit.state is UnitState.RUNNING and (self._running_is_joined or unit.unit_id in self._joined):
             since = self._running_since.setdefault(unit.unit_id, now)
             if now - since >= PROVEN_SECONDS:
                 self._lives.proven(now - unit.age_seconds)
@@ -217,7 +237,8 @@ class Reconciler:
         return max(0, start), 0.0
 
     def _is_unproven(self, unit: Unit, now: float) -> bool:
-        return now - self._running_since[unit.unit_id] < PROVEN_SECONDS
+        since = self._running_since.get(unit.unit_id)
+        return since is None or now - since < PROVEN_SECONDS
 
 
 def _age(unit: Unit) -> float:

@@ -40,8 +40,6 @@ from scaler.worker_manager.reconcile import Actions, Goal, Reconciler
 if TYPE_CHECKING:
     from scaler.config.worker_managers import WorkerManagerConfig  # importing it takes a tenth of a second
 
-STOP_SECONDS = 8.0
-"""Units that were asked to stop when the manager ends are killed after this time."""
 ROUND_GAP_SECONDS = 0.05
 """Rounds are at least this far apart, so that units which change together cost one round."""
 FIRST_WARNING_SECONDS = 3.0
@@ -83,11 +81,14 @@ class Runner:
         self._config = config
         self._backend = backend
         self._connect = connect
-        self._reconciler = Reconciler(backend.capacity.max_units, backend.capacity.starting)
+        capacity = backend.capacity
+        self._reconciler = Reconciler(capacity.max_units, capacity.starting, capacity.running_is_joined)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="backend")
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._wake = asyncio.Event()
         self._desired: Desired | None = None
+        self._joined: set[str] = set()
+        """Units whose worker has connected, and of which the reconciler has not been told."""
         self._refused: Refused | None = None
         self._shutdown = False
         self._units: list[Unit] = []
@@ -153,6 +154,7 @@ class Runner:
                     if self._desired is None or self._desired.units != desired.units:
                         _log.info("the scheduler wants %d of my units: %s", desired.units, desired.reason)
                     self._desired = desired
+                    self._joined.update(desired.joined)
                 case Received(message=Shutdown(text)):
                     _log.info("the cluster is shut down: %s", text)
                     self._shutdown = True
@@ -164,9 +166,11 @@ class Runner:
     def _goal(self) -> Goal:
         desired = self._desired
         drained = frozenset(desired.drained if desired is not None else ())
+        joined = frozenset(self._joined)
+        self._joined.clear()
         if self._backend.capacity.fixed:
-            return Goal(self._backend.capacity.max_units, drained)
-        return Goal(desired.units if desired is not None and self._in_contact else None, drained)
+            return Goal(self._backend.capacity.max_units, drained, joined)
+        return Goal(desired.units if desired is not None and self._in_contact else None, drained, joined)
 
     async def _round(self) -> float:
         """Look, decide, act. Returns after how many seconds to do it again if nothing changes before."""
@@ -235,7 +239,7 @@ class Runner:
         )
 
     def _note(self, units: list[Unit]) -> None:
-        known = {unit.unit_id for unit in self._units if unit.state not in ALIVE}
+        known = {unit.unit_id for unit in self._units or units if unit.state not in ALIVE}
         for unit in units:
             if unit.state not in ALIVE and unit.unit_id not in known:
                 level = logging.WARNING if unit.state is UnitState.FAILED else logging.INFO
@@ -267,32 +271,51 @@ class Runner:
         self._connector.send(ManagerStatus(now, units, self._trouble[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
-        """Stop all units, and end what is left of them after STOP_SECONDS."""
+        """Stop all units, and end what is left of them after the backend's stop_seconds.
+
+        A manager that was refused leaves units that outlive it: they are those of the one that stays.
+        """
         self._warn_at = math.inf
+        seconds = self._backend.capacity.stop_seconds
         try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._stop_all()
+            async with asyncio.timeout(seconds):
+                if self._refused is None or not self._backend.capacity.outlive_manager:
+                    await self._stop_all()
         except TimeoutError:
-            _log.warning("units did not end within %g s and are killed", STOP_SECONDS)
+            if not self._backend.capacity.outlive_manager:
+                _log.warning("units did not end within %g s and are killed", seconds)
+            else:
+                _log.error("not all units could be stopped within %g s; stop by hand: %s", seconds, self._alive_units())
         except BackendError as error:
-            _log.error("cannot stop units in order: %s", error)
+            _log.error("cannot stop units in order: %s; still there: %s", error, self._alive_units())
         await self._call(self._backend.close)
         self._thread.shutdown()
         if self._connector is not None:
             self._connector.close("the worker manager ends")
 
+    def _alive_units(self) -> str:
+        staying = (UnitState.PENDING, UnitState.RUNNING)
+        return ", ".join(unit.unit_id for unit in self._units if unit.state in staying) or "none that is known"
+
     async def _stop_all(self) -> None:
+        asked: set[str] = set()
         while True:
             self._wake.clear()
             self._note(await self._call(self._backend.list))
             self._report()
             alive = [unit for unit in self._units if unit.state in ALIVE]
-            if not alive:
+            staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
+            # What was started a moment ago may not be listed yet, and must not stay behind.
+            known = {unit.unit_id for unit in self._units} | asked
+            staying += [unit_id for unit_id in self._reconciler.unlisted(time.monotonic()) if unit_id not in known]
+            asked.update(staying)
+            if not (alive or staying):
                 return
-            leaving = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
-            if leaving:
-                await self._call(self._backend.stop, leaving)
-            await self._rest(self._heartbeat_seconds if not leaving else 0.0)
+            if staying:
+                await self._call(self._backend.stop, staying)
+            elif self._backend.capacity.outlive_manager:
+                return
+            await self._rest(self._heartbeat_seconds if not staying else 0.0)
 
 
 def _connect(config: WorkerManagerConfig) -> Connect:

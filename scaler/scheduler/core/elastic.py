@@ -23,8 +23,8 @@ PLAN_SECONDS = 0.5
 QUICK_PLAN_SECONDS = 0.1
 """How long after a plan the next one may be when tasks come that no worker has room for."""
 STARTUP_WEIGHT = 0.3
-MAX_DRAINED_NAMED = 1000
-"""Units that one Desired names; the others are named when these have gone."""
+MAX_UNITS_NAMED = 1000
+"""Units that one Desired names of each kind; the others are named in the next ones."""
 _ALIVE = (UnitState.PENDING, UnitState.RUNNING)
 
 
@@ -65,6 +65,7 @@ class Elastic:
         for worker in workers:
             if worker.details.manager_id == details.manager_id:
                 record.running_units[worker.details.unit_id] = worker
+        record.joined_units = set(record.running_units)
         self.managers[peer] = record
         self._next_plan = now
 
@@ -91,6 +92,7 @@ class Elastic:
             return
         unit_id = worker.details.unit_id
         record.running_units[unit_id] = worker
+        record.joined_units.add(unit_id)
         for unit in record.status.units if record.status is not None else ():
             if unit.unit_id == unit_id:
                 took = unit.age_seconds + (now - record.status_at)
@@ -204,15 +206,21 @@ class Elastic:
     def _tell(self, record: ManagerRecord, wanted: Wanted) -> None:
         leaving = {unit: not worker.tasks for unit, worker in record.running_units.items() if worker.draining}
         leaving.update((unit, True) for unit in record.unwanted_units if unit not in record.running_units)
-        drained = tuple(sorted(unit for unit, is_empty in leaving.items() if is_empty)[:MAX_DRAINED_NAMED])
+        drained = tuple(sorted(unit for unit, is_empty in leaving.items() if is_empty)[:MAX_UNITS_NAMED])
         # The manager counts those that leave among the others until they are named.
         told = (wanted.units + len(leaving) - len(drained), drained)
-        if told == record.told or (record.details.fixed and not drained):
+        if record.details.fixed and not drained:
             return
+        joined = sorted(record.joined_units)[:MAX_UNITS_NAMED]
+        if told == record.told and not joined:
+            return
+        record.joined_units.difference_update(joined)
+        is_news = told != record.told
         record.told = told
         record.reason = wanted.reason
-        self._outbox.send(record.id, Desired(told[0], list(drained), wanted.reason))
-        self._facts.add(ScalingDecided(record.details.manager_id, told[0], len(drained), wanted.reason))
+        self._outbox.send(record.id, Desired(told[0], list(drained), wanted.reason, joined))
+        if is_news:
+            self._facts.add(ScalingDecided(record.details.manager_id, told[0], len(drained), wanted.reason))
 
     def _drain(self, worker: Worker, reason: str) -> None:
         worker.draining = True

@@ -303,6 +303,8 @@ class ManagerRecord:
     reason: str = ""
     startup_seconds: float | None = None
     running_units: dict[str, Worker] = field(default_factory=dict)
+    joined_units: set[str] = field(default_factory=set)
+    """Units whose worker has come, and whose manager has not been told."""
     left_units: set[str] = field(default_factory=set)
     """Units whose worker has come and gone, as long as the manager still lists them: they are not pending."""
     unwanted_units: set[str] = field(default_factory=set)

@@ -128,6 +128,18 @@ def test_a_tier_that_lingers_does_not_hold_up_the_others_and_is_killed_within_th
     assert world.supervision.failure == "more workers (pid 1004) did not end in time and is killed"
 
 
+def test_one_that_has_to_ask_a_service_gets_its_patience_and_what_it_needs_stays_meanwhile() -> None:
+    manager = Component("workers", ("workers",), tier=2, patience_seconds=20.0)
+    world = World((SCHEDULER, manager))
+    world.ready("scheduler")
+    world.ready("workers")
+    world.step(StopAsked())
+    assert orders(world.wait(KILL_AFTER_SECONDS)) == []
+    assert world.supervision.next_deadline() == world.now + 20.0 + TIER_SECONDS - KILL_AFTER_SECONDS
+    assert orders(world.ends("workers")) == [Terminate("scheduler")]
+    assert orders(world.wait(20.0)) == [Kill("scheduler")]
+
+
 def test_a_hurried_stop_kills_everything_at_once_and_is_no_failure() -> None:
     world = World().all_ready()
     world.step(StopAsked())

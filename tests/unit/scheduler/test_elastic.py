@@ -17,7 +17,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.commands import Expel
-from scaler.scheduler.core.elastic import MAX_DRAINED_NAMED
+from scaler.scheduler.core.elastic import MAX_UNITS_NAMED
 from tests.unit.scheduler.driver import Cluster
 
 PATIENT = {"client_timeout_seconds": 1e6, "worker_timeout_seconds": 1e6}
@@ -101,6 +101,20 @@ def test_units_are_pending_until_their_worker_connects_and_running_afterwards() 
     cluster.wait(0.5, alive=[manager, "a"])
     assert policy.seen().units_running == 1
     assert len(policy.seen().pending_ages) == 1
+
+
+def test_a_manager_is_told_which_of_its_units_have_joined_and_told_all_of_them_when_it_comes_back() -> None:
+    cluster = Cluster(Told(m=2))
+    manager = cluster.manager("m")
+    report(cluster, manager, pending("a"), pending("b"))
+    assert [message.joined for message in desired(cluster)] == [[]]
+    cluster.worker("a", manager_id="m")
+    cluster.worker("b", manager_id="m")
+    cluster.wait(1.5, alive=[manager, "a", "b"])
+    assert [message.joined for message in desired(cluster)] == [[], ["unit-a", "unit-b"]]
+    cluster.manager("m")
+    report(cluster, manager, pending("a"), pending("b"))
+    assert desired(cluster)[-1].joined == ["unit-a", "unit-b"]
 
 
 def test_units_that_stop_or_failed_do_not_count() -> None:
@@ -204,14 +218,14 @@ def test_however_many_are_drained_a_message_names_a_bounded_number_of_units() ->
     policy = Told(m=0)
     cluster = Cluster(policy)
     manager = cluster.manager("m", max_concurrency=-1)
-    cluster.workers((f"w{number}" for number in range(MAX_DRAINED_NAMED + 50)), "m")
+    cluster.workers((f"w{number}" for number in range(MAX_UNITS_NAMED + 50)), "m")
     report(cluster, manager)
     cluster.wait(0.5, alive=[manager])
     first = desired(cluster)[-1].drained
-    assert len(first) == MAX_DRAINED_NAMED
+    assert len(first) == MAX_UNITS_NAMED
     cluster.step(*(events.Left(cluster.peer(unit.removeprefix("unit-")), "") for unit in first[:50]))
     cluster.wait(0.5, alive=[manager])
-    assert len(set(desired(cluster)[-1].drained) | set(first)) == MAX_DRAINED_NAMED + 50
+    assert len(set(desired(cluster)[-1].drained) | set(first)) == MAX_UNITS_NAMED + 50
 
 
 def test_a_broken_manager_is_out_of_the_view_after_a_short_grace() -> None:
@@ -449,7 +463,7 @@ def test_a_worker_that_comes_when_it_is_not_needed_any_more_gets_no_task() -> No
     assert cluster.on(late) == []
     assert drained(cluster) == [late]
     cluster.wait(0.5, alive=[manager, first, late])
-    assert desired(cluster)[-1] == Desired(1, ["unit-late"], "1 are wanted")
+    assert desired(cluster)[-1] == Desired(1, ["unit-late"], "1 are wanted", ["unit-late"])
 
 
 def test_the_youngest_pending_units_are_given_up_before_any_worker_is() -> None:
@@ -472,7 +486,7 @@ def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() ->
     cluster.break_connection("lost")
     report(cluster, manager, pending("replacement"))
     cluster.wait(0.5, alive=[manager])
-    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted")
+    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted", ["unit-lost"])
     replacement = cluster.worker("replacement", manager_id="m")
     (task,) = cluster.submit(client)
     assert cluster.on(replacement) == [task]

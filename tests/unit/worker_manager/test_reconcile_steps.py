@@ -79,6 +79,39 @@ def test_a_proven_unit_that_is_lost_is_replaced_at_once_without_trouble() -> Non
         assert (actions.start, actions.trouble) == (1, "")
 
 
+def test_containers_that_run_and_never_reach_the_scheduler_are_failures_however_long_they_ran() -> None:
+    reconciler = Reconciler(None, running_is_joined=False)
+    now = 0.0
+    for attempt in range(5):
+        now += 400.0
+        reconciler.step(Goal(4), [], now, JITTER)
+        reconciler.step(Goal(4), [unit(f"unit-{attempt}", age=1.0)], now + 1.0, JITTER)
+        lost = unit(f"unit-{attempt}", UnitState.FAILED, age=300.0, reason="no contact with the scheduler")
+        actions = reconciler.step(Goal(4), [lost], now + 300.0, JITTER)
+    assert actions.start == 0
+    assert "no contact with the scheduler" in actions.trouble
+
+
+def test_a_container_whose_worker_has_joined_has_proven_itself_even_when_it_is_listed_later() -> None:
+    reconciler = Reconciler(None, running_is_joined=False)
+    for second in range(0, 100, 10):
+        name = f"unit-{second}"
+        reconciler.step(Goal(1, joined=frozenset({name})), [], second, JITTER)
+        reconciler.step(Goal(1), [unit(name)], second + 1, JITTER)
+        reconciler.step(Goal(1), [unit(name)], second + 7, JITTER)
+        lost = unit(name, UnitState.FAILED, reason="SpotInterruption")
+        actions = reconciler.step(Goal(1), [lost], second + 8, JITTER)
+        assert (actions.start, actions.trouble) == (1, "")
+
+
+def test_what_had_ended_before_the_manager_began_is_no_failure() -> None:
+    reconciler = Reconciler(None)
+    ended = [unit(f"unit-{number}", UnitState.FAILED, reason="exit code 1") for number in range(20)]
+    actions = reconciler.step(Goal(4), ended, 0.0, JITTER)
+    assert (actions.start, actions.trouble) == (4, "")
+    assert reconciler.step(Goal(4), [*ended, unit("new", UnitState.FAILED)], 1.0, JITTER).start == 4
+
+
 def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
     reconciler = Reconciler(None)
     now = 0.0
@@ -94,6 +127,7 @@ def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
 
 def test_units_that_end_early_for_ever_new_reasons_are_started_ever_more_rarely_too() -> None:
     reconciler = Reconciler(None)
+    reconciler.step(Goal(1), [], 0.0, JITTER)
     waits = []
     for attempt in range(6):
         now = attempt * 1000.0
@@ -117,6 +151,7 @@ def test_young_units_that_are_lost_one_after_another_count_as_one_failure_and_ar
 
 def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -> None:
     reconciler = Reconciler(None)
+    reconciler.step(Goal(4), [], 0.0, JITTER)
     for now in (0.0, 10.0):
         reconciler.step(Goal(4), [unit(f"unit-{now}", UnitState.FAILED, 0.5, "exit code 1")], now, JITTER)
     assert reconciler.step(Goal(4), [], 20.0, JITTER).start == 1

@@ -97,9 +97,12 @@ class Stage:
 
 
 def play(
-    story: Callable[[Stage], Awaitable[None]], backend: MemoryBackend | None = None, heartbeat_seconds: float = 0.05
+    story: Callable[[Stage], Awaitable[None]],
+    backend: MemoryBackend | None = None,
+    heartbeat_seconds: float = 0.05,
+    leaves: Sequence[str] = (),
 ) -> Stage:
-    """Run a manager for as long as the story takes, and stop it."""
+    """Run a manager for as long as the story takes, and stop it. leaves: units that must be left."""
     config = WorkerManagerConfig(
         type="memory",
         scheduler_address="tcp://127.0.0.1:1",
@@ -123,7 +126,7 @@ def play(
             stop.set()
             with suppress(RefusedError):
                 await task
-        assert units.alive() == []
+        assert units.alive() == list(leaves)
         assert units.closed
         assert scheduler.closed
         return stage
@@ -234,6 +237,40 @@ class CountedBackend(MemoryBackend):
             pass
         for _ in range(count):
             await asyncio.to_thread(self._listed.acquire)
+
+
+def test_a_second_manager_of_a_service_leaves_the_units_of_the_first_alone() -> None:
+    backend = MemoryBackend(Capacity(1, 8, 8, outlive_manager=True))
+    theirs = backend.start(2)
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Turned(Refused(RefusalReason.DUPLICATE, "another manager m is here")))
+        await asyncio.wait({stage.task})
+
+    play(story, backend, leaves=theirs)
+
+
+def test_units_that_a_service_does_not_show_yet_are_stopped_when_the_manager_ends() -> None:
+    backend = MemoryBackend(Capacity(1, 8, 8, outlive_manager=True))
+    backend.unlisted = {"unit-1", "unit-2"}
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.until(lambda status: len(status.units) == 2)
+
+    assert play(story, backend).task.result() == 0
+
+
+def test_nobody_waits_for_units_that_end_without_their_manager() -> None:
+    backend = MemoryBackend(Capacity(1, 8, 8, outlive_manager=True))
+    backend.lingers = True
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(1, [], "work"))
+        await stage.scheduler.until(running(1))
+
+    stage = play(story, backend, leaves=["unit-1"])
+    assert [unit.state for unit in stage.backend.list()] == [UnitState.STOPPING]
 
 
 def test_out_of_contact_units_stay_and_nothing_new_is_started() -> None:
