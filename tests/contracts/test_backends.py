@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 from scaler.config.models import BaremetalNativeConfig
 from scaler.protocol.messages import UnitState
 from scaler.testing.backends import MemoryBackend
+from scaler.worker_manager import baremetal_native
 from scaler.worker_manager.backend import Backend, Capacity, Unit
-from scaler.worker_manager.baremetal_native import BaremetalNative, process
+from scaler.worker_manager.baremetal_native import BaremetalNative
 
 AGENT = """
 import os, signal, sys, time
@@ -64,7 +66,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         return
     script = tmp_path / "agent.py"
     script.write_text(AGENT)
-    monkeypatch.setattr(process, "COMMAND", (process.COMMAND[0], str(script)))
+    monkeypatch.setattr(baremetal_native, "COMMAND", (sys.executable, str(script)))
     config = BaremetalNativeConfig(
         scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", max_task_concurrency=8, worker_type="local"
     )

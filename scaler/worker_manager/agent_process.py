@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
@@ -14,11 +14,11 @@ from scaler.processes import describe_exit
 from scaler.protocol.messages import UnitState
 
 LAST_WORDS_BYTES = 64 * 1024
-COMMAND = (sys.executable, "-m", "scaler.worker")
 
 
 class AgentProcess:
-    """Starts the agent. Raises OSError when the system does not let it.
+    """Starts the agent: a command that finds its document in SCALER_WORKER_CONFIG. Raises OSError when the system does
+    not let it.
 
     The agent is in a session of its own: a terminal's Ctrl-C goes to the manager alone, which then ends its agents in
     order, and a kill reaches all that an agent has started. Call `close` in the end.
@@ -29,7 +29,7 @@ class AgentProcess:
         "unit_id",
     )  # fmt: skip
 
-    def __init__(self, config: WorkerConfig, now: float) -> None:
+    def __init__(self, command: Sequence[str], config: WorkerConfig, now: float) -> None:
         ready_fd, agents_end = os.pipe()
         # A file, not a pipe: who writes to it never waits for the reader.
         self._words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
@@ -42,7 +42,7 @@ class AgentProcess:
         }
         try:
             self._process = subprocess.Popen(
-                COMMAND,
+                command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(agents_end, self._words),
@@ -90,6 +90,10 @@ class AgentProcess:
             self.state = UnitState.RUNNING
         return self.state
 
+    def trouble(self) -> str:
+        """Return what the agent says that keeps it from its work, on one line; empty when nothing does."""
+        return self._last_words()
+
     def ask_to_end(self, now: float) -> None:
         """Send SIGTERM: the agent gives back what has not started, and ends."""
         if self.stop_at is None:
@@ -126,7 +130,7 @@ class AgentProcess:
         )
 
     def _last_words(self) -> str:
-        """Return what the agent said of the error that ended it, on one line; empty when it said nothing."""
+        """Return what the agent said last, on one line; empty when it said nothing."""
         text = os.pread(self._words, LAST_WORDS_BYTES, 0).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         # Of a traceback, the last line says what happened.
