@@ -1,0 +1,188 @@
+"""ECS of the emulator: clients and containers around `EcsCore`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+from scaler.testing.aws.containers import Container, StartError
+from scaler.testing.aws.ecs.core import THROTTLED, EcsCore
+from scaler.testing.aws.ecs.rules import EcsRates, EcsTimes
+from scaler.testing.aws.ecs.run import container_command, container_environment
+from scaler.testing.aws.ecs.shape import metadata
+from scaler.testing.aws.ecs.task import Command, Kill, Start, Terminate
+from scaler.testing.aws.faults import Partial, Refusal
+from scaler.testing.aws.service import Answer, Call, Surroundings
+from scaler.testing.aws.ticker import Ticker
+
+__all__ = ["Ecs", "EcsRates", "EcsTimes"]
+
+TARGET = "AmazonEC2ContainerServiceV20141113."
+METADATA_PATH = "/v4"
+
+
+class Ecs:
+    """ECS for clients, and the fate of its tasks in tests' hands. A task is named by its ARN or the last part of it.
+
+    `times` and `rates` may be changed at any time, and hold from then on.
+    """
+
+    name = "ecs"
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.times = EcsTimes()
+        self.rates = EcsRates()
+        self._surroundings = surroundings
+        self._changed = threading.Condition(threading.RLock())
+        self._core = EcsCore(lambda name: surroundings.arn("ecs", name), _new_id, self.times, self.rates)
+        self._containers: dict[str, Container] = {}
+        self._reasons: dict[str, str] = {}
+        self._ended: list[str] = []
+        self._closed = False
+        self._ticker = Ticker("ecs", self._turn)
+
+    def name_of(self, call: Call) -> str | None:
+        """Return the operation of a call to ECS."""
+        target = call.headers.get("x-amz-target", "")
+        return target.removeprefix(TARGET) if target.startswith(TARGET) else None
+
+    def answer(self, operation: str, call: Call, partial: Partial | None) -> Answer:
+        """Serve a call. Raises Refusal."""
+        try:
+            request = json.loads(call.body or b"{}")
+        except ValueError as error:
+            raise Refusal("SerializationException", str(error)) from error
+        if not isinstance(request, dict):
+            raise Refusal("SerializationException", "The request is not a JSON object.")
+        with self._changed:
+            answer = self._core.call(operation, request, time.time(), partial)
+            self._changed.notify_all()
+        self._ticker.wake()
+        return _json_answer(200, answer)
+
+    def refuse(self, refusal: Refusal) -> Answer:
+        """Return an error as clients of ECS read it."""
+        return _json_answer(refusal.status, {"__type": refusal.code, "message": refusal.message})
+
+    def throttle(self) -> Refusal:
+        """Return what ECS says to too many requests."""
+        return THROTTLED
+
+    def close(self) -> None:
+        """Have nothing more start."""
+        self._closed = True
+        self._ticker.close()
+
+    def alive(self) -> list[str]:
+        """Return the ARNs of the tasks that are not STOPPED, in the order of their start."""
+        with self._changed:
+            return list(self._core.alive)
+
+    def running(self) -> list[str]:
+        """Return the ARNs of the tasks that are RUNNING."""
+        with self._changed:
+            return [arn for arn, task in self._core.alive.items() if task.last_status == "RUNNING"]
+
+    def tasks(self) -> list[str]:
+        """Return the ARNs of all tasks, those that were STOPPED within the last hour included."""
+        with self._changed:
+            return [task.arn for task in self._core.tasks()]
+
+    def output(self, task: str) -> str:
+        """Return the end of what the task's container has written. Raises LookupError when none has started."""
+        with self._changed:
+            return self._containers[self._core.find(task).arn].output()
+
+    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
+        """Wait until a condition holds, which is looked at whenever a task changes. Raises TimeoutError."""
+        with self._changed:
+            if not self._changed.wait_for(condition, timeout_seconds):
+                states = [f"{task.arn}: {task.last_status}" for task in self._core.tasks()]
+                raise TimeoutError(f"not so within {timeout_seconds:g} s; tasks: {states}")
+
+    def spot_notice(self, task: str) -> None:
+        """Take a task's capacity away: SIGTERM now, SIGKILL after `times.spot_notice`.
+
+        Raises LookupError, and ValueError for a task that is not on FARGATE_SPOT.
+        """
+        with self._changed:
+            self._core.spot_notice(task, time.time())
+        self._ticker.wake()
+
+    def kill_container(self, task: str, number: int = signal.SIGKILL, reason: str = "") -> None:
+        """Send a signal to a task's container; `reason` is shown with its exit code. Raises LookupError."""
+        with self._changed:
+            arn = self._core.find(task).arn
+            container = self._containers[arn]
+            self._reasons[arn] = reason
+        if number == signal.SIGKILL:
+            container.kill()
+        else:
+            container.send_signal(number)
+
+    def fail_starts(self, times: int, reason: str = "CannotPullContainerError: pull image manifest: not found") -> None:
+        """Have the next `times` containers fail to start, for this reason."""
+        with self._changed:
+            self._core.fail_starts(times, reason)
+
+    def metadata(self, task: str, *, of_task: bool) -> Answer:
+        """Answer a container that asks for its task, or for itself."""
+        with self._changed:
+            try:
+                return _json_answer(200, metadata(self._core.find(task), of_task=of_task))
+            except LookupError:
+                return _json_answer(404, {"code": "NotFound", "message": f"no task {task}"})
+
+    def _turn(self, now: float) -> float | None:
+        with self._changed:
+            ended, self._ended = self._ended, []
+            for arn in ended:
+                code = self._containers[arn].poll()
+                self._core.exited(arn, code if code is not None else 0, self._reasons.pop(arn, ""), now)
+            for command in self._core.turn(now):
+                self._perform(command)
+            self._changed.notify_all()
+            return self._core.due()
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case Start(arn):
+                self._start(arn)
+            case Terminate(arn):
+                self._containers[arn].terminate()
+            case Kill(arn):
+                self._containers[arn].kill()
+
+    def _start(self, arn: str) -> None:
+        order = self._core.find(arn).order
+        task_id = arn.rpartition("/")[2]
+        environment = {
+            "AWS_EXECUTION_ENV": "AWS_ECS_FARGATE",
+            "ECS_CONTAINER_METADATA_URI_V4": f"{self._surroundings.endpoint_url}{METADATA_PATH}/{task_id}-1",
+            **container_environment(order),
+        }
+
+        def on_exit(_: Container) -> None:
+            with self._changed:
+                self._ended.append(arn)
+            self._ticker.wake()
+
+        try:
+            container = self._surroundings.containers.start(container_command(order), environment, task_id, on_exit)
+        except StartError as error:
+            self._core.start_failed(arn, f"CannotStartContainerError: {error}", time.time())
+            return
+        self._containers[arn] = container
+        self._core.started(arn, time.time())
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _json_answer(status: int, fields: dict[str, object]) -> Answer:
+    return Answer(status, json.dumps(fields).encode(), {"Content-Type": "application/x-amz-json-1.1"})

@@ -1,0 +1,265 @@
+"""ECS as a state machine: requests and the time go in, answers and commands to containers come out. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from scaler.testing.aws.ecs.clusters import Clusters
+from scaler.testing.aws.ecs.definitions import Definitions
+from scaler.testing.aws.ecs.rules import (
+    MAX_DESCRIBED,
+    STARTED_BY,
+    Bucket,
+    EcsRates,
+    EcsTimes,
+    Fields,
+    checked_tags,
+    invalid,
+    page,
+    tag_pairs,
+)
+from scaler.testing.aws.ecs.run import read_run
+from scaler.testing.aws.ecs.shape import shown_task
+from scaler.testing.aws.ecs.task import Command, Running, Start, Stopped, Task
+from scaler.testing.aws.faults import Partial, Refusal
+
+TOKEN_SECONDS = 24 * 3600
+"""How long a clientToken is remembered."""
+THROTTLED = Refusal("ThrottlingException", "Rate exceeded")
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    request: Fields
+    arns: list[str]
+    failures: list[Fields]
+    at: float
+
+
+class EcsCore:
+    """All of ECS in one account and region. Times are Unix seconds and do not go back.
+
+    Law: `alive` are exactly the tasks that are not STOPPED.
+    """
+
+    def __init__(
+        self, arn_of: Callable[[str], str], new_id: Callable[[], str], times: EcsTimes, rates: EcsRates
+    ) -> None:
+        """arn_of: makes an ARN of a resource's name. new_id: returns 32 hexadecimal digits, other ones each time."""
+        self.times = times
+        self.rates = rates
+        self.alive: dict[str, Task] = {}
+        """By ARN, in the order of their start."""
+        self._arn_of = arn_of
+        self._new_id = new_id
+        self._tasks: dict[str, Task] = {}
+        self._clusters = Clusters(arn_of, self._count_tasks)
+        self._definitions = Definitions(arn_of)
+        self._tokens: dict[str, _Remembered] = {}
+        self._run_calls = Bucket(rates.run_calls_at_once)
+        self._launches = Bucket(rates.launches_at_once)
+        self._failing_starts: list[str] = []
+        self._commands: list[Command] = []
+
+    def call(self, operation: str, request: Fields, now: float, partial: Partial | None = None) -> Fields:
+        """Serve a request. Raises Refusal."""
+        match operation:
+            case "RunTask":
+                return self._run(request, now, partial)
+            case "StopTask":
+                return self._stop(request, now)
+            case "ListTasks":
+                return self._list(request, now)
+            case "DescribeTasks":
+                return self._describe(request, now)
+            case "RegisterTaskDefinition":
+                return self._definitions.register(request, now)
+            case "DescribeTaskDefinition":
+                return self._definitions.describe(request)
+            case "DeregisterTaskDefinition":
+                return self._definitions.deregister(request, now)
+            case "ListTaskDefinitions":
+                return self._definitions.list(request)
+            case "CreateCluster":
+                return self._clusters.create(request)
+            case "DescribeClusters":
+                return self._clusters.describe(request)
+            case "DeleteCluster":
+                return self._clusters.delete(request)
+            case "PutClusterCapacityProviders":
+                return self._clusters.put_providers(request)
+            case "TagResource":
+                self._tags(request.get("resourceArn") or "").update(checked_tags(request.get("tags")))
+                return {}
+            case "ListTagsForResource":
+                return {"tags": tag_pairs(self._tags(request.get("resourceArn") or ""))}
+            case _:
+                raise Refusal("UnknownOperationException", f"The emulator has no ECS operation {operation}.")
+
+    def turn(self, now: float) -> list[Command]:
+        """Do all that is due, and return what containers shall be told, in order."""
+        commands, self._commands = self._commands, []
+        for task in list(self.alive.values()):
+            while task.due <= now:
+                for command in task.advance(now, self.times):
+                    if isinstance(command, Start) and self._failing_starts:
+                        task.failed_to_start(self._failing_starts.pop(0), now, self.times)
+                    else:
+                        commands.append(command)
+            if isinstance(task.phase, Stopped):
+                del self.alive[task.arn]
+        self._forget(now)
+        return commands
+
+    def due(self) -> float | None:
+        """Return when the next turn is due. None: when something happens."""
+        due = -math.inf if self._commands else min((task.due for task in self.alive.values()), default=math.inf)
+        return None if due == math.inf else due
+
+    def started(self, arn: str, now: float) -> None:
+        """A container that was told to start runs."""
+        self._tasks[arn].started(now, self.times)
+
+    def start_failed(self, arn: str, reason: str, now: float) -> None:
+        """A container that was told to start cannot."""
+        self._tasks[arn].failed_to_start(reason, now, self.times)
+
+    def exited(self, arn: str, code: int, reason: str, now: float) -> None:
+        """A container that ran has ended. The reason may be empty."""
+        self._tasks[arn].exited(code, reason, now, self.times)
+
+    def spot_notice(self, name: str, now: float) -> None:
+        """Take the capacity of a task on FARGATE_SPOT away. Raises LookupError, ValueError when it is not on it."""
+        task = self.find(name)
+        if task.order.provider != "FARGATE_SPOT":
+            raise ValueError(f"{name} is not on FARGATE_SPOT, and gets no spot notice")
+        self._commands += task.give_notice(now, self.times)
+
+    def fail_starts(self, times: int, reason: str) -> None:
+        """Have the next containers fail to start."""
+        self._failing_starts += [reason] * times
+
+    def find(self, name: str) -> Task:
+        """Return a task by its ARN or the last part of it. Raises LookupError."""
+        task_id = name.rpartition("/")[2]
+        for task in self._tasks.values():
+            if task.arn.endswith(f"/{task_id}"):
+                return task
+        raise LookupError(f"there is no task {name}")
+
+    def tasks(self) -> Iterable[Task]:
+        """Return all tasks that are remembered, in the order of their start."""
+        return self._tasks.values()
+
+    def _run(self, request: Fields, now: float, partial: Partial | None) -> Fields:
+        rates = self.rates
+        if not self._run_calls.take(1, now, rates.run_calls_per_second, rates.run_calls_at_once):
+            raise THROTTLED
+        token = request.get("clientToken")
+        known = self._tokens.get(token) if token else None
+        if known is not None:
+            if known.request != request:
+                raise Refusal(
+                    "ConflictException", "The provided clientToken is already in use with a different RunTask request."
+                )
+            return self._ran(known)
+        wish = read_run(request, self._clusters, self._definitions)
+        orders = wish.orders if partial is None else wish.orders[: partial.count]
+        if not self._launches.take(len(orders), now, rates.launches_per_second, rates.launches_at_once):
+            raise THROTTLED
+        arns = []
+        for order in orders:
+            arn = self._arn_of(f"task/{order.cluster_arn.rpartition('/')[2]}/{self._new_id()}")
+            self._tasks[arn] = self.alive[arn] = Task(arn, order, dict(wish.tags), now, self.times)
+            arns.append(arn)
+        failures = [{"reason": partial.reason} for _ in wish.orders[len(orders) :]] if partial is not None else []
+        remembered = _Remembered(request, arns, failures, now)
+        if token:
+            self._tokens[token] = remembered
+        return self._ran(remembered)
+
+    def _ran(self, remembered: _Remembered) -> Fields:
+        tasks = [self._tasks[arn] for arn in remembered.arns if arn in self._tasks]
+        return {"tasks": [shown_task(task, with_tags=True) for task in tasks], "failures": remembered.failures}
+
+    def _stop(self, request: Fields, now: float) -> Fields:
+        cluster = self._clusters.find(request.get("cluster"))
+        task = self._get(cluster.arn, request.get("task") or "")
+        if task is None:
+            raise invalid("The referenced task was not found.")
+        task.ask_to_stop("UserInitiated", request.get("reason") or "Task stopped by user", now, self.times)
+        return {"task": shown_task(task, with_tags=False)}
+
+    def _list(self, request: Fields, now: float) -> Fields:
+        cluster = self._clusters.find(request.get("cluster"))
+        started_by, family = request.get("startedBy"), request.get("family")
+        if started_by is not None:
+            if any(request.get(name) for name in ("family", "serviceName", "containerInstance", "launchType")):
+                raise invalid("startedBy must be the only filter.")
+            if not STARTED_BY.fullmatch(started_by):
+                raise invalid("startedBy is not valid.")
+        desired = request.get("desiredStatus") or "RUNNING"
+        if desired not in ("RUNNING", "PENDING", "STOPPED"):
+            raise invalid(f"Invalid desired status {desired}.")
+        arns = [
+            task.arn
+            for task in self._tasks.values()
+            if task.order.cluster_arn == cluster.arn
+            and desired == ("RUNNING" if task.stop is None else "STOPPED")
+            and started_by in (None, task.order.started_by)
+            and family in (None, task.order.definition.body["family"])
+            and request.get("launchType") in (None, "FARGATE")
+            and not (request.get("serviceName") or request.get("containerInstance"))
+            and self._is_visible(task, now)
+        ]
+        listed, more = page(arns, request)
+        return {"taskArns": listed, **more}
+
+    def _describe(self, request: Fields, now: float) -> Fields:
+        cluster = self._clusters.find(request.get("cluster"))
+        names = request.get("tasks") or []
+        if not 1 <= len(names) <= MAX_DESCRIBED:
+            raise invalid(f"Tasks must have 1 to {MAX_DESCRIBED} items.")
+        with_tags = "TAGS" in (request.get("include") or ())
+        tasks, failures = [], []
+        for name in names:
+            task = self._get(cluster.arn, name)
+            if task is not None and self._is_visible(task, now):
+                tasks.append(shown_task(task, with_tags=with_tags))
+            else:
+                failures.append({"arn": self._task_arn(cluster.arn, name), "reason": "MISSING"})
+        return {"tasks": tasks, "failures": failures}
+
+    def _get(self, cluster_arn: str, name: str) -> Task | None:
+        return self._tasks.get(self._task_arn(cluster_arn, name))
+
+    def _task_arn(self, cluster_arn: str, name: str) -> str:
+        return name if ":" in name else self._arn_of(f"task/{cluster_arn.rpartition('/')[2]}/{name}")
+
+    def _is_visible(self, task: Task, now: float) -> bool:
+        return now >= task.created_at + self.times.hidden
+
+    def _tags(self, arn: str) -> dict[str, str]:
+        if arn in self._tasks:
+            return self._tasks[arn].tags
+        if ":cluster/" in arn:
+            return self._clusters.find(arn).tags
+        definition = self._definitions.find(arn) if ":task-definition/" in arn else None
+        if definition is None:
+            raise invalid("The specified resource was not found.")
+        return definition.tags
+
+    def _count_tasks(self, cluster_arn: str) -> tuple[int, int]:
+        phases = [task.phase for task in self.alive.values() if task.order.cluster_arn == cluster_arn]
+        running = sum(isinstance(phase, Running) for phase in phases)
+        return running, len(phases) - running
+
+    def _forget(self, now: float) -> None:
+        for arn, task in list(self._tasks.items()):
+            if isinstance(task.phase, Stopped) and task.phase.at + self.times.stopped_visible <= now:
+                del self._tasks[arn]
+        for token, remembered in list(self._tokens.items()):
+            if remembered.at + TOKEN_SECONDS <= now:
+                del self._tokens[token]

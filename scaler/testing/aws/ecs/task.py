@@ -1,0 +1,229 @@
+"""A task's life, from PROVISIONING to STOPPED. Pure: it takes the time, and answers with what to do to its container.
+
+PROVISIONING > PENDING > RUNNING > DEACTIVATING > STOPPING > DEPROVISIONING > STOPPED. A task that is stopped before its
+container has started goes from where it is to DEPROVISIONING.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scaler.testing.aws.ecs.definitions import Definition
+from scaler.testing.aws.ecs.rules import EcsTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the task's container."""
+
+    arn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Send SIGTERM to the task's container."""
+
+    arn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Send SIGKILL to the task's container."""
+
+    arn: str
+
+
+Command = Start | Terminate | Kill
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioning:
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """The container has been told to start. Shown as PENDING."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The container runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deactivating:
+    until: float
+    kill_at: float | None = None
+    """Set when SIGTERM has been sent already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    kill_at: float
+    """Infinite: it was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deprovisioning:
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    at: float
+
+
+Phase = Provisioning | Pending | Starting | Running | Deactivating | Stopping | Deprovisioning | Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a task stops, and since when."""
+
+    code: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a container ended. No code: it never ran."""
+
+    code: int | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Order:
+    """What a RunTask has asked for; the tasks of one call share it."""
+
+    cluster_arn: str
+    definition: Definition
+    provider: str | None
+    network: dict[str, object]
+    overrides: dict[str, object]
+    group: str
+    started_by: str | None
+    platform_version: str
+
+
+class Task:
+    """One task. Laws: it has a `stop` from the moment on that its desired status is STOPPED, and an `exit` exactly when
+    its container has ended or will never start.
+    """
+
+    def __init__(self, arn: str, order: Order, tags: dict[str, str], now: float, times: EcsTimes) -> None:
+        self.arn = arn
+        self.order = order
+        self.tags = tags
+        self.created_at = now
+        self.phase: Phase = Provisioning(now + times.provisioning)
+        self.stop: Stop | None = None
+        self.exit: Exit | None = None
+        self.pull_started_at: float | None = None
+        self.started_at: float | None = None
+        self.exited_at: float | None = None
+        self.version = 1
+        """How often its state has changed."""
+
+    @property
+    def last_status(self) -> str:
+        """Its state's name."""
+        match self.phase:
+            case Starting():
+                return "PENDING"
+            case phase:
+                return type(phase).__name__.upper()
+
+    @property
+    def due(self) -> float:
+        """When its state changes by itself. Infinite: not before something happens."""
+        match self.phase:
+            case Provisioning(until) | Pending(until) | Deprovisioning(until):
+                return until
+            case Deactivating(until, kill_at):
+                return until if kill_at is None else min(until, kill_at)
+            case Stopping(kill_at):
+                return -math.inf if self.exit is not None else kill_at
+            case Starting() | Running() | Stopped():
+                return math.inf
+
+    def ask_to_stop(self, code: str, reason: str, now: float, times: EcsTimes) -> None:
+        """Make STOPPED its desired status. The first reason stays."""
+        if self.stop is not None:
+            return
+        self.stop = Stop(code, reason, now)
+        match self.phase:
+            case Provisioning() | Pending():
+                self.exit = Exit(None)
+                self._enter(Deprovisioning(now + times.deprovisioning))
+            case Running():
+                self._enter(Deactivating(now + times.deactivating))
+            case _:
+                pass  # Starting: `started` will see it
+
+    def give_notice(self, now: float, times: EcsTimes) -> list[Command]:
+        """Take its spot capacity away: SIGTERM at once, SIGKILL after the notice."""
+        if self.stop is not None:
+            return []
+        running = isinstance(self.phase, Running)
+        self.ask_to_stop("SpotInterruption", "Your Spot Task was interrupted.", now, times)
+        if not running:
+            return []
+        self._enter(Deactivating(now + times.deactivating, now + times.spot_notice))
+        return [Terminate(self.arn)]
+
+    def started(self, now: float, times: EcsTimes) -> None:
+        """Its container runs."""
+        self.started_at = now
+        self._enter(Running() if self.stop is None else Deactivating(now + times.deactivating))
+
+    def failed_to_start(self, reason: str, now: float, times: EcsTimes) -> None:
+        """Its container cannot start."""
+        if self.stop is None:
+            self.stop = Stop("TaskFailedToStart", reason, now)
+        self.exit = Exit(None, reason)
+        self._enter(Deprovisioning(now + times.deprovisioning))
+
+    def exited(self, code: int, reason: str, now: float, times: EcsTimes) -> None:
+        """Its container has ended."""
+        self.exit = Exit(code, reason)
+        self.exited_at = now
+        if self.stop is None:
+            self.ask_to_stop("EssentialContainerExited", "Essential container in task exited", now, times)
+
+    def advance(self, now: float, times: EcsTimes) -> list[Command]:
+        """Do what is due, once: a further call may find more."""
+        match self.phase:
+            case Provisioning():
+                self.pull_started_at = now
+                self._enter(Pending(now + times.pending))
+            case Pending():
+                self._enter(Starting())
+                return [Start(self.arn)]
+            case Deactivating(until, None) if self.exit is None:
+                self._enter(Stopping(until + self.order.definition.stop_seconds))
+                return [Terminate(self.arn)]
+            case Deactivating(_, kill_at):
+                self._enter(Stopping(now if kill_at is None else kill_at))
+            case Stopping() if self.exit is not None:
+                self._enter(Deprovisioning(now + times.deprovisioning))
+            case Stopping():
+                self._enter(Stopping(math.inf))
+                return [Kill(self.arn)]
+            case Deprovisioning():
+                self._enter(Stopped(now))
+            case Starting() | Running() | Stopped():
+                pass
+        return []
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.version += 1
