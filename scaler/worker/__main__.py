@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import os
 import sys
@@ -36,6 +37,12 @@ def main() -> int:
         slots=config.slots,
     )
     nursery = start_nursery(settings)
+    try:
+        config = dataclasses.replace(config, unit_id=_unit_id(config))
+    except ScalerError as error:
+        _leave_words(words_fd, error)
+        nursery.close()
+        return report("worker", error)
 
     async def work(component: Component) -> int:
         try:
@@ -56,6 +63,12 @@ def _leave_words(words_fd: str | None, error: Exception) -> None:
     if words_fd is not None:
         text = str(error) if isinstance(error, ScalerError) else f"{type(error).__name__}: {error}"
         os.write(int(words_fd), text.encode("utf-8", "replace"))
+
+
+def _unit_id(config: WorkerConfig) -> str:
+    from scaler.worker.unit_id import learn_unit_id  # noqa: PLC0415 (after the fork: the nursery does not need it)
+
+    return learn_unit_id(config, os.environ)
 
 
 async def _work(component: Component, config: WorkerConfig, nursery: Nursery) -> int:

@@ -1,0 +1,78 @@
+"""Which unit of its manager a worker is, where only the container that it runs in knows that."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from typing import assert_never
+from urllib.parse import urlsplit
+
+from scaler.config.worker import WorkerConfig
+from scaler.errors import ConfigError
+
+ECS_METADATA_VARIABLE = "ECS_CONTAINER_METADATA_URI_V4"
+BATCH_JOB_VARIABLE = "AWS_BATCH_JOB_ID"
+ANSWER_SECONDS = 2.0
+ATTEMPTS = 5
+"""The endpoint of a container that has just started may not be there yet."""
+PAUSE_SECONDS = 0.5
+
+
+def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
+    """Return the worker's unit id. May block for some seconds. Raises ConfigError when it cannot be learned."""
+    match config.unit_id_from:
+        case "unit_id":
+            if not config.unit_id:
+                raise ConfigError("unit_id is empty, and unit_id_from does not say where it is to be learned")
+            return config.unit_id
+        case "ecs":
+            return _ecs_task_id(_variable(environment, ECS_METADATA_VARIABLE, "an ECS task"))
+        case "batch":
+            return _variable(environment, BATCH_JOB_VARIABLE, "an AWS Batch job")
+        case never:
+            assert_never(never)
+
+
+def _variable(environment: Mapping[str, str], name: str, where: str) -> str:
+    if not (value := environment.get(name, "")):
+        raise ConfigError(f"this worker is to be the unit of {where}, but {name} is not set: it runs in none")
+    return value
+
+
+def _ecs_task_id(base: str) -> str:
+    url = f"{base}/task"
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _task_id_in(_get(url))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if attempt == ATTEMPTS:
+                raise ConfigError(f"cannot learn the ECS task from {url}: {error or type(error).__name__}") from error
+        time.sleep(PAUSE_SECONDS)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _get(url: str) -> bytes:
+    # Not urllib.request, which would go through a proxy of the environment.
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise ValueError("this is no http address")
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", parts.path)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        raise ValueError(f"status {answer.status}")
+    return body
+
+
+def _task_id_in(body: bytes) -> str:
+    document = json.loads(body)
+    arn = document.get("TaskARN") if isinstance(document, dict) else None
+    if not isinstance(arn, str) or not arn.rpartition("/")[2]:
+        raise ValueError("the answer has no TaskARN")
+    return arn.rpartition("/")[2]

@@ -1,0 +1,1 @@
+"""What the worker managers on AWS share: calls that fail in words, rates, and tools to set things up."""

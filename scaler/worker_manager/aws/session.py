@@ -1,0 +1,107 @@
+"""Calls to AWS: one client per service, with short timeouts and few attempts, for back-off is done above them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import boto3
+import botocore
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    InvalidRegionError,
+    NoRegionError,
+    ProfileNotFound,
+)
+
+from scaler._version import __version__
+from scaler.errors import UsageError
+from scaler.worker_manager.aws.errors import CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, aws_error
+
+ATTEMPTS = 2
+CONNECTIONS = 16
+"""Calls that one client can make at the same time."""
+_NAMES = {"batch": "AWS Batch", "ec2": "EC2", "ecs": "ECS", "iam": "IAM", "logs": "CloudWatch Logs", "s3": "S3"}
+
+
+class AwsSettings(Protocol):
+    """What is read of a manager's configuration."""
+
+    @property
+    def aws_region(self) -> str: ...
+    @property
+    def aws_endpoint_url(self) -> str | None: ...
+    @property
+    def aws_profile(self) -> str | None: ...
+
+
+class AwsCalls(Protocol):
+    """One service of AWS."""
+
+    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Call an operation by AWS's own spelling, such as RunTask. Raises AwsError."""
+
+    def pages(self, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Call an operation that answers in pages. Raises AwsError."""
+
+
+class AwsClient:
+    """`AwsCalls` by boto3. Its methods may be called from any thread.
+
+    Raises UsageError when region or profile cannot be.
+    """
+
+    def __init__(
+        self, settings: AwsSettings, service: str, *, read_timeout_seconds: float = READ_TIMEOUT_SECONDS
+    ) -> None:
+        self.name = _NAMES.get(service, service)
+        endpoint = settings.aws_endpoint_url
+        config = Config(
+            connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            read_timeout=read_timeout_seconds,
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            max_pool_connections=CONNECTIONS,
+            user_agent_extra=f"scaler/{__version__}",
+            # An emulator or private endpoint rarely has a host name for every bucket.
+            s3={"addressing_style": "path"} if endpoint else None,
+        )
+        try:
+            session = boto3.session.Session(profile_name=settings.aws_profile, region_name=settings.aws_region)
+            self.raw = session.client(service, endpoint_url=endpoint, config=config)
+            """The client of boto3; what it raises is turned into ours with `errors`."""
+        except ProfileNotFound as error:
+            raise UsageError(f"aws_profile = {settings.aws_profile!r}: {error}") from error
+        except (InvalidRegionError, NoRegionError, ValueError) as error:
+            raise UsageError(
+                f"aws_region = {settings.aws_region!r}, aws_endpoint_url = {endpoint!r}: {error}"
+            ) from error
+        except BotoCoreError as error:
+            raise aws_error(self.name, "client", error) from error
+
+    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Call an operation by AWS's own spelling, such as RunTask. Raises AwsError."""
+        with self.errors(operation):
+            answer: dict[str, Any] = getattr(self.raw, botocore.xform_name(operation))(**parameters)
+            return answer
+
+    def pages(self, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Call an operation that answers in pages. Raises AwsError."""
+        with self.errors(operation):
+            yield from self.raw.get_paginator(botocore.xform_name(operation)).paginate(**parameters)
+
+    @contextmanager
+    def errors(self, operation: str) -> Iterator[None]:
+        """Turn what boto3 raises inside into AwsError."""
+        try:
+            yield
+        except (BotoCoreError, ClientError) as error:
+            raise aws_error(self.name, operation, error) from error
+
+
+def tag_value(text: str) -> str:
+    """Return a text with every character replaced that AWS does not allow in the value of a tag, 256 at most."""
+    return re.sub(r"[^\w .:/=+@-]", "_", text, flags=re.ASCII)[:256]

@@ -1,0 +1,110 @@
+"""A worker in a container learns which unit of its manager it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from scaler.config.worker import UnitIdFrom, WorkerConfig
+from scaler.errors import ConfigError
+from scaler.worker import unit_id
+from scaler.worker.unit_id import learn_unit_id
+
+TASK = (
+    b'{"Cluster": "default", '
+    b'"TaskARN": "arn:aws:ecs:us-east-1:123456789012:task/default/158d1c8083dd49d6b527399fd6414f5c"}'
+)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_id, "PAUSE_SECONDS", 0.0)
+
+
+def config(unit_id_from: UnitIdFrom, name: str = "") -> WorkerConfig:
+    return WorkerConfig(
+        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id=name, unit_id_from=unit_id_from
+    )
+
+
+@contextmanager
+def metadata(*answers: tuple[int, bytes]) -> Iterator[str]:
+    """Serve these answers in this order; the last one again and again."""
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(status if self.path == "/v4/abc/task" else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v4/abc"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_most_workers_are_told() -> None:
+    assert learn_unit_id(config("unit_id", "box-1"), {}) == "box-1"
+    with pytest.raises(ConfigError, match="unit_id is empty"):
+        learn_unit_id(config("unit_id"), {})
+
+
+def test_in_an_ecs_task_it_is_the_end_of_the_tasks_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with metadata((200, TASK)) as url:
+        found = learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
+    assert found == "158d1c8083dd49d6b527399fd6414f5c"
+
+
+def test_metadata_that_are_not_there_yet_are_waited_for() -> None:
+    with metadata((503, b""), (200, b"not yet"), (200, b"{}"), (200, TASK)) as url:
+        assert learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url}).startswith("158d")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ((500, b""), "status 500"),
+        ((200, b"[]"), "the answer has no TaskARN"),
+        ((200, b'{"TaskARN": 5}'), "the answer has no TaskARN"),
+    ],
+)
+def test_what_keeps_it_from_learning_is_said(answer: tuple[int, bytes], why: str) -> None:
+    with metadata(answer) as url, pytest.raises(ConfigError, match=f"cannot learn the ECS task from {url}/task: {why}"):
+        learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
+
+
+def test_nobody_who_answers_and_no_address_are_errors_too() -> None:
+    with pytest.raises(ConfigError, match="Connection refused"):
+        learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": "http://127.0.0.1:1/v4"})
+    with pytest.raises(ConfigError, match="this is no http address"):
+        learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": "file:///etc"})
+
+
+def test_in_a_batch_job_it_is_the_jobs_id_with_its_index() -> None:
+    assert learn_unit_id(config("batch"), {"AWS_BATCH_JOB_ID": "0b2a:7"}) == "0b2a:7"
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("ecs", "the unit of an ECS task, but ECS_CONTAINER_METADATA_URI_V4 is not set"),
+        ("batch", "the unit of an AWS Batch job, but AWS_BATCH_JOB_ID is not set"),
+    ],
+)
+def test_outside_of_a_container_it_says_so(place: UnitIdFrom, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        learn_unit_id(config(place), {})
