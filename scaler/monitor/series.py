@@ -1,0 +1,113 @@
+"""Figures over time: every point for half an hour, then means of ten seconds for a day. Pure, bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+NAMES = (
+    "tasks_per_second",
+    "failed_per_second",
+    "workers",
+    "slots",
+    "queued",
+    "running",
+    "cpu_percent",
+    "memory_bytes",
+)
+"""What is kept. cpu_percent and memory_bytes are those of the scheduler and of all workers that are listed."""
+FINE_SECONDS = 1800.0
+MAX_FINE = 3600
+COARSE_SECONDS = 10.0
+MAX_COARSE = 8640
+
+Point = tuple[float, ...]
+"""A time in unix seconds, and a value for each of `NAMES`."""
+
+
+class Series:
+    """All series together, for they have their times in common.
+
+    Law: points are in the order of their times; one that is not later than the last one is dropped.
+    """
+
+    __slots__ = ("_coarse", "_count", "_fine", "_sums")
+
+    def __init__(self) -> None:
+        self._fine: deque[Point] = deque()
+        self._coarse: deque[Point] = deque(maxlen=MAX_COARSE)
+        self._sums: list[float] = []
+        """Of the points that have left `_fine` and make up the next one of `_coarse`: their time, and sums."""
+        self._count = 0
+
+    def add(self, at: float, values: Mapping[str, float]) -> None:
+        """Add a point. at: unix seconds."""
+        if self._fine and at <= self._fine[-1][0]:
+            return
+        self._fine.append((at, *(float(values.get(name, 0.0)) for name in NAMES)))
+        while len(self._fine) > MAX_FINE or self._fine[-1][0] - self._fine[0][0] > FINE_SECONDS:
+            self._retire(self._fine.popleft())
+
+    def since(self, name: str, at: float) -> list[tuple[float, float]]:
+        """Return the points of one series that are not older, as (unix seconds, value). Raises ValueError."""
+        place = NAMES.index(name) + 1
+        return [(point[0], point[place]) for point in self._points() if point[0] >= at]
+
+    def columns(self, at: float = 0.0) -> dict[str, list[float]]:
+        """Return all series as columns, `at` among them, from this time on."""
+        points = [point for point in self._points() if point[0] >= at]
+        columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
+        return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}
+
+    def snapshot(self) -> dict[str, object]:
+        """Return everything as JSON-able values."""
+        return {
+            "fine": [list(point) for point in self._fine],
+            "coarse": [list(point) for point in self._coarse],
+            "sums": list(self._sums),
+            "count": self._count,
+        }
+
+    @classmethod
+    def from_snapshot(cls, document: Mapping[str, object]) -> Series:
+        """Return what `snapshot` was taken of. Raises ValueError for anything else."""
+        series = cls()
+        series._fine.extend(_points_of(document.get("fine")))
+        series._coarse.extend(_points_of(document.get("coarse")))
+        sums, count = document.get("sums"), document.get("count")
+        if not isinstance(sums, list) or not isinstance(count, int):
+            raise ValueError("this is no snapshot of series")
+        series._sums = [float(value) for value in sums]
+        series._count = count
+        return series
+
+    def _points(self) -> Iterator[Point]:
+        yield from self._coarse
+        if self._count:
+            yield self._mean()
+        yield from self._fine
+
+    def _mean(self) -> Point:
+        return (self._sums[0], *(total / self._count for total in self._sums[1:]))
+
+    def _retire(self, point: Point) -> None:
+        bucket = point[0] // COARSE_SECONDS
+        if self._count and self._sums[0] // COARSE_SECONDS != bucket:
+            self._coarse.append(self._mean())
+            self._sums, self._count = [], 0
+        if not self._count:
+            self._sums = [point[0], *([0.0] * len(NAMES))]
+        for place, value in enumerate(point[1:], 1):
+            self._sums[place] += value
+        self._count += 1
+
+
+def _points_of(value: object) -> list[Point]:
+    if not isinstance(value, list):
+        raise ValueError("this is no snapshot of series")
+    points: list[Point] = []
+    for each in value:
+        if not isinstance(each, Sequence) or len(each) != len(NAMES) + 1:
+            raise ValueError("this is a snapshot of other series")
+        points.append(tuple(float(number) for number in each))
+    return points

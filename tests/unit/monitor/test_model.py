@@ -1,0 +1,128 @@
+"""What views read of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaler.monitor.model import MAX_TASKS, Bar, Model
+from scaler.monitor.series import COARSE_SECONDS, FINE_SECONDS
+from scaler.monitor.trace import trace
+
+COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
+
+
+def status(at: float, *, ended: dict[str, int] | None = None, incarnation: int = 1, **more: Any) -> dict[str, Any]:
+    return {"version": 1, "at": at, "incarnation": incarnation, "tasks": {"ended": ended or {}}, **more}
+
+
+def events(at: float, *tasks: list[Any], dropped: int = 0) -> dict[str, Any]:
+    return {"version": 1, "at": at, "dropped": dropped, "tasks": {"columns": COLUMNS, "rows": list(tasks)}}
+
+
+def done(name: str, ended_at: float, state: str = "done", worker: str = "w", text: str = "") -> list[Any]:
+    return [name, state, "work", "alice", worker, 1, ended_at, 500_000, text]
+
+
+def running(name: str, duration_us: int = 0, attempt: int = 1) -> list[Any]:
+    return [name, "running", "work", "alice", "w", attempt, None, duration_us, ""]
+
+
+def test_rates_are_differences_between_two_states() -> None:
+    model = Model()
+    model.apply_status(status(100.0, ended={"done": 50}))
+    model.apply_status(status(102.0, ended={"done": 250, "exception": 10}))
+    assert model.series.since("tasks_per_second", 0) == [(100.0, 0.0), (102.0, 105.0)]
+    assert model.series.since("failed_per_second", 101.0) == [(102.0, 5.0)]
+
+
+def test_another_scheduler_begins_to_count_anew_and_knows_of_no_running_task() -> None:
+    model = Model()
+    model.apply_status(status(100.0, ended={"done": 50}))
+    model.apply_events(events(100.5, running("a"), done("b", 100.2)))
+    model.apply_status(status(101.0, ended={"done": 90}, incarnation=2))
+    assert model.series.since("tasks_per_second", 101.0) == [(101.0, 0.0)]
+    assert [task.id for task in model.tasks()] == ["b"]
+
+
+def test_a_task_is_found_by_any_part_of_what_is_known_of_it() -> None:
+    model = Model()
+    model.apply_events(events(10.0, done("aa11", 9.0), done("bb22", 9.5, "exception", text="ValueError: odd")))
+    assert [task.id for task in model.tasks()] == ["bb22", "aa11"]
+    assert [task.id for task in model.tasks(search="valueERROR")] == ["bb22"]
+    assert [task.id for task in model.tasks(search="aa1")] == ["aa11"]
+    assert [task.id for task in model.tasks(state="failed")] == ["bb22"]
+    assert model.tasks(function="other") == []
+    assert len(model.tasks(worker="w", limit=1)) == 1
+
+
+def test_the_end_of_a_task_is_not_undone_by_news_of_its_beginning() -> None:
+    model = Model()
+    model.apply_events(events(10.0, done("a", 9.0), running("a")))
+    task = model.task("a")
+    assert task is not None
+    assert (task.state, task.started_at) == ("done", 8.5)
+    model.apply_events(events(11.0, running("a", attempt=2)))
+    assert [task.state for task in model.tasks()] == ["running"]
+
+
+def test_only_the_last_tasks_are_kept() -> None:
+    model = Model()
+    for number in range(MAX_TASKS + 5):
+        model.apply_events(events(1.0, done(f"{number:032x}", 1.0)))
+    assert len(model.tasks(limit=2 * MAX_TASKS)) == MAX_TASKS
+    assert model.task(f"{4:032x}") is None
+
+
+def test_lanes_show_what_ended_and_what_runs_on_every_worker() -> None:
+    model = Model()
+    processor = {"pid": 1, "running": "r", "running_seconds": 2.0, "function": "long"}
+    model.apply_status(status(100.0, workers=[{"name": "w", "processors": [processor]}, {"name": "idle"}]))
+    model.apply_events(events(100.0, done("a", 99.0), done("old", 10.0), done("g", 98.0, worker="gone"), running("r")))
+    lanes = model.lanes(since=50.0)
+    assert lanes == {
+        "w": [Bar(98.0, 100.0, "r", "long", "running"), Bar(98.5, 99.0, "a", "work", "done")],
+        "idle": [],
+        "gone": [Bar(97.5, 98.0, "g", "work", "done")],
+    }
+
+
+def test_old_points_become_means_of_ten_seconds() -> None:
+    model = Model()
+    for second in range(int(FINE_SECONDS) + 25):
+        model.apply_status(status(float(second), totals={"workers": second}))
+    points = model.series.since("workers", 0.0)
+    assert points[0] == (0.0, sum(range(10)) / COARSE_SECONDS)
+    assert points[1] == (10.0, sum(range(10, 20)) / COARSE_SECONDS)
+    assert points[-1] == (FINE_SECONDS + 24.0, FINE_SECONDS + 24.0)
+    assert [at for at, _ in points] == sorted(at for at, _ in points)
+
+
+def test_documents_of_another_version_are_read_as_far_as_they_make_sense() -> None:
+    model = Model()
+    model.apply_status({"at": 1.0, "tasks": {"ready": "many", "waiting": 3, "new": 1}, "workers": [7, {"slots": True}]})
+    assert (model.status.tasks.ready, model.status.tasks.waiting) == (0, 3)
+    assert [worker.slots for worker in model.status.workers] == [0, 0]
+    model.apply_events({"tasks": {"columns": ["id"], "rows": [["a"], ["b", 1], 5, [None]]}, "decisions": 4})
+    assert [task.id for task in model.tasks()] == ["a"]
+
+
+def test_a_snapshot_of_something_else_is_refused() -> None:
+    with pytest.raises(ValueError, match="no snapshot of version 1"):
+        Model.from_snapshot({"version": 2})
+
+
+def test_a_trace_has_a_thread_for_every_worker_and_an_event_for_every_task() -> None:
+    model = Model()
+    model.apply_status(status(100.0, workers=[{"name": "w", "manager": "m"}]))
+    model.apply_events(events(100.0, done("a", 99.0), done("b", 99.5, "exception", text="ValueError: odd")))
+    document = trace(model)
+    tasks = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    assert [(event["name"], event["ts"], event["dur"], event["cat"]) for event in tasks] == [
+        ("work", 98_500_000, 500_000, "done"),
+        ("work", 99_000_000, 500_000, "exception"),
+    ]
+    assert tasks[1]["args"]["failure"] == "ValueError: odd"
+    names = [event["args"]["name"] for event in document["traceEvents"] if event["ph"] == "M"]
+    assert names == ["m", "w"]
