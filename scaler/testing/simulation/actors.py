@@ -35,12 +35,17 @@ FLUSH_SECONDS = 0.001
 FUNCTIONS = 5
 
 
-class Setting(Protocol):
-    """What actors need of the world."""
+class Clock(Protocol):
+    """Simulated time."""
 
     @property
     def now(self) -> float: ...
     def later(self, at: float, action: Callable[[], None]) -> None: ...
+
+
+class Setting(Clock, Protocol):
+    """What actors need of the world."""
+
     def started(self, task: bytes) -> None: ...
     def killed(self, task: bytes) -> None: ...
 
@@ -86,6 +91,11 @@ class SimulatedWorker:
             case _:
                 pass
 
+    @property
+    def running(self) -> int:
+        """How many tasks run now."""
+        return len(self._running)
+
     def heartbeat(self) -> WorkerHeartbeat:
         return WorkerHeartbeat(self._world.now, 1.0, 1 << 20, len(self._queue), 0.001)
 
@@ -101,10 +111,12 @@ class SimulatedWorker:
             spec, identifier, attempt = self._queue.popleft()
             self._running[identifier] = attempt
             self._world.started(identifier)
-            seconds = self._seconds(spec)
+            seconds = self.duration(spec, identifier)
             self._world.later(self._world.now + seconds, self._finisher(identifier, attempt, seconds))
 
-    def _seconds(self, spec: Spec) -> float:
+    def duration(self, spec: Spec, task: bytes) -> float:
+        """Return for how many seconds a task of this function runs."""
+        del task
         if self._random.random() < self._chances.long_tasks:
             return self._random.uniform(0.5, 3.0)
         return self._random.expovariate(1 / (0.001 * 4 ** (spec.function[0] % FUNCTIONS)))

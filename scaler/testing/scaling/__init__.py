@@ -1,0 +1,15 @@
+"""Scaling policies compared in simulated time: real policies, the real scheduler core, the real reconciler.
+
+Units, their start-up times and their ends are simulated, and so are the tasks. What a policy costs and brings is
+counted: makespan, unit-seconds paid, overshoot, changes of direction, tasks lost or rerun because units were stopped.
+
+    from scaler.policy.simple import SimplePolicy
+    from scaler.testing.scaling import WORKLOADS, simulate
+    print(simulate(WORKLOADS[0], SimplePolicy(""), startup_seconds=60.0))
+"""
+
+from scaler.testing.scaling.policies import AllFromTheStart, OnePerHeartbeat
+from scaler.testing.scaling.workloads import WORKLOADS, Arrival, Fleet, Workload
+from scaler.testing.scaling.world import Outcome, simulate
+
+__all__ = ["WORKLOADS", "AllFromTheStart", "Arrival", "Fleet", "OnePerHeartbeat", "Outcome", "Workload", "simulate"]
