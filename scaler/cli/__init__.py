@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "scaler.object_storage.server:run",
     ),
     "scaler_scheduler": ("scaler.config.commands:parse_scheduler", "scaler.scheduler.server:run"),
-    "scaler_worker_manager": ("scaler.config.commands:parse_worker_manager", "scaler.worker_manager.runner:run"),
+    "scaler_worker_manager": ("scaler.config.commands:parse_worker_manager", "scaler.worker_manager.command:run"),
     "scaler_cluster": ("scaler.config.commands:parse_cluster", "scaler.cluster.fixed:run"),
     "scaler_worker_adapter_native": (
         "scaler.config.commands:parse_worker_adapter_native",
@@ -45,7 +45,7 @@ def scheduler() -> int:
 
 
 def worker_manager() -> int:
-    """Run a worker manager of the type that is the first argument."""
+    """Run a worker manager of the type that is the first argument, or set up what it needs in its cloud."""
     return run_command("scaler_worker_manager", sys.argv[1:])
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -34,6 +34,11 @@ from scaler.errors import ConfigError, UsageError
 
 WORKER_MANAGER_GROUP = "scaler.worker_managers"
 
+Verb = Literal["setup", "show", "teardown"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
+_NOT_NEEDED: Mapping[str, object] = {"scheduler_address": "tcp://127.0.0.1:1", "ecs_subnets": ("none",)}
+"""Settings without a default that a manager needs and its set-up never looks at."""
+
 MANAGER_MODELS: Mapping[str, type[WorkerManagerConfig]] = {
     BAREMETAL_NATIVE: BaremetalNativeConfig,
     "aws_raw_ecs": AwsRawEcsConfig,
@@ -43,6 +48,16 @@ MANAGER_MODELS: Mapping[str, type[WorkerManagerConfig]] = {
 
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """What `scaler_worker_manager TYPE VERB` is told: to make, list or remove what a manager needs in its cloud."""
+
+    verb: Verb
+    config: WorkerManagerConfig
+    dry_run: bool
+    """Say what would be done, and do nothing."""
 
 
 def parse_object_storage_server(
@@ -70,15 +85,21 @@ def parse_cluster(program: str, arguments: Sequence[str], environment: Environme
     return resolve(ClusterConfig, _sources(CLUSTER, line, environment, file.cluster if file else None))
 
 
-def parse_worker_manager(program: str, arguments: Sequence[str], environment: Environment) -> WorkerManagerConfig:
+def parse_worker_manager(
+    program: str, arguments: Sequence[str], environment: Environment
+) -> WorkerManagerConfig | Provision:
     """Return what `scaler_worker_manager TYPE` is told."""
     if not arguments or arguments[0].startswith("-"):
         parser = bare_parser(program, f"Run a worker manager. {program} TYPE -h lists the settings of a type.")
-        parser.usage = f"{program} TYPE [-c FILE] [settings] [ADDRESS]"
+        parser.usage = f"{program} TYPE [{'|'.join(VERBS)}] [-c FILE] [settings] [ADDRESS]"
+        parser.epilog = f"{program} TYPE {'|'.join(VERBS)} makes, lists or removes what a type needs in its cloud."
         parser.add_argument("type", metavar="TYPE", nargs="?", help=f"one of {', '.join(known_types())}")
         parser.parse_known_args(arguments[:1])
         raise UsageError(f"give the type first: {program} TYPE ADDRESS; types are {', '.join(known_types())}")
     kind = arguments[0]
+    for verb in VERBS:
+        if list(arguments[1:2]) == [verb]:
+            return _parse_provision(verb, kind, f"{program} {kind} {verb}", arguments[2:], environment)
     return _parse_worker_manager_of(kind, f"{program} {kind}", arguments[1:], environment)
 
 
@@ -100,10 +121,35 @@ def _parse_worker_manager_of(
     model = model_of(kind)
     parser = flags_parser(program, WORKER_MANAGER, model, f"Run a worker manager of the type {kind}.")
     line = parse_flags(parser, arguments)
+    return _resolve_worker_manager(kind, line, environment, implied or {})
+
+
+def _parse_provision(
+    verb: Verb, kind: str, program: str, arguments: Sequence[str], environment: Environment
+) -> Provision:
+    model = model_of(kind)
+    purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}[verb]
+    parser = flags_parser(
+        program, WORKER_MANAGER, model, f"{purpose} what a worker manager of the type {kind} needs in its cloud."
+    )
+    parser.usage = f"{program} [--dry-run] [-c FILE] [settings]"
+    parser.add_argument(
+        "--dry-run", action="store_true", default=argparse.SUPPRESS, help="say what would be done, and do nothing"
+    )
+    line = parse_flags(parser, arguments)
+    dry_run = bool(line.flags.pop("dry_run", False))
+    implied = {key: value for key, value in _NOT_NEEDED.items() if key in model.model_fields}
+    config = _resolve_worker_manager(kind, line, environment, {"worker_manager_id": kind, **implied})
+    return Provision(verb, config, dry_run)
+
+
+def _resolve_worker_manager(
+    kind: str, line: CommandLine, environment: Environment, implied: Mapping[str, object]
+) -> WorkerManagerConfig:
     file = _file_of(line)
     table = _table_of_type(kind, file, line, environment) if file else None
     sources = _sources(WORKER_MANAGER, line, environment, table)
-    return resolve(model, replace(sources, implied={"type": kind, **(implied or {})}))
+    return resolve(model_of(kind), replace(sources, implied={"type": kind, **implied}))
 
 
 def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
