@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Callable
 
 from scaler.testing.aws.containers import Container, StartError
-from scaler.testing.aws.ecs.core import THROTTLED, EcsCore
-from scaler.testing.aws.ecs.rules import EcsRates, EcsTimes
+from scaler.testing.aws.ecs.core import EcsCore
+from scaler.testing.aws.ecs.rules import EcsRates, EcsTimes, throttled
 from scaler.testing.aws.ecs.run import container_command, container_environment
 from scaler.testing.aws.ecs.shape import metadata
 from scaler.testing.aws.ecs.task import Command, Kill, Start, Terminate
@@ -70,7 +70,7 @@ class Ecs:
 
     def throttle(self) -> Refusal:
         """Return what ECS says to too many requests."""
-        return THROTTLED
+        return throttled()
 
     def close(self) -> None:
         """Have nothing more start."""

@@ -19,6 +19,7 @@ from scaler.testing.aws.ecs.rules import (
     invalid,
     page,
     tag_pairs,
+    throttled,
 )
 from scaler.testing.aws.ecs.run import read_run
 from scaler.testing.aws.ecs.shape import shown_task
@@ -27,7 +28,6 @@ from scaler.testing.aws.faults import Partial, Refusal
 
 TOKEN_SECONDS = 24 * 3600
 """How long a clientToken is remembered."""
-THROTTLED = Refusal("ThrottlingException", "Rate exceeded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class EcsCore:
     def _run(self, request: Fields, now: float, partial: Partial | None) -> Fields:
         rates = self.rates
         if not self._run_calls.take(1, now, rates.run_calls_per_second, rates.run_calls_at_once):
-            raise THROTTLED
+            raise throttled()
         token = request.get("clientToken")
         known = self._tokens.get(token) if token else None
         if known is not None:
@@ -168,7 +168,7 @@ class EcsCore:
         wish = read_run(request, self._clusters, self._definitions)
         orders = wish.orders if partial is None else wish.orders[: partial.count]
         if not self._launches.take(len(orders), now, rates.launches_per_second, rates.launches_at_once):
-            raise THROTTLED
+            raise throttled()
         arns = []
         for order in orders:
             arn = self._arn_of(f"task/{order.cluster_arn.rpartition('/')[2]}/{self._new_id()}")
@@ -233,7 +233,8 @@ class EcsCore:
         return {"tasks": tasks, "failures": failures}
 
     def _get(self, cluster_arn: str, name: str) -> Task | None:
-        return self._tasks.get(self._task_arn(cluster_arn, name))
+        task = self._tasks.get(self._task_arn(cluster_arn, name))
+        return task if task is not None and task.order.cluster_arn == cluster_arn else None
 
     def _task_arn(self, cluster_arn: str, name: str) -> str:
         return name if ":" in name else self._arn_of(f"task/{cluster_arn.rpartition('/')[2]}/{name}")

@@ -86,6 +86,11 @@ def client_fault(message: str) -> Refusal:
     return Refusal("ClientException", message)
 
 
+def throttled() -> Refusal:
+    """Return what ECS says to too many requests."""
+    return Refusal("ThrottlingException", "Rate exceeded")
+
+
 def checked_tags(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
     """Return tags as a mapping. Raises Refusal when there are too many, or a key or value is too long."""
     tags = {pair["key"]: pair.get("value", "") for pair in pairs or ()}
