@@ -355,11 +355,15 @@ class Done:
 
 @dataclass(slots=True)
 class Output:
-    """What a task wrote to stdout or stderr, on its way to its client. Best effort."""
+    """What a task wrote to stdout or stderr. Best effort.
+
+    is_streamed: its client asked for it as it comes, and gets it; otherwise the scheduler keeps it for who asks later.
+    """
 
     task: bytes
     is_stderr: bool
     text: bytes
+    is_streamed: bool = True
 
 
 @dataclass(slots=True)
@@ -494,6 +498,45 @@ class MonitorStatus:
     json: bytes
 
 
+@dataclass(slots=True)
+class MonitorEvents:
+    """Scheduler to monitor: what has happened since the last such message, as JSON (see docs/design.md)."""
+
+    json: bytes
+
+
+@dataclass(slots=True)
+class Explain:
+    """Client or monitor to scheduler: why does this task wait, or what became of it? Answered with Explained."""
+
+    task: bytes
+
+
+@dataclass(slots=True)
+class Explained:
+    """text: for people."""
+
+    task: bytes
+    text: str
+
+
+@dataclass(slots=True)
+class ReadLog:
+    """Client or monitor to scheduler: what did this task print? Answered with TaskLog."""
+
+    task: bytes
+
+
+@dataclass(slots=True)
+class TaskLog:
+    """What a task printed. cut: bytes that were left out because there were too many."""
+
+    task: bytes
+    stdout: bytes
+    stderr: bytes
+    cut: int
+
+
 # -- object storage ------------------------------------------------------------------------------------------------
 
 
@@ -609,6 +652,11 @@ Message = (
     | ManagerStatus
     | Desired
     | MonitorStatus
+    | MonitorEvents
+    | Explain
+    | Explained
+    | ReadLog
+    | TaskLog
     | PutObject
     | GetObject
     | LinkObject

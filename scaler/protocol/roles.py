@@ -16,6 +16,8 @@ from scaler.protocol.messages import (
     Desired,
     Done,
     Drain,
+    Explain,
+    Explained,
     Finished,
     ForgetObjects,
     ForgetOwner,
@@ -28,9 +30,11 @@ from scaler.protocol.messages import (
     LinkObject,
     ManagerStatus,
     Message,
+    MonitorEvents,
     MonitorStatus,
     Output,
     PutObject,
+    ReadLog,
     Recall,
     Refused,
     Relay,
@@ -49,6 +53,7 @@ from scaler.protocol.messages import (
     StorageStatus,
     Submit,
     Suspended,
+    TaskLog,
     Undefine,
     Welcome,
     WorkerHeartbeat,
@@ -72,10 +77,10 @@ _STORED: _Types = frozenset({StorageReply, StorageStatus})
 
 MAY_SEND: dict[Server, dict[Role, _Types]] = {
     Server.SCHEDULER: {
-        Role.CLIENT: _PEER | {Submit, Seen, Cancel, Clear, Hold, Release, ShutdownCluster},
+        Role.CLIENT: _PEER | {Submit, Seen, Cancel, Clear, Hold, Release, ShutdownCluster, Explain, ReadLog},
         Role.WORKER: _PEER | {WorkerHeartbeat, Done, Returned, Started, Suspended, Output, Relay, RelayClosed},
         Role.MANAGER: _PEER | {ManagerStatus},
-        Role.MONITOR: _PEER,
+        Role.MONITOR: _PEER | {Explain, ReadLog},
         Role.ADMIN: _PEER | {ShutdownCluster},
         Role.SCHEDULER: _NOBODY,
     },
@@ -92,10 +97,10 @@ MAY_SEND: dict[Server, dict[Role, _Types]] = {
 
 MAY_ANSWER: dict[Server, dict[Role, _Types]] = {
     Server.SCHEDULER: {
-        Role.CLIENT: _SERVER | {Started, Finished, Output, ShutdownReply},
+        Role.CLIENT: _SERVER | {Started, Finished, Output, ShutdownReply, Explained, TaskLog},
         Role.WORKER: _SERVER | {Run, Undefine, Recall, Drain, Relay, Shutdown},
         Role.MANAGER: _SERVER | {Desired, Shutdown},
-        Role.MONITOR: _SERVER | {MonitorStatus},
+        Role.MONITOR: _SERVER | {MonitorStatus, MonitorEvents, Explained, TaskLog},
         Role.ADMIN: _SERVER | {ShutdownReply},
         Role.SCHEDULER: frozenset({Refused}),
     },

@@ -70,6 +70,11 @@ struct Body {
     storageStatus @37 :StorageStatus;
     suspended @38 :Suspended;
     started @39 :Started;
+    monitorEvents @40 :MonitorEvents;
+    explain @41 :Explain;
+    explained @42 :Explained;
+    readLog @43 :ReadLog;
+    taskLog @44 :TaskLog;
   }
 }
 
@@ -323,6 +328,7 @@ struct Output {
   task @0 :Data;                 # id
   isStderr @1 :Bool;
   text @2 :Data;                 # bytes as written
+  isStreamed @3 :Bool;           # its client asked for it as it comes
 }
 
 struct ProcessorStatus {
@@ -433,6 +439,36 @@ struct MonitorStatus {
   # Scheduler to monitor: what is going on.
 
   json @0 :Data;                 # UTF-8
+}
+
+struct MonitorEvents {
+  # Scheduler to monitor: what has happened since the last such message.
+
+  json @0 :Data;                 # UTF-8
+}
+
+struct Explain {
+  # Client or monitor to scheduler: why does this task wait, or what became of it? Answered with Explained.
+
+  task @0 :Data;                 # id
+}
+
+struct Explained {
+  task @0 :Data;                 # id
+  text @1 :Text;                 # for people
+}
+
+struct ReadLog {
+  # Client or monitor to scheduler: what did this task print? Answered with TaskLog.
+
+  task @0 :Data;                 # id
+}
+
+struct TaskLog {
+  task @0 :Data;                 # id
+  stdout @1 :Data;
+  stderr @2 :Data;
+  cut @3 :UInt64;                # bytes that were left out
 }
 
 # -- object storage ---------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Done: columns(attempts=ATTEMPT, outcomes=st.sampled_from(m.Outcome), payloads=DATA, **PROFILE).map(
         lambda drawn: m.Done(**drawn)
     ),
-    m.Output: st.builds(m.Output, ID, st.booleans(), DATA),
+    m.Output: st.builds(m.Output, ID, st.booleans(), DATA, st.booleans()),
     m.WorkerHeartbeat: st.builds(m.WorkerHeartbeat, CLOCK, PERCENT, U64, U32, SECONDS, st.lists(PROCESSOR, max_size=3)),
     m.Heartbeat: st.builds(m.Heartbeat, CLOCK),
     m.HeartbeatEcho: st.builds(m.HeartbeatEcho, CLOCK),
@@ -122,8 +122,13 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ShutdownReply: st.builds(m.ShutdownReply, st.booleans(), TEXT),
     m.Shutdown: st.builds(m.Shutdown, TEXT),
     m.ManagerStatus: st.builds(m.ManagerStatus, CLOCK, st.lists(UNIT, max_size=3), TEXT),
-    m.Desired: st.builds(m.Desired, U32, st.lists(TEXT, max_size=3), TEXT),
+    m.Desired: st.builds(m.Desired, U32, st.lists(TEXT, max_size=3), TEXT, st.lists(TEXT, max_size=3)),
     m.MonitorStatus: st.builds(m.MonitorStatus, DATA),
+    m.MonitorEvents: st.builds(m.MonitorEvents, DATA),
+    m.Explain: st.builds(m.Explain, ID),
+    m.Explained: st.builds(m.Explained, ID, TEXT),
+    m.ReadLog: st.builds(m.ReadLog, ID),
+    m.TaskLog: st.builds(m.TaskLog, ID, DATA, DATA, U64),
     m.PutObject: st.builds(m.PutObject, U64, ID, st.lists(U64, max_size=4), U64),
     m.GetObject: st.builds(m.GetObject, U64, ID, SECONDS),
     m.LinkObject: st.builds(m.LinkObject, U64, ID, ID),
