@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from scaler.testing.aws.batch import Batch
 from scaler.testing.aws.containers import Containers
 from scaler.testing.aws.ecs import Ecs
 from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, Refusal, Slow, Throttle
@@ -60,7 +61,8 @@ class AwsEmulator:
         self.containers = Containers({**self.environment, **(container_environment or {})})
         surroundings = Surroundings(self.endpoint_url, REGION, self.containers)
         self.ecs = Ecs(surroundings)
-        self._services: list[Service] = [self.ecs, Metadata(self.ecs)]
+        self.batch = Batch(surroundings)
+        self._services: list[Service] = [self.ecs, Metadata(self.ecs), self.batch]
         """In the order in which they are asked whether a call is for them."""
         self._cut = _Cuts()
         self._server = uvicorn.Server(self._config())
@@ -99,7 +101,8 @@ class AwsEmulator:
         )
 
     async def _serve(self, request: Request) -> Response:
-        call = Call(request.method, request.url.path, request.query_params, request.headers, await request.body())
+        path: str = request.scope["path"]  # the path of request.url would end at a ? that is part of it
+        call = Call(request.method, path, request.query_params, request.headers, await request.body())
         for service in self._services:
             operation = service.name_of(call)
             if operation is not None:

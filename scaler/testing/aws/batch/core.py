@@ -1,0 +1,261 @@
+"""The rules of the emulated Batch. Pure: the time is an argument, and what must be done outside is a list of commands.
+
+Facts are those of the service's API reference and user guide; texts of errors and reasons are the service's own where
+they are public.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from scaler.testing.aws.batch import listing, values
+from scaler.testing.aws.batch.agenda import Agenda
+from scaler.testing.aws.batch.commands import Command, Times
+from scaler.testing.aws.batch.definitions import Definitions
+from scaler.testing.aws.batch.jobs import ENDED, PLACED, Array, Job, State, describe
+from scaler.testing.aws.batch.places import JobQueue, Place, Places
+from scaler.testing.aws.batch.running import Running
+from scaler.testing.aws.batch.submitting import submission_of
+from scaler.testing.aws.batch.values import JSON, Invalid
+from scaler.testing.aws.faults import Refusal
+
+MAX_REQUEST_BYTES = 30 * 1024
+MAX_DESCRIBED_JOBS = 100
+RETENTION_SECONDS = 7 * 24 * 3600
+"""How long an ended job can be described."""
+QUEUE_DELETED = "JobQueue deleted"
+
+Operation = Callable[[Mapping[str, Any], float], JSON]
+
+
+class BatchCore:
+    """Compute environments, queues, job definitions and jobs of one account.
+
+    `call` answers a request and `advance` does what is due; `running` takes news of containers, and faults. After each
+    of them `take_commands` has what must be done outside, and `next_due` when `advance` is due next. Times are Unix
+    seconds.
+    """
+
+    def __init__(self, arn_prefix: str, new_id: Callable[[], str], times: Times | None = None) -> None:
+        """arn_prefix: such as `arn:aws:batch:us-east-1:123456789012:`. new_id: makes ids that no other thing has."""
+        self.times = times or Times()
+        self._arn_prefix = arn_prefix
+        self._new_id = new_id
+        self._agenda = Agenda()
+        self._places = Places(arn_prefix, new_id)
+        self._definitions = Definitions(arn_prefix)
+        self.running = Running(self._places, self._agenda, self.times)
+        self._jobs: dict[str, Job | Array] = {}
+        self._serial = 0
+        self.operations: dict[str, Operation] = {
+            "SubmitJob": self._submit_job,
+            "DescribeJobs": self._describe_jobs,
+            "ListJobs": self._list_jobs,
+            "CancelJob": self._cancel_job,
+            "TerminateJob": self._terminate_job,
+            "RegisterJobDefinition": lambda request, _: self._definitions.register(request),
+            "DescribeJobDefinitions": lambda request, _: self._definitions.describe(request),
+            "DeregisterJobDefinition": lambda request, _: self._definitions.deregister(request),
+            "CreateComputeEnvironment": self._create_environment,
+            "UpdateComputeEnvironment": self._update_environment,
+            "DeleteComputeEnvironment": self._delete_environment,
+            "DescribeComputeEnvironments": lambda request, _: self._places.describe_environments(request),
+            "CreateJobQueue": self._create_queue,
+            "UpdateJobQueue": self._update_queue,
+            "DeleteJobQueue": self._delete_queue,
+            "DescribeJobQueues": lambda request, _: self._places.describe_queues(request),
+            "TagResource": self._tag,
+            "ListTagsForResource": self._list_tags,
+        }
+        """What `call` answers."""
+
+    def call(self, operation: str, request: Mapping[str, Any], now: float) -> JSON:
+        """Answer a request. Raises Refusal."""
+        self._agenda.run(now)
+        try:
+            answer = self.operations[operation](request, now)
+        except Invalid as error:
+            text = f"Error executing request, Exception : {error}, RequestId: {self._new_id()}"
+            raise Refusal("ClientException", text) from error
+        self.running.place(now)
+        return answer
+
+    def advance(self, now: float) -> None:
+        """Do what is due."""
+        self._agenda.run(now)
+        self.running.place(now)
+
+    def next_due(self) -> float | None:
+        """Return when `advance` is due. None: after the next request or news."""
+        return self._agenda.next_due()
+
+    def take_commands(self) -> list[Command]:
+        """Return what must be done outside, in this order, once."""
+        commands, self.running.commands = self.running.commands, []
+        return commands
+
+    def job(self, job_id: str) -> Job | Array | None:
+        """Return a job, an array or a child (`parent:index`)."""
+        parent, colon, index = job_id.partition(":")
+        job = self._jobs.get(parent)
+        if not colon or job is None:
+            return job
+        known = isinstance(job, Array) and index.isdecimal() and int(index) < len(job.children)
+        return job.children[int(index)] if known and isinstance(job, Array) else None
+
+    def queue(self, wanted: str) -> JobQueue:
+        """Return a queue by its name or ARN. Raises Refusal."""
+        try:
+            return self._places.queue(wanted)
+        except Invalid as error:
+            raise Refusal("ClientException", str(error)) from error
+
+    def check(self) -> None:
+        """Raise AssertionError when the state contradicts itself."""
+        used = dict.fromkeys(self._places.environments.values(), 0.0)
+        for job in self.running.placed():
+            assert job.state in PLACED
+            assert job.run is not None
+            used[job.run.environment] += job.submission.resources.vcpus
+        for environment, vcpus in used.items():
+            assert abs(environment.used_vcpus - vcpus) < 1e-6
+            assert vcpus <= environment.max_vcpus + 1e-6 or environment.status == "UPDATING"
+        for known in self._jobs.values():
+            children = known.children if isinstance(known, Array) else [known]
+            for child in children:
+                assert (child.run is not None) == (child.state in PLACED)
+                assert (child.stopped_at is not None) == (child.state in ENDED)
+            if isinstance(known, Array) and children:
+                assert all(known.counts[state] == sum(each.state is state for each in children) for state in State)
+
+    def _submit_job(self, request: Mapping[str, Any], now: float) -> JSON:
+        size = len(json.dumps(request))
+        if size > MAX_REQUEST_BYTES:
+            raise Invalid(f"Job size must be less than {MAX_REQUEST_BYTES // 1024} KiB, got {-(-size // 1024)} KiB")
+        queue = self._places.queue(values.need(request, "jobQueue"))
+        definition = self._definitions.active(values.need(request, "jobDefinition"))
+        submission = submission_of(request, queue, definition, now)
+        array_size = values.array_size(request)
+        job_id = self._new_id()
+        arn = f"{self._arn_prefix}job/{job_id}"
+        self._serial += 1
+        job: Job | Array
+        if array_size is None:
+            job = Job(self._serial, job_id, arn, submission)
+        else:
+            job = Array(self._serial, job_id, arn, submission, array_size)
+        self._jobs[job_id] = job
+        self.running.submit(job, now)
+        return {"jobArn": arn, "jobName": submission.name, "jobId": job_id}
+
+    def _describe_jobs(self, request: Mapping[str, Any], now: float) -> JSON:
+        wanted = request.get("jobs") or []
+        if len(wanted) > MAX_DESCRIBED_JOBS:
+            raise Invalid(f"Maximum number of jobs supported is {MAX_DESCRIBED_JOBS}")
+        self._forget_old(now)
+        found = [self.job(job_id.removeprefix(f"{self._arn_prefix}job/")) for job_id in wanted]
+        return {"jobs": [describe(job) for job in found if job is not None]}
+
+    def _list_jobs(self, request: Mapping[str, Any], now: float) -> JSON:
+        values.refuse_members(request, ("multiNodeJobId",))
+        if bool(request.get("jobQueue")) == bool(request.get("arrayJobId")):
+            raise Invalid("exactly one of jobQueue, arrayJobId and multiNodeJobId must be provided")
+        self._forget_old(now)
+        if request.get("arrayJobId"):
+            array = self.job(request["arrayJobId"])
+            if not isinstance(array, Array):
+                raise Invalid(f"array job {request['arrayJobId']} does not exist")
+            return listing.list_children(request, array)
+        queue = self._places.queue(request["jobQueue"])
+        shown = now - self.times.listing
+        newest_first = (job for job in reversed(self._jobs.values()) if job.submission.created_at <= shown)
+        return listing.list_of(request, newest_first, queue)
+
+    def _cancel_job(self, request: Mapping[str, Any], now: float) -> JSON:
+        self.running.cancel(self._existing(request), values.reason(request), now)
+        return {}
+
+    def _terminate_job(self, request: Mapping[str, Any], now: float) -> JSON:
+        self.running.terminate(self._existing(request), values.reason(request), now)
+        return {}
+
+    def _existing(self, request: Mapping[str, Any]) -> Job | Array:
+        job_id = values.need(request, "jobId")
+        job = self.job(job_id)
+        if job is None:
+            raise Invalid(f"Job, {job_id}, does not exist")
+        return job
+
+    def _forget_old(self, now: float) -> None:
+        """Drop jobs that ended long ago. The oldest come first, and one that lives keeps those behind it: so be it."""
+        while self._jobs:
+            job = next(iter(self._jobs.values()))
+            if job.stopped_at is None or job.stopped_at + RETENTION_SECONDS > now:
+                return
+            del self._jobs[job.job_id]
+
+    def _create_environment(self, request: Mapping[str, Any], now: float) -> JSON:
+        return _environment(self._change(self._places.create_environment(request), now))
+
+    def _update_environment(self, request: Mapping[str, Any], now: float) -> JSON:
+        return _environment(self._change(self._places.update_environment(request), now))
+
+    def _delete_environment(self, request: Mapping[str, Any], now: float) -> JSON:
+        environment = self._places.delete_environment(request)
+        if environment is not None:
+            self._change(environment, now)
+        return {}
+
+    def _create_queue(self, request: Mapping[str, Any], now: float) -> JSON:
+        return _queue(self._change(self._places.create_queue(request), now))
+
+    def _update_queue(self, request: Mapping[str, Any], now: float) -> JSON:
+        return _queue(self._change(self._places.update_queue(request), now))
+
+    def _delete_queue(self, request: Mapping[str, Any], now: float) -> JSON:
+        queue = self._places.delete_queue(request)
+        if queue is not None:
+            for job in self._jobs.values():
+                if job.submission.queue is queue:
+                    self.running.terminate(job, QUEUE_DELETED, now)
+            self._change(queue, now)
+        return {}
+
+    def _change(self, place: Place, now: float) -> Place:
+        self._agenda.at(now + self.times.changing, partial(self._settle, place))
+        return place
+
+    def _settle(self, place: Place, now: float) -> None:
+        going = place.status == "DELETING" and isinstance(place, JobQueue)
+        if going and any(job.submission.queue is place and job.state not in ENDED for job in self._jobs.values()):
+            self._change(place, now)
+        else:
+            self._places.settle(place)
+
+    def _tags(self, request: Mapping[str, Any]) -> dict[str, str]:
+        arn = values.need(request, "resourceArn")
+        job = self._jobs.get(arn.removeprefix(f"{self._arn_prefix}job/"))
+        found = job.submission.tags if job else self._places.tags_of(arn)
+        found = self._definitions.tags_of(arn) if found is None else found
+        if found is None:
+            raise Invalid(f"resource {arn} does not exist")
+        return found
+
+    def _tag(self, request: Mapping[str, Any], _: float) -> JSON:
+        present = self._tags(request)
+        present.update(values.tags(values.need(request, "tags"), present))
+        return {}
+
+    def _list_tags(self, request: Mapping[str, Any], _: float) -> JSON:
+        return {"tags": self._tags(request)}
+
+
+def _environment(place: Place) -> JSON:
+    return {"computeEnvironmentName": place.name, "computeEnvironmentArn": place.arn}
+
+
+def _queue(place: Place) -> JSON:
+    return {"jobQueueName": place.name, "jobQueueArn": place.arn}

@@ -1,0 +1,266 @@
+"""Batch of the emulator: the HTTP shell around `BatchCore`, the containers, and the faults that tests inject."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from scaler.errors import UsageError
+from scaler.testing.aws.batch.commands import Kill, Start, Terminate, Times
+from scaler.testing.aws.batch.core import BatchCore
+from scaler.testing.aws.batch.jobs import Job
+from scaler.testing.aws.batch.values import JSON
+from scaler.testing.aws.containers import Container, StartError
+from scaler.testing.aws.faults import Partial, Refusal
+from scaler.testing.aws.service import Answer, Call, Surroundings
+from scaler.testing.aws.ticker import Ticker
+
+PATHS = {
+    f"/v1/{operation.lower()}": operation
+    for operation in (
+        "SubmitJob",
+        "DescribeJobs",
+        "ListJobs",
+        "CancelJob",
+        "TerminateJob",
+        "RegisterJobDefinition",
+        "DescribeJobDefinitions",
+        "DeregisterJobDefinition",
+        "CreateComputeEnvironment",
+        "UpdateComputeEnvironment",
+        "DeleteComputeEnvironment",
+        "DescribeComputeEnvironments",
+        "CreateJobQueue",
+        "UpdateJobQueue",
+        "DeleteJobQueue",
+        "DescribeJobQueues",
+    )
+}
+TAGS_PATH = "/v1/tags/"
+TAG_OPERATIONS = {"POST": "TagResource", "GET": "ListTagsForResource"}
+INSUFFICIENT_CAPACITY = (
+    "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - Service cannot fulfill the capacity requested for instance type m5.large"
+)
+CANNOT_PULL = "CannotPullContainerError: pull image manifest has been retried 5 time(s): failed to resolve ref"
+READY_SECONDS = 10
+MAX_KEPT_OUTPUTS = 10_000
+"""Of how many jobs the output of the last container is kept."""
+
+
+class Batch:
+    """AWS Batch for clients, and the fate of its jobs in tests' hands. Its methods may be called from any thread.
+
+    `times` are how long things take; they may be changed.
+    """
+
+    name = "batch"
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._region = surroundings.region
+        self._containers = surroundings.containers
+        self._lock = threading.RLock()
+        self._core = BatchCore(surroundings.arn("batch", ""), lambda: str(uuid.uuid4()))
+        self.times: Times = self._core.times
+        self._running: dict[str, Container] = {}
+        self._last: dict[str, Container] = {}
+        self._ticker = Ticker("batch", self._turn)
+
+    def name_of(self, call: Call) -> str | None:
+        if call.path.startswith(TAGS_PATH):
+            return TAG_OPERATIONS.get(call.method)
+        return PATHS.get(call.path) if call.method == "POST" else None
+
+    def answer(self, operation: str, call: Call, partial: Partial | None) -> Answer:  # noqa: ARG002 (of RunTask only)
+        request: JSON = json.loads(call.body or b"{}")
+        if call.path.startswith(TAGS_PATH):
+            request["resourceArn"] = call.path.removeprefix(TAGS_PATH)
+        return Answer(200, json.dumps(self.call(operation, request)).encode(), {"Content-Type": "application/json"})
+
+    def refuse(self, refusal: Refusal) -> Answer:
+        headers = {"Content-Type": "application/json", "x-amzn-ErrorType": refusal.code}
+        return Answer(refusal.status, json.dumps({"message": refusal.message}).encode(), headers)
+
+    def throttle(self) -> Refusal:
+        return Refusal("TooManyRequestsException", "Too Many Requests", 429)
+
+    def close(self) -> None:
+        self._ticker.close()
+
+    def call(self, operation: str, request: JSON) -> JSON:
+        """Do an operation as a client would, without faults. Raises Refusal."""
+        with self._changing():
+            return self._core.call(operation, request, time.time())
+
+    def furnish(
+        self,
+        queue: str = "queue",
+        definition: str = "definition",
+        *,
+        max_vcpus: int = 4,
+        command: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """Make a compute environment, a queue and a job definition of one vCPU on Fargate, and wait until all is VALID.
+
+        Raises Refusal when there is one of that name, and TimeoutError.
+        """
+        resources: JSON = {
+            "type": "FARGATE",
+            "maxvCpus": max_vcpus,
+            "subnets": ["subnet-0"],
+            "securityGroupIds": ["sg-0"],
+        }
+        name = f"{queue}-environment"
+        self.call(
+            "CreateComputeEnvironment",
+            {"computeEnvironmentName": name, "type": "MANAGED", "computeResources": resources},
+        )
+        self._wait_for("DescribeComputeEnvironments", "computeEnvironments", name)
+        order = [{"order": 1, "computeEnvironment": name}]
+        self.call("CreateJobQueue", {"jobQueueName": queue, "priority": 1, "computeEnvironmentOrder": order})
+        self._wait_for("DescribeJobQueues", "jobQueues", queue)
+        container: JSON = {
+            "image": "emulated",
+            "command": list(command),
+            "executionRoleArn": "arn:aws:iam::123456789012:role/execution",
+            "resourceRequirements": [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "2048"}],
+            "environment": [{"name": key, "value": value} for key, value in (environment or {}).items()],
+        }
+        self.call(
+            "RegisterJobDefinition",
+            {
+                "jobDefinitionName": definition,
+                "type": "container",
+                "platformCapabilities": ["FARGATE"],
+                "containerProperties": container,
+            },
+        )
+
+    def stuck(self, queue: str, reason: str = INSUFFICIENT_CAPACITY) -> None:
+        """Have nothing placed from a queue, for this reason, until `unstuck`. Raises Refusal."""
+        with self._changing():
+            self._core.queue(queue).stuck = reason
+
+    def unstuck(self, queue: str) -> None:
+        """End what `stuck` began. Raises Refusal."""
+        with self._changing():
+            self._core.queue(queue).stuck = ""
+
+    def kill_container(self, job_id: str, number: int = signal.SIGKILL, reason: str = "") -> None:
+        """Send a signal to a job's container. reason: what the service will say of the container.
+
+        Raises UsageError when it does not run.
+        """
+        with self._changing():
+            job = self._job(job_id)
+            container = self._running.get(job.run.run_id) if job.run else None
+            if job.run is None or container is None:
+                raise UsageError(f"the container of job {job_id} does not run: the job is {job.state}")
+            job.run.reason = reason
+            if number == signal.SIGKILL:
+                container.kill()
+            else:
+                container.send_signal(number)
+
+    def host_lost(self, job_id: str) -> None:
+        """Take the host of a placed job away, without notice. Raises UsageError for an unknown job."""
+        with self._changing():
+            self._core.running.host_lost(self._job(job_id), time.time())
+
+    def spot_notice(self, job_id: str) -> None:
+        """Take the host of a placed job away: SIGTERM now, SIGKILL after `times.notice`. Raises UsageError."""
+        with self._changing():
+            self._core.running.spot_notice(self._job(job_id), time.time())
+
+    def expire(self, job_id: str) -> None:
+        """Have the time limit of a placed job be over. Raises UsageError for an unknown job."""
+        with self._changing():
+            self._core.running.expire(self._job(job_id), time.time())
+
+    def fail_starts(self, times: int = 1, reason: str = CANNOT_PULL) -> None:
+        """Have the next containers fail to start."""
+        with self._lock:
+            self._core.running.fail_starts(times, reason)
+
+    def alive(self) -> list[str]:
+        """Return the ids of the jobs whose containers run."""
+        with self._lock:
+            return [run_id.partition("/")[0] for run_id in self._running]
+
+    def output(self, job_id: str) -> str:
+        """Return the end of what the container of a job's last attempt has written. Raises UsageError if none ran."""
+        with self._lock:
+            container = self._last.get(job_id)
+        if container is None:
+            raise UsageError(f"no container of job {job_id} has run")
+        return container.output()
+
+    def check(self) -> None:
+        """Raise AssertionError when the emulator's state contradicts itself."""
+        with self._lock:
+            self._core.check()
+
+    def _job(self, job_id: str) -> Job:
+        job = self._core.job(job_id)
+        if not isinstance(job, Job):
+            raise UsageError(f"no job or array child {job_id!r}")
+        return job
+
+    def _wait_for(self, operation: str, member: str, name: str) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            if self.call(operation, {member: [name]})[member][0]["status"] == "VALID":
+                return
+            time.sleep(self.times.changing / 4)
+        raise TimeoutError(f"{name} is not VALID after {READY_SECONDS} s")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the core, and see to what follows from what is done to it."""
+        with self._lock:
+            yield
+        self._ticker.wake()
+
+    def _turn(self, now: float) -> float | None:
+        with self._lock:
+            self._core.advance(now)
+            for command in self._core.take_commands():
+                match command:
+                    case Start():
+                        self._start(command)
+                    case Terminate(run_id):
+                        if run_id in self._running:
+                            self._running[run_id].terminate()
+                    case Kill(run_id):
+                        if run_id in self._running:
+                            self._running[run_id].kill()
+            return self._core.next_due()
+
+    def _start(self, command: Start) -> None:
+        def ended(container: Container) -> None:
+            self._ended(command.run_id, container)
+
+        try:
+            if not command.command:
+                raise StartError("no command specified")
+            container = self._containers.start(list(command.command), command.environment, command.job_id, ended)
+        except StartError as error:
+            self._core.running.container_refused(command.run_id, f"CannotStartContainerError: {error}", time.time())
+            self._ticker.wake()
+            return
+        self._running[command.run_id] = self._last[command.job_id] = container
+        while len(self._last) > MAX_KEPT_OUTPUTS:
+            del self._last[next(iter(self._last))]
+
+    def _ended(self, run_id: str, container: Container) -> None:
+        exit_code = container.poll()
+        if exit_code is None:
+            raise AssertionError(f"container {container.name} has ended without an exit code")
+        with self._changing():
+            self._running.pop(run_id, None)
+            self._core.running.container_ended(run_id, exit_code, time.time())

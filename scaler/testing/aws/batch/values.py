@@ -1,0 +1,255 @@
+"""What requests to AWS Batch may say: each part is checked as the service does, and becomes a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+JSON = dict[str, Any]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+RESERVED = "AWS_BATCH"
+"""Begins the names of the variables that Batch sets itself."""
+MIN_ARRAY_SIZE, MAX_ARRAY_SIZE = 2, 10_000
+MIN_TIMEOUT_SECONDS = 60
+MAX_ATTEMPTS = 10
+MAX_EXIT_RULES = 5
+MAX_PATTERN_LENGTH = 512
+MAX_REASON_LENGTH = 1024
+MAX_TAGS = 50
+MIN_MEMORY_MIB = 4
+FARGATE = ("FARGATE", "FARGATE_SPOT")
+RESOURCE_TYPES = ("EC2", "SPOT", *FARGATE)
+EC2_ONLY = ("allocationStrategy", "minvCpus", "desiredvCpus", "instanceTypes", "imageId", "ec2KeyPair", "instanceRole")
+"""Members of compute resources that Fargate has no use for."""
+MIN_ACTION_SECONDS, MAX_ACTION_SECONDS = 600, 86_400
+
+
+class Invalid(Exception):  # noqa: N818 (the client's mistake, not a fault of this program)
+    """A request that Batch does not accept; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a container takes of its host. vcpus may be a fraction on Fargate."""
+
+    vcpus: float
+    memory_mib: int
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRule:
+    """A rule of evaluateOnExit. A pattern is None when it was not given."""
+
+    retry: bool
+    status_reason: str | None
+    reason: str | None
+    exit_code: str | None
+
+    def matches(self, status_reason: str, reason: str, exit_code: int | None) -> bool:
+        """Tell whether all given patterns match what is known of an attempt's end."""
+        code = "" if exit_code is None else str(exit_code)
+        known = ((self.status_reason, status_reason), (self.reason, reason), (self.exit_code, code))
+        return all(pattern is None or _fits(pattern, text) for pattern, text in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """A retry strategy."""
+
+    attempts: int = 1
+    rules: tuple[ExitRule, ...] = ()
+
+    def again(self, made: int, status_reason: str, reason: str, exit_code: int | None) -> bool:
+        """Tell whether a job runs again after its last of `made` attempts failed so: by default it does."""
+        if made >= self.attempts:
+            return False
+        for rule in self.rules:
+            if rule.matches(status_reason, reason, exit_code):
+                return rule.retry
+        return True
+
+
+def need(request: Mapping[str, Any], name: str) -> Any:
+    """Return a member that must be there. Raises Invalid."""
+    value = request.get(name)
+    if value is None or value in ("", []):
+        raise Invalid(f"{name} must be provided.")
+    return value
+
+
+def refuse_members(request: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise Invalid when a member is there that the emulator has no behaviour for."""
+    for name in names:
+        if request.get(name):
+            raise Invalid(f"the emulator has no {name}")
+
+
+def checked_name(request: Mapping[str, Any], member: str) -> str:
+    """Return a name for something new. Raises Invalid."""
+    name = need(request, member)
+    if not NAME.fullmatch(name):
+        raise Invalid(f"{member} should match valid pattern: {NAME.pattern}")
+    return str(name)
+
+
+def one_of(request: Mapping[str, Any], member: str, allowed: Sequence[str], default: str) -> str:
+    """Return one of several words. Raises Invalid."""
+    value = request.get(member, default)
+    if value not in allowed:
+        raise Invalid(f"{member} {value} must be one of {' | '.join(allowed)}")
+    return str(value)
+
+
+def array_size(request: Mapping[str, Any]) -> int | None:
+    """Return how many children a job is to have. None: it is no array job. Raises Invalid."""
+    properties = request.get("arrayProperties")
+    if not properties:
+        return None
+    size = need(properties, "size")
+    if not MIN_ARRAY_SIZE <= size <= MAX_ARRAY_SIZE:
+        raise Invalid(f"array size must be between {MIN_ARRAY_SIZE} and {MAX_ARRAY_SIZE}, got {size}")
+    return int(size)
+
+
+def timeout_seconds(request: Mapping[str, Any]) -> int | None:
+    """Return how long an attempt may run. None: for ever. Raises Invalid."""
+    seconds = (request.get("timeout") or {}).get("attemptDurationSeconds")
+    if seconds is not None and seconds < MIN_TIMEOUT_SECONDS:
+        raise Invalid(f"attemptDurationSeconds must be at least {MIN_TIMEOUT_SECONDS}, got {seconds}")
+    return seconds
+
+
+def retries(strategy: Mapping[str, Any] | None) -> Retries:
+    """Read a retry strategy. Raises Invalid."""
+    if not strategy:
+        return Retries()
+    attempts = strategy.get("attempts", 1)
+    if not 1 <= attempts <= MAX_ATTEMPTS:
+        raise Invalid(f"retry attempts must be between 1 and {MAX_ATTEMPTS}, got {attempts}")
+    rules = strategy.get("evaluateOnExit") or []
+    if len(rules) > MAX_EXIT_RULES:
+        raise Invalid(f"evaluateOnExit has at most {MAX_EXIT_RULES} rules, got {len(rules)}")
+    if rules and "attempts" not in strategy:
+        raise Invalid("attempts must be provided with evaluateOnExit")
+    return Retries(attempts, tuple(_exit_rule(rule) for rule in rules))
+
+
+def environment(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
+    """Read environment variables. Raises Invalid."""
+    variables = {need(pair, "name"): pair.get("value", "") for pair in pairs or ()}
+    for name in variables:
+        if name.startswith(RESERVED):
+            raise Invalid(f"environment variable {name}: names that begin with {RESERVED} are reserved")
+    return variables
+
+
+def resources(container: Mapping[str, Any], overrides: Mapping[str, Any], *, fargate: bool) -> Resources:
+    """Read what a container takes, with what its job overrides. Raises Invalid."""
+    found: dict[str, str] = {}
+    for source in (container, overrides):
+        for legacy, kind in (("vcpus", "VCPU"), ("memory", "MEMORY")):
+            if source.get(legacy) is not None:
+                found[kind] = str(source[legacy])
+        for requirement in source.get("resourceRequirements") or ():
+            found[one_of(requirement, "type", ("VCPU", "MEMORY", "GPU"), "")] = need(requirement, "value")
+    try:
+        vcpus = float(found["VCPU"])
+        taken = Resources(vcpus, int(found["MEMORY"]), int(found.get("GPU", "0")))
+    except KeyError as error:
+        raise Invalid(f"resourceRequirements must contain {error.args[0]}") from error
+    except ValueError as error:
+        raise Invalid(f"resourceRequirements has a value that is no number: {error}") from error
+    if fargate:
+        _check_fargate(taken)
+    elif taken.vcpus < 1 or taken.vcpus != int(taken.vcpus):
+        raise Invalid(f"VCPU must be a whole number of at least 1, got {taken.vcpus:g}")
+    if taken.memory_mib < MIN_MEMORY_MIB:
+        raise Invalid(f"MEMORY must be at least {MIN_MEMORY_MIB} MiB, got {taken.memory_mib}")
+    return taken
+
+
+def tags(given: Mapping[str, str] | None, present: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return tags, added to those that are there. Raises Invalid."""
+    merged = {**(present or {}), **(given or {})}
+    if len(merged) > MAX_TAGS:
+        raise Invalid(f"at most {MAX_TAGS} tags are allowed, got {len(merged)}")
+    for key in given or {}:
+        if not 0 < len(key) <= 128 or len(merged[key]) > 256 or key.lower().startswith("aws:"):
+            raise Invalid(f"tag {key!r}: a key has 1 to 128 characters and does not begin with aws:, a value up to 256")
+    return merged
+
+
+def reason(request: Mapping[str, Any]) -> str:
+    """Return why a job is ended. Raises Invalid."""
+    text = str(need(request, "reason"))
+    if len(text) > MAX_REASON_LENGTH:
+        raise Invalid(f"reason has at most {MAX_REASON_LENGTH} characters, got {len(text)}")
+    return text
+
+
+def check_compute_resources(resources: Mapping[str, Any]) -> None:
+    """Raise Invalid when compute resources lack something, or have what their type has no use for."""
+    kind = one_of(resources, "type", RESOURCE_TYPES, "")
+    need(resources, "subnets")
+    if need(resources, "maxvCpus") < 1:
+        raise Invalid("maxvCpus must be at least 1")
+    if kind in FARGATE:
+        need(resources, "securityGroupIds")
+        for member in EC2_ONLY:
+            if member in resources:
+                raise Invalid(f"{member} is not applicable to Fargate")
+    else:
+        need(resources, "instanceRole")
+        need(resources, "instanceTypes")
+        if resources.get("minvCpus", 0) > resources["maxvCpus"]:
+            raise Invalid("minvCpus must not be greater than maxvCpus")
+
+
+def time_limit_actions(request: Mapping[str, Any]) -> list[JSON]:
+    """Return what is done to jobs that block a queue for long. Raises Invalid."""
+    actions = list(request.get("jobStateTimeLimitActions") or ())
+    for action in actions:
+        need(action, "reason")
+        one_of(action, "state", ("RUNNABLE",), "")
+        one_of(action, "action", ("CANCEL",), "")
+        if not MIN_ACTION_SECONDS <= need(action, "maxTimeSeconds") <= MAX_ACTION_SECONDS:
+            raise Invalid(f"maxTimeSeconds must be between {MIN_ACTION_SECONDS} and {MAX_ACTION_SECONDS}")
+    return actions
+
+
+def _exit_rule(rule: Mapping[str, Any]) -> ExitRule:
+    action = str(need(rule, "action")).upper()
+    if action not in ("RETRY", "EXIT"):
+        raise Invalid(f"action {rule['action']} must be one of RETRY | EXIT")
+    patterns = [rule.get(member) for member in ("onStatusReason", "onReason", "onExitCode")]
+    if not any(patterns):
+        raise Invalid("a rule of evaluateOnExit must have onStatusReason, onReason or onExitCode")
+    if any(len(pattern) > MAX_PATTERN_LENGTH or "*" in pattern[:-1] for pattern in patterns if pattern):
+        raise Invalid(f"a pattern has at most {MAX_PATTERN_LENGTH} characters, and * only at its end")
+    return ExitRule(action == "RETRY", *patterns)
+
+
+def _fits(pattern: str, text: str) -> bool:
+    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
+
+
+def _check_fargate(taken: Resources) -> None:
+    """Fargate has sizes: each number of vCPUs goes with some amounts of memory."""
+    gib = 1024
+    sizes: dict[float, Sequence[int]] = {
+        0.25: (512, gib, 2 * gib),
+        0.5: range(gib, 4 * gib + 1, gib),
+        1.0: range(2 * gib, 8 * gib + 1, gib),
+        2.0: range(4 * gib, 16 * gib + 1, gib),
+        4.0: range(8 * gib, 30 * gib + 1, gib),
+        8.0: range(16 * gib, 60 * gib + 1, 4 * gib),
+        16.0: range(32 * gib, 120 * gib + 1, 8 * gib),
+    }
+    if taken.gpus:
+        raise Invalid("GPU is not supported on Fargate")
+    if taken.memory_mib not in sizes.get(taken.vcpus, ()):
+        raise Invalid(f"Fargate has no size of {taken.vcpus:g} vCPU with {taken.memory_mib} MiB of memory")
