@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 MAX_ROUNDS = 20
@@ -62,14 +62,33 @@ def end_processes_with(entries: Collection[str]) -> None:
     A mark in the environment is inherited by all that a process starts, and outlives what parents and process groups
     tell: it finds those that have left both. Outside Linux this does nothing.
     """
-    if sys.platform != "linux" or not entries:
+    marks = {entry.encode() for entry in entries}
+    if marks:
+        _end_processes(lambda environment: not marks.isdisjoint(environment))
+
+
+def end_others_born_with(*names: str) -> None:
+    """Kill every other process of this user that was born with this process's values of these environment variables.
+
+    Variables that this process does not have are not looked at; without any, nothing is done. Nor outside Linux.
+    """
+    marks = {f"{name}={os.environ[name]}".encode() for name in names if name in os.environ}
+    if marks:
+        _end_processes(marks.issubset)
+
+
+_Choice = Callable[[Collection[bytes]], bool]
+"""Chooses a process by the entries of its environment."""
+
+
+def _end_processes(is_chosen: _Choice) -> None:
+    if sys.platform != "linux":
         return
-    marks = [entry.encode() for entry in entries]
     for _ in range(MAX_ROUNDS):
         with contextlib.ExitStack() as after:
             waiting = select.poll()
             count = 0
-            for pidfd in _processes_with(marks):
+            for pidfd in _processes(is_chosen):
                 after.callback(os.close, pidfd)
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -84,29 +103,18 @@ def end_processes_with(entries: Collection[str]) -> None:
                     count -= 1
 
 
-def end_others_born_with(name: str) -> None:
-    """Kill every other process of this user that was born with this process's value of an environment variable."""
-    if name in os.environ:
-        end_processes_with([f"{name}={os.environ[name]}"])
-
-
-def _processes_with(marks: Collection[bytes]) -> Iterator[int]:
-    """Yield a pidfd, which belongs to the reader, of each other process with one of the marks."""
+def _processes(is_chosen: _Choice) -> Iterator[int]:
+    """Yield a pidfd, which belongs to the reader, of each other process that is chosen."""
     for name in [place.name for place in Path("/proc").iterdir()]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
         place = Path("/proc", name, "environ")
         with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
-            if not _is_marked(place, marks):
+            if not is_chosen(place.read_bytes().split(b"\0")):
                 continue
             pidfd = os.pidfd_open(int(name))
             # Once more, now that the number cannot be given to another process: it may have been, before.
-            if _is_marked(place, marks):
+            if is_chosen(place.read_bytes().split(b"\0")):
                 yield pidfd
             else:
                 os.close(pidfd)
-
-
-def _is_marked(place: Path, marks: Collection[bytes]) -> bool:
-    environment = place.read_bytes().split(b"\0")
-    return any(mark in environment for mark in marks)

@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from scaler.errors import ConfigError
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
 LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"
 """Names a file descriptor to which a worker writes the text of the error that ends it."""
+ECS_METADATA_VARIABLE = "ECS_CONTAINER_METADATA_URI_V4"
+BATCH_JOB_VARIABLE = "AWS_BATCH_JOB_ID"
+OWN_VARIABLES = (WORKER_CONFIG_VARIABLE, ECS_METADATA_VARIABLE, BATCH_JOB_VARIABLE)
+"""Their values together belong to one worker of this machine: all units of one request to a service share the first."""
 GIBIBYTE = 1024**3
 
 EventLoop = Literal["builtin", "uvloop"]
@@ -86,7 +90,7 @@ class WorkerConfig:
         )
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> WorkerConfig:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Read the document from SCALER_WORKER_CONFIG. Raises ConfigError when it is missing or does not fit."""
         text = environment.get(WORKER_CONFIG_VARIABLE)
         if text is None:
@@ -97,7 +101,7 @@ class WorkerConfig:
         return cls.from_json(text)
 
     @classmethod
-    def from_json(cls, text: str) -> WorkerConfig:
+    def from_json(cls, text: str) -> Self:
         """Read the document. Raises ConfigError that names the key which is unknown, missing or of a wrong type."""
         try:
             document = json.loads(text)

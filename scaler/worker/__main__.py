@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from scaler.component import Component, report, run_component
-from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.config.worker import LAST_WORDS_FD_VARIABLE, OWN_VARIABLES, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.ids import new_peer_id
 from scaler.processes import end_others_born_with
@@ -55,7 +55,7 @@ def main() -> int:
         return run_component("worker", config, work)
     finally:
         nursery.close()
-        end_others_born_with(WORKER_CONFIG_VARIABLE)  # what tasks have started may have left their process groups
+        end_others_born_with(*OWN_VARIABLES)  # what tasks have started may have left their process groups
 
 
 def _leave_words(words_fd: str | None, error: Exception) -> None:

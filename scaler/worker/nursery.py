@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
-from scaler.config.worker import WORKER_CONFIG_VARIABLE
+from scaler.config.worker import OWN_VARIABLES
 from scaler.processes import end_others_born_with, end_with_parent
 
 _ORDER = struct.Struct("<I")
@@ -180,7 +180,7 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
                 for _, pid in children.values():
                     os.kill(pid, signal.SIGKILL)
                     _reap(pid)
-                end_others_born_with(WORKER_CONFIG_VARIABLE)  # the agent's manager may be gone as well
+                end_others_born_with(*OWN_VARIABLES)  # the agent's manager may be gone as well
                 return 0
             (number,) = _ORDER.unpack(data)
             if len(children) >= settings.slots:

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from typing import assert_never
 from urllib.parse import urlsplit
 
-from scaler.config.worker import WorkerConfig
+from scaler.config.worker import BATCH_JOB_VARIABLE, ECS_METADATA_VARIABLE, WorkerConfig
 from scaler.errors import ConfigError
 
-ECS_METADATA_VARIABLE = "ECS_CONTAINER_METADATA_URI_V4"
-BATCH_JOB_VARIABLE = "AWS_BATCH_JOB_ID"
 ANSWER_SECONDS = 2.0
 ATTEMPTS = 5
 """The endpoint of a container that has just started may not be there yet."""
