@@ -1,1 +1,57 @@
-"""A worker whose tasks run elsewhere: an ordinary local agent in front of an executor such as a batch service."""
+"""A worker whose tasks run elsewhere: an ordinary local agent in front of an executor such as a batch service.
+
+The backend starts one agent, `python -m scaler.worker_manager.offload`, when there is work. To the scheduler it is a
+worker with many slots; what its slots hold runs where its executor puts it. Nothing connects inward: the far end needs
+no way to the scheduler or the object storage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from scaler.config.worker import WorkerConfig
+from scaler.worker_manager.backend import Capacity
+from scaler.worker_manager.local_agents import LocalAgents
+from scaler.worker_manager.offload.config import OffloadConfig
+
+if TYPE_CHECKING:
+    from scaler.config.worker_managers import WorkerManagerConfig  # importing it takes a tenth of a second
+
+COMMAND = (sys.executable, "-m", "scaler.worker_manager.offload")
+CLOSE_SECONDS = 20.0
+"""An agent that was told to end has so long, after the grace of its tasks, to end what it has running elsewhere."""
+
+_KILL_SECONDS = 2.0
+
+
+class OffloadBackend(LocalAgents):
+    """A `Backend` of one unit: an agent of so many slots."""
+
+    def __init__(
+        self,
+        config: WorkerManagerConfig,
+        executor: str,
+        slots: int,
+        settings: Mapping[str, object],
+        *,
+        stop_grace_seconds: float = WorkerConfig.stop_grace_seconds,
+    ) -> None:
+        """executor: what makes it, module:factory. settings: the executor's own, as JSON values without secrets.
+
+        stop_grace_seconds: how long running tasks go on when the agent is told to end.
+        """
+
+        def document(unit_id: str, unit_slots: int) -> OffloadConfig:
+            worker = WorkerConfig.of(config, unit_id, unit_slots, stop_grace_seconds=stop_grace_seconds)
+            return OffloadConfig.around(worker, executor, settings)
+
+        patience = stop_grace_seconds + CLOSE_SECONDS
+        super().__init__(
+            Capacity(slots, slots, 1, starting=1, stop_seconds=patience + _KILL_SECONDS),
+            config.worker_manager_id,
+            COMMAND,
+            document,
+            stop_grace_seconds=patience,
+        )

@@ -1,0 +1,218 @@
+"""Executors for offload agents, in memory and in processes of this machine: for tests of everything around them.
+
+`python -m scaler.testing.executors` is the far end of the latter: it runs calls from its standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import IO
+
+from scaler.processes import describe_exit
+from scaler.protocol.messages import Outcome
+from scaler.worker.call import Call, pack_call
+from scaler.worker.job import run_call
+from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
+
+_LENGTH = struct.Struct("<Q")
+
+
+class MemoryExecutor:
+    """An `Executor` that keeps calls until a test says what becomes of them. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self.report: Callable[[Report], None] = lambda _: None
+        self.batches: list[list[CallKey]] = []
+        """The keys of every `run`."""
+        self.cancelled: list[CallKey] = []
+        self.refusals: deque[ExecutorError] = deque()
+        """The next calls of `run` raise these; what they say was taken is kept."""
+        self.start_error: BaseException | None = None
+        self.gate = threading.Event()
+        """While it is not set, `run` blocks."""
+        self.gate.set()
+        self.is_started = False
+        self.is_closed = False
+        self.calls: dict[CallKey, Call] = {}
+        self._changed = threading.Condition()
+
+    def start(self, report: Callable[[Report], None]) -> None:
+        if self.start_error is not None:
+            raise self.start_error
+        self.report = report
+        self.is_started = True
+
+    def run(self, calls: Sequence[Call]) -> None:
+        with self._changed:
+            self.batches.append([call.key for call in calls])
+            self._changed.notify_all()
+        self.gate.wait()
+        error = self.refusals.popleft() if self.refusals else None
+        with self._changed:
+            for call in calls:
+                if error is None or call.key in error.taken:
+                    self.calls[call.key] = call
+            self._changed.notify_all()
+        if error is not None:
+            raise error
+
+    def cancel(self, keys: Sequence[CallKey]) -> None:
+        with self._changed:
+            self.cancelled.extend(keys)
+            for key in keys:
+                self.calls.pop(key, None)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def finish(self, key: CallKey) -> bytes:
+        """Run a call here, report its result, and return it."""
+        data = run_call(pack_call(self.calls.pop(key)))
+        self.report(Finished(*key, data))
+        return data
+
+    def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+        """Wait until something that `run` or `cancel` changes is true. Raises AssertionError after so many seconds."""
+        with self._changed:
+            assert self._changed.wait_for(condition, seconds), "nothing of the kind happened"
+
+
+class ProcessExecutor:
+    """An `Executor` that runs calls in processes of this machine, one call at a time in each.
+
+    Its settings: `processes`, how many; `refusals`, how often `run` refuses at first. A call that is cancelled takes
+    its process with it.
+    """
+
+    def __init__(self, config: OffloadConfig) -> None:
+        count = config.executor_settings.get("processes", 1)
+        refusals = config.executor_settings.get("refusals", 0)
+        assert isinstance(count, int)
+        assert isinstance(refusals, int)
+        self._refusals = refusals
+        self._count = count
+        self._changed = threading.Condition()
+        self._calls: dict[CallKey, Call] = {}
+        self._running: dict[CallKey, subprocess.Popen[bytes]] = {}
+        self._is_closed = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self, report: Callable[[Report], None]) -> None:
+        self._threads = [threading.Thread(target=self._work, args=(report,)) for _ in range(self._count)]
+        for thread in self._threads:
+            thread.start()
+
+    def run(self, calls: Sequence[Call]) -> None:
+        if self._refusals:
+            self._refusals -= 1
+            raise ExecutorError("the service is busy")
+        with self._changed:
+            self._calls.update((call.key, call) for call in calls)
+            self._changed.notify_all()
+
+    def cancel(self, keys: Sequence[CallKey]) -> None:
+        with self._changed:
+            for key in keys:
+                self._calls.pop(key, None)
+                if key in self._running:
+                    self._running.pop(key).kill()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._calls.clear()
+            for process in self._running.values():
+                process.kill()
+            self._running.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, report: Callable[[Report], None]) -> None:
+        """Be the thread of one process."""
+        process: subprocess.Popen[bytes] | None = None
+        while (call := self._next()) is not None:
+            if process is None:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "scaler.testing.executors"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+            with self._changed:
+                if self._is_closed:
+                    break
+                self._running[call.key] = process
+            report(Started(*call.key))
+            answer = _ask(process, pack_call(call))
+            with self._changed:
+                is_awaited = self._running.pop(call.key, None) is not None
+            if answer is not None:
+                report(Finished(*call.key, answer))
+                continue
+            how = describe_exit(process.wait())
+            _free(process)
+            process = None
+            if is_awaited:
+                report(Failed(*call.key, Outcome.PROCESSOR_DIED, f"the job's process died: {how}"))
+        if process is not None:
+            process.kill()
+            process.wait()
+            _free(process)
+
+    def _next(self) -> Call | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._calls or self._is_closed)
+            return None if self._is_closed else self._calls.pop(next(iter(self._calls)))
+
+
+def _ask(process: subprocess.Popen[bytes], data: bytes) -> bytes | None:
+    """Have a process run a packed call. Returns None when it died of it."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(_LENGTH.pack(len(data)) + data)
+        process.stdin.flush()
+    except BrokenPipeError:
+        return None
+    return _read(process.stdout)
+
+
+def _free(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    with contextlib.suppress(BrokenPipeError):  # what it did not read is lost with it
+        process.stdin.close()
+
+
+def _read(stream: IO[bytes]) -> bytes | None:
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    size = int(_LENGTH.unpack(head)[0])
+    data = stream.read(size)
+    return data if len(data) == size else None
+
+
+def main() -> int:
+    """Run calls until the standard input ends."""
+    # What tasks print must not come between the results.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    calls = os.fdopen(os.dup(0), "rb")
+    while (data := _read(calls)) is not None:
+        result = run_call(data)
+        answers.write(_LENGTH.pack(len(result)) + result)
+        answers.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,363 @@
+"""The offload agent's loop: hears the scheduler and the executor, steps the core once per turn, does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError, UnreachableError
+from scaler.logs import escaped
+from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.object_storage.client import StorageClient
+from scaler.protocol.batches import split_attempts, split_done
+from scaler.protocol.messages import (
+    Done,
+    Drain,
+    HeartbeatEcho,
+    Message,
+    Outcome,
+    Output,
+    ProcessorStatus,
+    Recall,
+    Relay,
+    RelayClosed,
+    Returned,
+    Run,
+    Shutdown,
+    Undefine,
+    WorkerHeartbeat,
+)
+from scaler.serialization import Buffer
+from scaler.worker.agent.load import Load, LoadMeter
+from scaler.worker.agent.outputs import PIECE_BYTES, whole_characters
+from scaler.worker.agent.shell import FAREWELL_SECONDS, MAX_OUTPUT_BACKLOG_BYTES
+from scaler.worker.attempts import Attempt
+from scaler.worker.call import CallResult, unpack_result
+from scaler.worker.failures import failure_of
+from scaler.worker_manager.offload import executor as executors
+from scaler.worker_manager.offload import hands
+from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload.core import HandOn, OffloadCore, Settings, Withdraw
+from scaler.worker_manager.offload.objects import Objects
+from scaler.worker_manager.offload.transfers import Transfers
+
+MAX_STATUSES = 100
+"""Running tasks that a heartbeat tells of."""
+_FAREWELL_POLL_SECONDS = 0.005
+
+_log = logging.getLogger(__name__)
+
+OnTurn = Callable[[list[ConnectorEvent]], None]
+
+
+class OffloadAgent:
+    """One worker. Belongs to the running loop; `ended` completes with the exit code, or with the error that ends it.
+
+    connect: makes the connector to the scheduler, given what it calls with the events of a turn; it is called when the
+    executor has started. connect_storage: makes the client of the object storage at an address. show_trouble: is told
+    what keeps tasks from running, and "" when nothing does any more.
+    """
+
+    def __init__(
+        self,
+        config: OffloadConfig,
+        executor: executors.Executor,
+        connect: Callable[[OnTurn], Connector],
+        connect_storage: Callable[[str], StorageClient],
+        show_trouble: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._connect = connect
+        self._show_trouble = show_trouble
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.welcomed = asyncio.Event()
+        """Set when the scheduler has accepted this worker for the first time."""
+        self._objects = Objects(connect_storage)
+        self._hands = hands.Hands(executor, self._on_news)
+        self._transfers = Transfers(self._objects, self._hands.run, self._on_end)
+        self._meter = LoadMeter()
+        self._latency_seconds = 0.0
+        self._heartbeat_seconds = config.heartbeat_interval_seconds
+        self._trouble = ""
+        self._is_settling = False
+        self._is_closed = False
+        now = time.monotonic()
+        self._core = OffloadCore(
+            Settings(
+                slots=config.slots,
+                queue_size=config.per_worker_task_queue_size,
+                task_timeout_seconds=config.task_timeout_seconds,
+                death_timeout_seconds=config.death_timeout_seconds,
+            ),
+            now,
+        )
+        self._loop.set_exception_handler(self._on_bug)
+        self._connector: Connector | None = None
+        self._wake = self._loop.call_later(0, self._tick)
+        self._wake_at = now
+        self._beat = self._loop.call_later(config.heartbeat_interval_seconds, self._heartbeat)
+
+    def stop(self) -> None:
+        """Take no more work, give running tasks a short grace, and end."""
+        self._core.stop("the worker was told to end", self._config.stop_grace_seconds, time.monotonic())
+        self._settle()
+
+    async def close(self) -> None:
+        """End what is left elsewhere, let the scheduler have the last results, and say goodbye."""
+        self._is_closed = True
+        self._wake.cancel()
+        await self._hands.close()
+        self._beat.cancel()
+        await self._transfers.close()
+        if self._connector is None:
+            return
+        for _ in range(round(FAREWELL_SECONDS / _FAREWELL_POLL_SECONDS)):
+            # Acknowledgements are counted below this level and not announced, so they are asked for.
+            if not (self._connector.connected and self._connector.outbox_bytes()):
+                break
+            await asyncio.sleep(_FAREWELL_POLL_SECONDS)
+        error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
+        self._connector.close("the worker ends" if error is None else f"the worker ends: {error}")
+
+    # -- the scheduler
+
+    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        core = self._core
+        for event in events:
+            match event:
+                case Received(_, message):
+                    core.heard(now)
+                    self._hear(message, now)
+                case Welcomed(welcome):
+                    self._objects.move(self._config.object_storage_address or welcome.object_storage_address)
+                    core.welcomed(welcome, now)
+                    self._beat_within(welcome.heartbeat_seconds)
+                    self.welcomed.set()
+                case Resumed():
+                    core.heard(now)
+                case Broken():
+                    _log.info("the connection to the scheduler broke; connecting again")
+                case Turned(refused):
+                    self._end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
+                case _:
+                    assert_never(event)
+        self._settle()
+
+    def _hear(self, message: Message, now: float) -> None:
+        core = self._core
+        match message:
+            case Run():
+                core.run(message)
+            case HeartbeatEcho(sent_at):
+                self._latency_seconds = max(0.0, now - sent_at)
+            case Recall():
+                core.recall(message)
+            case Undefine():
+                core.undefine(message)
+            case Drain(text):
+                core.drain(text)
+            case Shutdown(text):
+                core.shutdown(text)
+            case Relay(client, _):
+                self._send(RelayClosed(client))  # no client lives inside these tasks
+            case _:
+                _log.warning("the scheduler sent a %s, which is nothing for a worker", type(message).__name__)
+
+    def _send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+        if self._connector is None:
+            return
+        try:
+            self._connector.send(message, attachments)
+        except LimitError as error:
+            self._end(error)
+        except RefusedError:
+            return  # the news of it, which ends this agent and says why, comes in this turn or the next
+
+    # -- the executor
+
+    def _on_news(self, news: list[hands.News]) -> None:
+        now = time.monotonic()
+        for item in news:
+            self._take_in(item, now)
+        self._settle()
+
+    def _take_in(self, news: hands.News, now: float) -> None:
+        core = self._core
+        match news:
+            case executors.Started(task, attempt):
+                core.started((task, attempt), now)
+            case executors.Finished(task, attempt, data):
+                self._finished((task, attempt), data)
+            case executors.Failed(task, attempt, outcome, text):
+                core.failed((task, attempt), outcome, text, now, random.random())  # noqa: S311
+            case executors.Trouble(text):
+                core.in_trouble(text)
+            case hands.Taken():
+                core.taken()
+            case hands.NotTaken(keys, text):
+                core.not_taken(keys, text, now, random.random())  # noqa: S311
+            case hands.Ready():
+                if not self.ended.done():
+                    self._connector = self._connect(self._on_turn)
+            case hands.Broken(error):
+                self._end(error)
+            case _:
+                assert_never(news)
+
+    def _finished(self, key: executors.CallKey, data: Buffer) -> None:
+        item = self._core.arrived(key)
+        if item is None:
+            return
+        try:
+            result = unpack_result(data)
+        except (ProtocolError, RefusedError) as error:
+            self._core.done(item, *failure_of(error, lambda _: False, __file__))
+            return
+        self._pass_on(item.id, False, result.stdout)
+        self._pass_on(item.id, True, result.stderr)
+        self._transfers.deliver(item, result)
+
+    def _pass_on(self, task: bytes, is_stderr: bool, text: Buffer) -> None:
+        """Send what a task wrote, in pieces that end between characters."""
+        rest = bytes(text)
+        while rest and self._connector is not None and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
+            piece = rest[:PIECE_BYTES]
+            if len(piece) < len(rest):
+                piece = piece[: whole_characters(piece)] or piece
+            rest = rest[len(piece) :]
+            self._send(Output(task, is_stderr, piece))
+
+    def _on_end(self, item: Attempt, outcome: Outcome, payload: bytes, result: CallResult | None) -> None:
+        if result is None:
+            self._core.done(item, outcome, payload)
+        else:
+            self._core.done(item, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
+        self._settle_soon()
+
+    # -- the turn
+
+    def _settle_soon(self) -> None:
+        """Settle once for all that ends in this turn of the loop."""
+        if not self._is_settling:
+            self._is_settling = True
+            self._loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        core = self._core
+        if self._is_closed or self.ended.done():
+            return
+        core.settle(time.monotonic())
+        for command in core.take_commands():
+            match command:
+                case HandOn():
+                    self._transfers.hand_on(command)
+                case Withdraw(item):
+                    if not self._transfers.withdraw(item):
+                        self._hands.cancel((item.id, item.attempt))
+                case _:
+                    assert_never(command)
+        self._say()
+        if core.ending is not None:
+            ending = core.ending
+            if not ending.exit_code:
+                _log.info("ending: %s", ending.text)
+                self._end(None)
+            elif self.welcomed.is_set():
+                self._end(ScalerError(ending.text))
+            else:
+                self._end(UnreachableError(f"{self._config.scheduler_address}: {ending.text}"))
+        elif core.wake_at < self._wake_at - 0.001:
+            self._wake.cancel()
+            self._arm()
+
+    def _say(self) -> None:
+        core = self._core
+        for message in core.outbox.take_messages():
+            if isinstance(message, Done):
+                for part in split_done(message):
+                    self._send(part)
+            elif isinstance(message, Returned):
+                for piece in split_attempts(message):
+                    self._send(piece)
+            else:
+                self._send(message)
+        for note in core.outbox.take_notes():
+            _log.log(note.level, "%s", escaped(note.text))
+        trouble = core.trouble
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                _log.warning("%s", escaped(trouble))
+            else:
+                _log.info("tasks can run again")
+            self._show_trouble(trouble)
+
+    def _arm(self) -> None:
+        self._wake_at = self._core.wake_at
+        self._wake = self._loop.call_later(max(0.0, self._wake_at - time.monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._core.tick(time.monotonic())
+        self._arm()
+        self._settle()
+
+    def _beat_within(self, seconds: float) -> None:
+        """Send heartbeats at least this often: the scheduler's lease may be short."""
+        self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, seconds)
+        self._beat.cancel()
+        self._beat = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+
+    def _heartbeat(self) -> None:
+        self._beat = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+        if self._connector is None or not self._connector.connected:
+            return
+        now = time.monotonic()
+        own = self._meter.measure(set()).get(os.getpid(), Load(0.0, 0))
+        statuses = [
+            ProcessorStatus(
+                pid=0,
+                cpu_percent=0.0,
+                rss_bytes=0,
+                initialized=out.started_at is not None,
+                suspended=False,
+                running=out.item.id,
+                running_seconds=now - (out.handed_at if out.started_at is None else out.started_at),
+            )
+            for out in self._core.out()[:MAX_STATUSES]
+        ]
+        self._send(
+            WorkerHeartbeat(
+                sent_at=now,
+                agent_cpu_percent=own.cpu_percent,
+                agent_rss_bytes=own.rss_bytes,
+                queued=self._core.queued,
+                latency_seconds=self._latency_seconds,
+                processors=statuses,
+            )
+        )
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(0)
+        else:
+            self.ended.set_exception(error)
+
+    def _on_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error that nobody expected is ours: the agent ends with it."""
+        error = context.get("exception")
+        if isinstance(error, BaseException) and not self.ended.done():
+            self.ended.set_exception(error)
+        else:
+            _log.error("%s", context.get("message"))
