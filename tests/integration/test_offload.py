@@ -1,4 +1,4 @@
-"""An offload agent between a real scheduler and jobs that are processes: from zero up, and down to zero."""
+"""An offload agent between a real scheduler and jobs that are processes."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def square(value: int) -> int:
     return value * value
 
 
-def test_two_thousand_tasks_are_run_and_nothing_is_left_when_they_have_ended(tmp_path: Path) -> None:
-    with cluster(tmp_path, "-pc", "allocate=even_load; scaling=vanilla") as (client, manager):
+def test_two_thousand_tasks_start_an_agent_and_nothing_is_left_in_the_end(tmp_path: Path) -> None:
+    with cluster(tmp_path) as (client, manager):
         assert not manager.family()
         futures = [client.submit(square, number) for number in range(2000)]
         assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(2000)]
@@ -130,12 +130,11 @@ def test_what_tasks_print_and_cost_reaches_the_client(tmp_path: Path, capfd: pyt
         future = client.submit_verbose(print, ("hello from a job",), stream_output=True, profiling=True)
         assert future.result(WAIT_SECONDS) is None
         assert within(WAIT_SECONDS, lambda: "hello from a job" in capfd.readouterr().out)
-        info = future.profiling_info()
-        assert info.peak_memory_bytes > 0
+        assert future.profiling_info().cpu_time_s > 0
 
 
 def test_a_service_that_refuses_at_first_is_asked_again_and_nobody_is_charged(tmp_path: Path) -> None:
-    with cluster(tmp_path, refusals=3) as (client, manager):
+    with cluster(tmp_path, refusals=2) as (client, manager):
         futures = [client.submit_verbose(square, (number,), retries=0) for number in range(50)]
         assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(50)]
         assert "tasks cannot be handed on: the service is busy; trying again" in manager.output()
@@ -157,24 +156,30 @@ def test_a_cancelled_task_ends_where_it_runs(tmp_path: Path) -> None:
         assert within(WAIT_SECONDS, lambda: not process.is_running())
 
 
-def test_tasks_of_an_agent_that_is_killed_or_drained_are_run_by_the_next(tmp_path: Path) -> None:
-    def once_slow(directory: str, number: int) -> int:
-        mark = Path(directory, f"{number}.ran")
-        if not mark.exists():
-            mark.write_text(str(os.getpid()))
-            time.sleep(60)
-        return number
+def slow_at_first(directory: str, number: int) -> int:
+    mark = Path(directory, f"{number}.ran")
+    if not mark.exists():
+        mark.write_text(str(os.getpid()))
+        time.sleep(60)
+    return number
 
-    with cluster(tmp_path, "--worker-timeout-seconds", "2") as (client, manager):
-        futures = [client.submit(once_slow, str(tmp_path), number) for number in range(4)]
+
+def agent_of(manager: Manager) -> psutil.Process:
+    [agent] = [child for child in manager.family() if "scaler.worker_manager.offload" in child.cmdline()]
+    return agent
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_tasks_of_an_agent_that_ends_are_run_by_the_next(tmp_path: Path, how: signal.Signals) -> None:
+    with cluster(tmp_path, "--worker-timeout-seconds", "1", grace=0.2) as (client, manager):
+        futures = [client.submit(slow_at_first, str(tmp_path), number) for number in range(2)]
         assert within(WAIT_SECONDS, lambda: len(list(tmp_path.glob("*.ran"))) == 2)
-        [agent] = [child for child in manager.family() if "scaler.worker_manager.offload" in child.cmdline()]
-        agent.kill()
-        assert within(WAIT_SECONDS, lambda: len(list(tmp_path.glob("*.ran"))) == 4)
-        [second] = [child for child in manager.family() if "scaler.worker_manager.offload" in child.cmdline()]
-        assert second.pid != agent.pid
-        second.terminate()
-        assert sorted(future.result(WAIT_SECONDS) for future in futures) == [0, 1, 2, 3]
+        first = agent_of(manager)
+        jobs = first.children()
+        first.send_signal(how)
+        assert sorted(future.result(WAIT_SECONDS) for future in futures) == [0, 1]
+        assert agent_of(manager).pid != first.pid
+        assert within(WAIT_SECONDS, lambda: not [job for job in jobs if job.is_running()])
 
 
 def test_an_executor_that_cannot_start_is_the_reason_that_people_see(tmp_path: Path) -> None:
