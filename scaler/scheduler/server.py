@@ -339,8 +339,8 @@ def _log_fact(fact: Fact) -> None:
             _log.info("%s %s left: %s", kind, escaped(name), escaped(reason))
         case WorkerQuarantined(_, name, reason):
             _log.warning("worker %s gets no more tasks: %s", escaped(name), escaped(reason))
-        case ScalingDecided(manager_id, units, draining, reason):
-            _log.info("%s: wants %d, drains %d: %s", manager_id, units, draining, escaped(reason))
+        case ScalingDecided(manager_id, _, draining, reason):
+            _log.info("%s: %s%s", escaped(manager_id), escaped(reason), f"; drains {draining}" if draining else "")
         case PolicyFailed(text):
             _log.error("%s", "\n".join(map(escaped, text.splitlines())))
         case TaskRetried(task, _, reason):

@@ -18,10 +18,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from heapq import nlargest
 
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.facts import ScalingDecided
 from scaler.scheduler.core.state import Client, ManagerRecord, Worker
 
 MAX_ROWS = 500
@@ -111,9 +113,16 @@ def _manager(record: ManagerRecord) -> dict[str, object]:
         "running": len(record.running_units),
         "units": len(record.status.units) if record.status is not None else 0,
         "desired": record.told[0] if record.told is not None else None,
-        "reason": record.reason[:MAX_TEXT],
+        "reason": record.decision.reason[:MAX_TEXT] if record.decision is not None else "",
+        "decision": _decision(record.decision) if record.decision is not None else None,
         "trouble": record.status.trouble[:MAX_TEXT] if record.status is not None else "",
     }
+
+
+def _decision(decision: ScalingDecided) -> dict[str, object]:
+    inputs = asdict(decision.inputs)
+    inputs["trouble"] = decision.inputs.trouble[:MAX_TEXT]
+    return {"units": decision.units, "draining": decision.draining, "reason": decision.reason[:MAX_TEXT], **inputs}
 
 
 def _worker(worker: Worker) -> dict[str, object]:

@@ -13,7 +13,7 @@ from scaler.needs import Needs, Offers
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState, UnitStatus
-from scaler.scheduler.core.facts import Facts, PolicyFailed, ScalingDecided
+from scaler.scheduler.core.facts import Facts, PolicyFailed, ScalingDecided, ScalingInputs
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import Client, ManagerRecord, Worker
@@ -137,6 +137,7 @@ class Elastic:
             if answer is not None:
                 self._shrink(record, answer)
                 self._tell(record, answer)
+                self._note(record, answer, view)
             elif record.details.fixed:
                 # It is told only of workers that get no more tasks, which it replaces.
                 self._tell(record, Wanted(len(record.running_units), "those that get no more tasks are to be replaced"))
@@ -172,7 +173,9 @@ class Elastic:
     @staticmethod
     def _view(record: ManagerRecord, now: float) -> ManagerView:
         details = record.details
-        staying = [worker for worker in record.running_units.values() if not worker.draining]
+        # Those out of contact may be lost. Then their manager replaces them, and they must not count twice.
+        here = (worker for worker in record.running_units.values() if worker.broken_at is None)
+        staying = [worker for worker in here if not worker.draining]
         return ManagerView(
             manager_id=details.manager_id,
             kind=details.kind,
@@ -215,12 +218,21 @@ class Elastic:
         if told == record.told and not joined:
             return
         record.joined_units.difference_update(joined)
-        is_news = told != record.told
         record.told = told
-        record.reason = wanted.reason
         self._outbox.send(record.id, Desired(told[0], list(drained), wanted.reason, joined))
-        if is_news:
-            self._facts.add(ScalingDecided(record.details.manager_id, told[0], len(drained), wanted.reason))
+
+    def _note(self, record: ManagerRecord, wanted: Wanted, view: ClusterView) -> None:
+        """Make a fact of a decision that says something else than the last one: other numbers in its reason do not."""
+        before = record.decision
+        trouble = record.status.trouble if record.status is not None else ""
+        if before is not None and before.units == wanted.units and bool(before.inputs.trouble) == bool(trouble):
+            return
+        draining = sum(worker.draining for worker in record.running_units.values()) + len(record.unwanted_units)
+        units = "1 unit" if wanted.units == 1 else f"{wanted.units} units"
+        manager_id = record.details.manager_id
+        inputs = _inputs(next(manager for manager in view.managers if manager.manager_id == manager_id), view)
+        record.decision = ScalingDecided(manager_id, wanted.units, draining, f"{units}: {wanted.reason}", inputs)
+        self._facts.add(record.decision)
 
     def _drain(self, worker: Worker, reason: str) -> None:
         worker.draining = True
@@ -240,3 +252,19 @@ def _pending(record: ManagerRecord) -> list[UnitStatus]:
         and unit.unit_id not in record.left_units
         and unit.unit_id not in record.unwanted_units
     ]
+
+
+def _inputs(manager: ManagerView, view: ClusterView) -> ScalingInputs:
+    rows = [row for row in view.demand if row.needs.fits(manager.offers)]
+    return ScalingInputs(
+        queued=sum(row.queued for row in rows),
+        running=sum(row.running for row in rows),
+        unmeasured=sum(row.queued + row.running for row in rows if row.task_seconds is None),
+        backlog_seconds=sum((row.queued + row.running / 2) * (row.task_seconds or 0.0) for row in rows),
+        units_running=manager.units_running,
+        units_pending=len(manager.pending_ages),
+        units_idle=len(manager.idle_seconds),
+        startup_seconds=manager.startup_seconds,
+        max_units=manager.max_units,
+        trouble=manager.trouble,
+    )

@@ -65,11 +65,34 @@ class WorkerQuarantined:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingInputs:
+    """What a scaling decision about one manager was made from. Tasks are those that its workers could run."""
+
+    queued: int
+    running: int
+    unmeasured: int
+    """Of these: tasks of functions none of which has ended yet."""
+    backlog_seconds: float
+    """What the others take on one slot; running ones count half."""
+    units_running: int
+    units_pending: int
+    units_idle: int
+    startup_seconds: float | None
+    """Measured; None until a unit has connected."""
+    max_units: int | None
+    """None for any number."""
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingDecided:
+    """How many units a manager should have from now on (those that drain not counted), and why, as one sentence."""
+
     manager_id: str
     units: int
     draining: int
     reason: str
+    inputs: ScalingInputs
 
 
 @dataclass(frozen=True, slots=True)

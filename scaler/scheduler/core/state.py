@@ -27,6 +27,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerHeartbeat,
 )
+from scaler.scheduler.core.facts import ScalingDecided
 
 UNKNOWN_DURATION_SECONDS = 0.05
 """What a task is taken to last before its function was ever measured."""
@@ -300,7 +301,8 @@ class ManagerRecord:
     status_at: float = 0.0
     broken_at: float | None = None
     told: tuple[int, tuple[str, ...]] | None = None
-    reason: str = ""
+    decision: ScalingDecided | None = None
+    """The last one that was made into a fact."""
     startup_seconds: float | None = None
     running_units: dict[str, Worker] = field(default_factory=dict)
     joined_units: set[str] = field(default_factory=set)

@@ -66,9 +66,7 @@ def _long_tail(count: int, seed: int) -> tuple[float, ...]:
 def _rise_and_fall(seconds: float, every: float, most: int) -> tuple[Arrival, ...]:
     steps = int(seconds / every)
     counts = [round(most * min(step, steps - step) * 2 / steps) for step in range(1, steps)]
-    return tuple(
-        Arrival(step * every, "work", _around(2.0, count, step)) for step, count in enumerate(counts) if count
-    )
+    return tuple(Arrival(step * every, "work", _around(2.0, count, step)) for step, count in enumerate(counts) if count)
 
 
 ANY = (Fleet("cloud", 32),)

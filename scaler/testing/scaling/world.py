@@ -71,7 +71,12 @@ class Outcome:
 
 
 def simulate(
-    workload: Workload, policy: ScalingPolicy, startup_seconds: float, *, ends_at_once: bool = False, check_every: int = 0
+    workload: Workload,
+    policy: ScalingPolicy,
+    startup_seconds: float,
+    *,
+    ends_at_once: bool = False,
+    check_every: int = 0,
 ) -> Outcome:
     """Run a workload. startup_seconds: of the fleets that have none of their own.
 
@@ -116,6 +121,7 @@ class _UnitWorker(SimulatedWorker):
         self._durations = seconds
 
     def duration(self, spec: Spec, task: bytes) -> float:
+        del spec
         return self._durations[task]
 
 

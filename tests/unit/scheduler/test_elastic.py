@@ -18,6 +18,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.commands import Expel
 from scaler.scheduler.core.elastic import MAX_UNITS_NAMED
+from scaler.scheduler.core.facts import ScalingDecided, ScalingInputs
 from tests.unit.scheduler.driver import Cluster
 
 PATIENT = {"client_timeout_seconds": 1e6, "worker_timeout_seconds": 1e6}
@@ -87,6 +88,70 @@ def test_a_manager_that_the_policy_leaves_alone_is_told_nothing() -> None:
     report(cluster, manager)
     cluster.wait(2.0, alive=[manager])
     assert desired(cluster) == []
+
+
+def decisions(cluster: Cluster) -> list[ScalingDecided]:
+    return [fact for fact in cluster.core.facts.drain() if isinstance(fact, ScalingDecided)]
+
+
+class Wordy(Told):
+    """A policy whose reasons have numbers that change all the time."""
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        wanted = super().plan(view)
+        return {name: Wanted(answer.units, f"it is {view.now:.1f}") for name, answer in wanted.items()}
+
+
+def test_a_decision_is_one_fact_until_another_is_made_whatever_numbers_its_reason_has() -> None:
+    policy = Wordy(m=3)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    report(cluster, manager)
+    cluster.wait(3.0, alive=[manager])
+    policy.units["m"] = 1
+    cluster.wait(3.0, alive=[manager])
+    first, second = decisions(cluster)
+    assert (first.manager_id, first.units, first.reason) == ("m", 3, "3 units: it is 100.0")
+    assert (second.units, second.reason.partition(":")[0]) == (1, "1 unit")
+
+
+def test_trouble_makes_a_decision_worth_telling_again_and_so_does_its_end() -> None:
+    cluster = Cluster(Told(m=3))
+    manager = cluster.manager("m")
+    for trouble in ("", "no quota, next try in 3 s", "no quota, next try in 2 s", ""):
+        report(cluster, manager, trouble=trouble)
+        cluster.wait(1.0, alive=[manager])
+    assert [fact.inputs.trouble for fact in decisions(cluster)] == ["", "no quota, next try in 3 s", ""]
+
+
+def test_a_decision_says_what_it_was_made_from_for_the_manager_that_it_is_about() -> None:
+    policy = Told(m=2, gpu=1)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m", max_concurrency=4)
+    gpu = cluster.manager("gpu", max_concurrency=-1, capabilities={"gpu": 1.0})
+    worker = cluster.worker("w", manager_id="m", queue_size=1)
+    first, *_ = cluster.submit(client, 5)
+    cluster.finish(worker, first, seconds=2.0)
+    cluster.submit(client, 3, needs=(("gpu", 1.0),))
+    report(cluster, manager, pending("p"))
+    report(cluster, gpu, trouble="no quota")
+    cluster.wait(1.0, alive=[manager, worker, gpu])
+    inputs = {fact.manager_id: fact.inputs for fact in decisions(cluster)}
+    assert inputs["m"] == ScalingInputs(3, 1, 0, pytest.approx(7.0), 1, 1, 0, None, 4, "")
+    assert inputs["gpu"] == ScalingInputs(6, 1, 0, pytest.approx(13.0), 0, 0, 0, None, None, "no quota")
+
+
+def test_a_worker_out_of_contact_is_not_counted_while_its_manager_replaces_it() -> None:
+    policy = Told(m=2)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m")
+    cluster.worker("a", manager_id="m")
+    cluster.worker("b", manager_id="m")
+    report(cluster, manager)
+    cluster.break_connection("a")
+    report(cluster, manager, pending("replacement"))
+    cluster.wait(0.5, alive=[manager, "b"])
+    assert (policy.seen().units_running, len(policy.seen().pending_ages)) == (1, 1)
 
 
 def test_units_are_pending_until_their_worker_connects_and_running_afterwards() -> None:

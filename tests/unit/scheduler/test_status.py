@@ -6,9 +6,11 @@ import json
 from collections import Counter
 from typing import Any
 
+from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     MAX_CONTROL_BYTES,
+    ManagerStatus,
     MonitorStatus,
     Outcome,
     ProcessorStatus,
@@ -75,6 +77,40 @@ def test_clients_managers_and_functions_have_rows() -> None:
     assert told["functions"] == [{"name": "function", "tasks": 5}]
     assert told["managers"][0]["id"] == "m"
     assert told["totals"]["managers"] == 1
+
+
+class Two:
+    """A policy that wants two units of every manager."""
+
+    allocation = Allocation()
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        return {manager.manager_id: Wanted(2, "two are nicer") for manager in view.managers}
+
+
+def test_a_manager_has_its_last_scaling_decision_with_what_it_was_made_from() -> None:
+    cluster = Cluster(Two())
+    manager = cluster.manager("m")
+    assert document(cluster)["managers"][0]["decision"] is None
+    cluster.submit(cluster.client(), 5)
+    cluster.say(manager, ManagerStatus(cluster.now, [], "no quota"))
+    (row,) = document(cluster)["managers"]
+    assert row["reason"] == "2 units: two are nicer"
+    assert row["decision"] == {
+        "units": 2,
+        "draining": 0,
+        "reason": "2 units: two are nicer",
+        "queued": 5,
+        "running": 0,
+        "unmeasured": 5,
+        "backlog_seconds": 0.0,
+        "units_running": 0,
+        "units_pending": 0,
+        "units_idle": 0,
+        "startup_seconds": None,
+        "max_units": 8,
+        "trouble": "no quota",
+    }
 
 
 def test_workers_in_trouble_are_listed_first_then_the_busiest() -> None:
