@@ -13,23 +13,17 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import scaler
 from scaler.errors import ScalerError
 from scaler.processes import end_processes_with
+from scaler.testing.aws.ground import MARK_VARIABLE, Ground
 
 OUTPUT_BYTES = 256 * 1024
 """How much of a container's output is kept: the end of it."""
-MARK_VARIABLE = "SCALER_EMULATED_CONTAINERS"
-"""By its value in their environment the processes of all containers of a `Containers` are found at its end."""
-
-_REAPER = "import sys; from scaler.processes import end_processes_with as end; sys.stdin.read(); end(sys.argv[1:])"
 _CHUNK_BYTES = 64 * 1024
 _LAST_READS = 4
 """Reads of an ended container's output: a pipe holds one chunk, and what the container left behind may still write."""
@@ -114,17 +108,9 @@ class Containers:
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """environment: what all containers find in theirs, beside PATH, HOME and such."""
-        self._folder = tempfile.TemporaryDirectory(prefix="scaler-containers-")
         self._mark = uuid.uuid4().hex
-        self._base = {
-            "HOME": self._folder.name,
-            "LANG": "C.UTF-8",
-            "PATH": f"{_put_programs(Path(self._folder.name, 'bin'))}:/usr/local/bin:/usr/bin:/bin",
-            "PYTHONPATH": str(Path(scaler.__file__).parent.parent),
-            "PYTHONUNBUFFERED": "1",
-            **(environment or {}),
-            MARK_VARIABLE: self._mark,
-        }
+        self._environment = dict(environment or {})
+        self._ground: Ground | None = None
         self._lock = threading.Lock()
         self._running: dict[int, Container] = {}
         self._closed = False
@@ -132,7 +118,6 @@ class Containers:
         self._wake_reader, self._wake_writer = os.pipe()
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._arrived: list[_Watched] = []
-        self._reaper: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._watch, name="containers", daemon=True)
         self._thread.start()
 
@@ -151,31 +136,14 @@ class Containers:
         with self._lock:
             if self._closed:
                 raise StartError(f"container {name} cannot start: the emulator has been closed")
-            self._watch_over()
-            folder = Path(self._folder.name, uuid.uuid4().hex)
-            folder.mkdir()
-            reader, writer = os.pipe()
             try:
-                process = subprocess.Popen(
-                    words,
-                    env={**self._base, **environment},
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=writer,
-                    stderr=writer,
-                    start_new_session=True,
-                )
+                watched = self._start(words, environment, name, on_exit)
             except (OSError, ValueError) as error:
-                os.close(reader)
                 raise StartError(f"container {name} cannot start: {error}") from error
-            finally:
-                os.close(writer)
-            os.set_blocking(reader, False)
-            container = Container(name, process, on_exit)
-            self._running[process.pid] = container
-            self._arrived.append(_Watched(container, os.pidfd_open(process.pid), reader))
+            self._running[watched.container.pid] = watched.container
+            self._arrived.append(watched)
             os.write(self._wake_writer, b"\0")
-        return container
+        return watched.container
 
     def running(self) -> list[Container]:
         """Return the containers that have not ended."""
@@ -193,22 +161,36 @@ class Containers:
         os.write(self._wake_writer, b"\0")
         self._thread.join()
         end_processes_with([f"{MARK_VARIABLE}={self._mark}"])  # those that have left their process groups
-        if self._reaper is not None and self._reaper.stdin is not None:
-            self._reaper.stdin.close()
-            self._reaper.kill()
-            self._reaper.wait()
         os.close(self._wake_writer)
-        self._folder.cleanup()
+        if self._ground is not None:
+            self._ground.close()
 
-    def _watch_over(self) -> None:
-        """Start the process that kills the containers when this one is gone, whichever way it went."""
-        if self._reaper is None:
-            self._reaper = subprocess.Popen(
-                [sys.executable, "-c", _REAPER, f"{MARK_VARIABLE}={self._mark}"],
-                stdin=subprocess.PIPE,
-                env={"PYTHONPATH": self._base["PYTHONPATH"]},
-                start_new_session=True,
-            )
+    def _start(
+        self, words: Sequence[str], environment: Mapping[str, str], name: str, on_exit: Callable[[Container], None]
+    ) -> _Watched:
+        if self._ground is None:
+            self._ground = Ground(self._mark)
+        with contextlib.ExitStack() as on_failure:
+            reader, writer = os.pipe()
+            on_failure.callback(os.close, reader)
+            try:
+                process = subprocess.Popen(
+                    words,
+                    env={**self._ground.environment, **self._environment, **environment, MARK_VARIABLE: self._mark},
+                    cwd=self._ground.new_folder(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=writer,
+                    stderr=writer,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(writer)
+            on_failure.callback(process.wait)
+            on_failure.callback(process.kill)
+            pidfd = os.pidfd_open(process.pid)
+            os.set_blocking(reader, False)
+            on_failure.pop_all()
+        return _Watched(Container(name, process, on_exit), pidfd, reader)
 
     def _watch(self) -> None:
         while not (self._closed and not self._running):
@@ -258,15 +240,3 @@ class Containers:
     def _forget(self, fd: int) -> None:
         self._selector.unregister(fd)
         os.close(fd)
-
-
-def _put_programs(folder: Path) -> Path:
-    """Write what stands for an image's programs: Python with scaler in it, and a pip that need not install anything."""
-    folder.mkdir()
-    python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
-    pip = "#!/bin/sh\necho 'pip: the emulated image has everything'\n"
-    for name, text in (("python", python), ("python3", python), ("pip", pip), ("pip3", pip)):
-        program = folder / name
-        program.write_text(text, encoding="utf-8")
-        program.chmod(0o755)
-    return folder

@@ -107,7 +107,10 @@ class AwsEmulator:
             operation = service.name_of(call)
             if operation is not None:
                 fault = self.faults.take(service.name, operation)
-                answer = await self._perform(service, operation, call, fault)
+                try:
+                    answer = await self._perform(service, operation, call, fault)
+                except asyncio.CancelledError:  # the server ends while a slow one is under way
+                    answer = service.refuse(Refusal("ServiceUnavailable", "the emulator has been closed", 503))
                 if isinstance(fault, LoseReply):
                     self._cut.cut(request)
                 headers = {"x-amzn-RequestId": str(uuid.uuid4()), **answer.headers}

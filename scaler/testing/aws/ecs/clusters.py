@@ -75,13 +75,13 @@ class Clusters:
         if sum(self._count_tasks(cluster.arn)):
             raise Refusal("ClusterContainsTasksException", "The Cluster cannot be deleted while Tasks are active.")
         cluster.is_active = False
-        return {"cluster": self._shown(cluster, [])}
+        return {"cluster": self._shown(cluster, ["SETTINGS"])}
 
     def put_providers(self, request: Fields) -> Fields:
         """PutClusterCapacityProviders."""
         cluster = self.find(request.get("cluster"))
         cluster.providers, cluster.strategy = _checked_providers(request)
-        return {"cluster": self._shown(cluster, [])}
+        return {"cluster": self._shown(cluster, ["SETTINGS"])}
 
     def find(self, name: str | None) -> Cluster:
         """Return an active cluster by name or ARN. Raises Refusal when there is none."""

@@ -104,6 +104,7 @@ def _container(task: Task) -> Fields:
         "healthStatus": "UNKNOWN",
         "cpu": str(container["cpu"]),
     }
+    shown |= {name: str(container[name]) for name in ("memory", "memoryReservation") if name in container}
     match task.exit:
         case Exit(code, reason):
             shown |= {"exitCode": code} if code is not None else {}
