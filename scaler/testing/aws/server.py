@@ -24,6 +24,7 @@ from scaler.testing.aws.containers import Containers
 from scaler.testing.aws.ecs import Ecs
 from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, Refusal, Slow, Throttle
 from scaler.testing.aws.metadata import Metadata
+from scaler.testing.aws.s3 import S3
 from scaler.testing.aws.service import Answer, Call, Service, Surroundings
 
 REGION = "us-east-1"
@@ -62,7 +63,8 @@ class AwsEmulator:
         surroundings = Surroundings(self.endpoint_url, REGION, self.containers)
         self.ecs = Ecs(surroundings)
         self.batch = Batch(surroundings)
-        self._services: list[Service] = [self.ecs, Metadata(self.ecs), self.batch]
+        self.s3 = S3(surroundings)
+        self._services: list[Service] = [self.ecs, Metadata(self.ecs), self.batch, self.s3]
         """In the order in which they are asked whether a call is for them."""
         self._cut = _Cuts()
         self._server = uvicorn.Server(self._config())
