@@ -21,6 +21,8 @@ FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
 }
 """What memory a Fargate task with so many whole CPUs may have. Source: the ECS developer guide, task size."""
 MAX_ARRAY_SIZE = 10_000
+NOT_GIVEN = "not-given"
+"""Stands for a name that a manager needs and its set-up can do without."""
 CONCURRENCY = Setting("-mtc", "-n", aliases=(Alias("num_of_workers"),), metavar="COUNT")
 
 
@@ -83,7 +85,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
     ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
     """Memory of a task in GB; Fargate has ranges for every number of CPUs."""
     ecs_python_requirements: Annotated[str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")] = ""
-    """What the container installs with pip before it starts, separated by blanks, when the image is none of its own."""
+    """What the container installs with pip before it starts, separated by blanks; an own image needs nothing."""
     ecs_python_version: Annotated[
         str, Setting(default_text="the manager's", metavar="VERSION"), Field(pattern=r"^3\.\d{1,2}$")
     ] = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar, get_args
 from pydantic import ValidationError
 
 from scaler.config.addresses import local_address
-from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
+from scaler.config.cloud import NOT_GIVEN, AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
 from scaler.config.files import (
     BAREMETAL_NATIVE,
     CLUSTER,
@@ -36,7 +36,7 @@ WORKER_MANAGER_GROUP = "scaler.worker_managers"
 
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
-_NOT_NEEDED: Mapping[str, object] = {"scheduler_address": "tcp://127.0.0.1:1", "ecs_subnets": ("none",)}
+_NOT_NEEDED: Mapping[str, object] = {"scheduler_address": "tcp://127.0.0.1:1", "ecs_subnets": (NOT_GIVEN,)}
 """Settings without a default that a manager needs and its set-up never looks at."""
 
 MANAGER_MODELS: Mapping[str, type[WorkerManagerConfig]] = {

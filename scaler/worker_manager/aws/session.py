@@ -48,6 +48,9 @@ class AwsCalls(Protocol):
     def pages(self, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Call an operation that answers in pages. Raises AwsError."""
 
+    def close(self) -> None:
+        """Close its connections."""
+
 
 class AwsClient:
     """`AwsCalls` by boto3. Its methods may be called from any thread.
@@ -92,6 +95,10 @@ class AwsClient:
         """Call an operation that answers in pages. Raises AwsError."""
         with self.errors(operation):
             yield from self.raw.get_paginator(botocore.xform_name(operation)).paginate(**parameters)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.raw.close()
 
     @contextmanager
     def errors(self, operation: str) -> Iterator[None]:

@@ -1,0 +1,151 @@
+"""The worker manager's backend on ECS: starts, stops and lists tasks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.session import AwsCalls, AwsClient
+from scaler.worker_manager.aws_raw_ecs.fleet import Fleet
+from scaler.worker_manager.aws_raw_ecs.launches import Launches, with_hint
+from scaler.worker_manager.aws_raw_ecs.tasks import STOP_REASON
+from scaler.worker_manager.backend import BackendError, Capacity, Unit
+
+if TYPE_CHECKING:
+    from scaler.config.cloud import AwsRawEcsConfig  # importing it takes a tenth of a second
+
+MANAGER_STOP_SECONDS = 20.0
+"""How long the manager may take to have ECS accept that all tasks stop. Nobody waits for their end."""
+STOP_RETRY_SECONDS = 8.0
+"""For so long a stop is tried again that ECS was too busy for."""
+FIRST_PAUSE_SECONDS = 0.25
+STOPS_AT_ONCE = 8
+LISTING_SHARE = 0.9
+"""Tasks are listed at most once in this part of a heartbeat, however often something else happens."""
+
+_log = logging.getLogger(__name__)
+
+
+class EcsBackend:
+    """Starts, stops and lists ECS tasks: a `Backend`. ecs: boto3's by default. Raises UsageError."""
+
+    def __init__(self, config: AwsRawEcsConfig, ecs: AwsCalls | None = None) -> None:
+        self._config = config
+        self._ecs: AwsCalls = AwsClient(config, "ecs") if ecs is None else ecs
+        limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
+        units = None if limit < 0 else -(-limit // cpus)
+        self.capacity = Capacity(
+            unit_slots=cpus,
+            max_slots=-1 if units is None else units * cpus,
+            max_units=units,
+            running_is_joined=False,
+            stop_seconds=MANAGER_STOP_SECONDS,
+            outlive_manager=True,
+        )
+        self._fleet = Fleet(config, self._ecs)
+        self._launches = Launches(config, self._ecs)
+        self._listing_seconds = config.heartbeat_interval_seconds * LISTING_SHARE
+        self._listed_at: float | None = None
+        self._not_stopped: set[str] = set()
+        """Tasks that ECS has not agreed to stop."""
+        if (warning := _unreachable(config)) is not None:
+            _log.warning("%s", warning)
+
+    def start(self, count: int) -> list[str]:
+        try:
+            started = self._launches.start(count, self._fleet.knows)
+        except BackendError as error:
+            self._fleet.started(error.started)
+            raise
+        self._fleet.started(started)
+        return started
+
+    def stop(self, unit_ids: Sequence[str]) -> None:
+        left = self._fleet.to_stop(unit_ids)
+        deadline = time.monotonic() + STOP_RETRY_SECONDS
+        pause = FIRST_PAUSE_SECONDS
+        errors: list[AwsError] = []
+        with ThreadPoolExecutor(STOPS_AT_ONCE, "stop") as pool:
+            while left:
+                failed = {}
+                for unit_id, outcome in zip(left, pool.map(self._try_stop, left), strict=True):
+                    if isinstance(outcome, AwsError):
+                        failed[unit_id] = outcome
+                    else:
+                        outcome(unit_id)
+                self._not_stopped = (self._not_stopped - set(left)) | set(failed)
+                is_over = time.monotonic() + pause >= deadline
+                errors += [error for error in failed.values() if is_over or not _may_pass(error)]
+                left = [unit_id for unit_id, error in failed.items() if _may_pass(error) and not is_over]
+                if left:
+                    time.sleep(pause)
+                    pause *= 2
+        if errors:
+            raise errors[0]
+
+    def list(self) -> list[Unit]:
+        now = time.monotonic()
+        if self._listed_at is None or now - self._listed_at >= self._listing_seconds:
+            try:
+                self._fleet.look()
+            except AwsError as error:
+                raise with_hint(error) from error
+            self._listed_at = now
+            self._launches.listed()
+        return self._fleet.units()
+
+    def fileno(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        try:
+            self.stop(self._launches.settle())
+        except BackendError as error:
+            _log.error("a start of tasks that ECS did not answer may have left some: %s", error)
+        if self._not_stopped:
+            _log.error(
+                "these tasks may be left: %s; stop each with `aws ecs stop-task --region %s --cluster %s --task TASK`",
+                ", ".join(sorted(self._not_stopped)),
+                self._config.aws_region,
+                self._config.ecs_cluster,
+            )
+        self._ecs.close()
+
+    def _try_stop(self, unit_id: str) -> Callable[[str], None] | AwsError:
+        """Return how to take note of what ECS did, or why it did not. Several threads do this at once."""
+        try:
+            answer = self._ecs.call("StopTask", cluster=self._config.ecs_cluster, task=unit_id, reason=STOP_REASON)
+        except AwsError as error:
+            if not _is_not_found(error):
+                return error
+            if self._fleet.is_new(unit_id):
+                return AwsError("ECS does not know a task yet that was started just now", "broken")
+            return self._fleet.gone
+        if answer["task"].get("desiredStatus") != "STOPPED":
+            return AwsError("ECS StopTask did not stop a task, and gave no reason", "broken")
+        return self._fleet.stopping
+
+
+def _may_pass(error: AwsError) -> bool:
+    return error.kind in ("throttled", "unanswered", "broken")
+
+
+def _is_not_found(error: AwsError) -> bool:
+    return error.code == "InvalidParameterException" and "not found" in error.message
+
+
+def _unreachable(config: AwsRawEcsConfig) -> str | None:
+    """Return what to say when tasks on AWS cannot reach this scheduler."""
+    host = urlsplit(config.worker_scheduler_address).hostname or ""
+    is_here = host in ("localhost", "0.0.0.0", "::1", "") or host.startswith("127.")  # noqa: S104 (it is not bound)
+    if not is_here or config.aws_endpoint_url is not None:
+        return None
+    return (
+        f"workers on ECS cannot reach the scheduler at {config.worker_scheduler_address}: set worker_scheduler_address "
+        "to the address that they know it by"
+    )
