@@ -28,22 +28,38 @@ METADATA_PATH = "/v4"
 class Ecs:
     """ECS for clients, and the fate of its tasks in tests' hands. A task is named by its ARN or the last part of it.
 
-    `times` and `rates` may be changed at any time, and hold from then on.
+    Its `times` and `rates` may be changed at any time, and hold from then on.
     """
 
     name = "ecs"
 
     def __init__(self, surroundings: Surroundings) -> None:
-        self.times = EcsTimes()
-        self.rates = EcsRates()
         self._surroundings = surroundings
         self._changed = threading.Condition(threading.RLock())
-        self._core = EcsCore(lambda name: surroundings.arn("ecs", name), _new_id, self.times, self.rates)
+        self._core = EcsCore(lambda name: surroundings.arn("ecs", name), _new_id, EcsTimes(), EcsRates())
         self._containers: dict[str, Container] = {}
         self._reasons: dict[str, str] = {}
         self._ended: list[str] = []
         self._closed = False
         self._ticker = Ticker("ecs", self._turn)
+
+    @property
+    def times(self) -> EcsTimes:
+        """How long things take."""
+        return self._core.times
+
+    @times.setter
+    def times(self, times: EcsTimes) -> None:
+        self._core.times = times
+
+    @property
+    def rates(self) -> EcsRates:
+        """How much is served a second."""
+        return self._core.rates
+
+    @rates.setter
+    def rates(self, rates: EcsRates) -> None:
+        self._core.rates = rates
 
     def name_of(self, call: Call) -> str | None:
         """Return the operation of a call to ECS."""

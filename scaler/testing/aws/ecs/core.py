@@ -143,6 +143,8 @@ class EcsCore:
 
     def find(self, name: str) -> Task:
         """Return a task by its ARN or the last part of it. Raises LookupError."""
+        if name in self._tasks:
+            return self._tasks[name]
         task_id = name.rpartition("/")[2]
         for task in self._tasks.values():
             if task.arn.endswith(f"/{task_id}"):
