@@ -105,18 +105,23 @@ def test_large_arguments_results_and_inputs_of_other_tasks_go_through_the_object
         assert client.submit(len, shared).result(WAIT_SECONDS) == len(array)
 
 
+def look_up() -> int:
+    table: dict[str, int] = {}
+    return table["x"]
+
+
 def test_failures_are_told_apart(tmp_path: Path) -> None:
     def nested() -> None:
         Client()
 
     with cluster(tmp_path) as (client, _):
-        raised = client.submit(lambda: {}["x"])
+        raised = client.submit(look_up)
         died = client.submit_verbose(os._exit, (7,), retries=1)
         late = client.submit_verbose(time.sleep, (60,), timeout_seconds=0.2)
         inside = client.submit(nested)
         with pytest.raises(KeyError) as caught:
             raised.result(WAIT_SECONDS)
-        assert "in <lambda>" in str(caught.value.__cause__)
+        assert "in look_up" in str(caught.value.__cause__)
         with pytest.raises(ProcessorDiedError, match="exit code 7"):
             died.result(WAIT_SECONDS)
         with pytest.raises(UsageError, match="runs as a job of its own"):

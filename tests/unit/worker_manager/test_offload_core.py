@@ -30,7 +30,7 @@ class Stage:
         self.core = OffloadCore(Settings(slots, queue_size, 0.0, death_timeout_seconds), self.now)
         self.core.welcomed(Welcome(False, 1, 30.0, 2.0), self.now)
         self.said: list[Message] = []
-        self.turn()
+        self.pass_time(0.0)
 
     def turn(self) -> list[str]:
         """Settle; return what is done, as words."""

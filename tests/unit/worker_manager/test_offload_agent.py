@@ -1,0 +1,435 @@
+"""The offload agent in front of a scheduler that a test plays, and an executor that does what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from scaler.errors import ConfigError, ScalerError
+from scaler.ids import IdFactory, content_id, result_id
+from scaler.net.connection import Buffer, ConnectorEvent, Received, Welcomed
+from scaler.object_storage.client import StorageClient
+from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.protocol.messages import (
+    Done,
+    Message,
+    Outcome,
+    Output,
+    Recall,
+    Role,
+    Run,
+    RunGroup,
+    Shutdown,
+    Spec,
+    Welcome,
+    WorkerHeartbeat,
+    stored_reference,
+)
+from scaler.serialization import (
+    dump_arguments,
+    dump_function,
+    dump_value,
+    load_exception,
+    load_value,
+    parts_of,
+    size_of,
+    to_payload,
+)
+from scaler.testing.executors import MemoryExecutor
+from scaler.worker_manager.offload.agent import OffloadAgent
+from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Started, Trouble
+
+DEADLINE_SECONDS = 10.0
+
+
+class PlayedScheduler:
+    """The agent's connector; what the agent sends lands in `said`."""
+
+    def __init__(self, on_turn: Callable[[list[ConnectorEvent]], None]) -> None:
+        self.on_turn = on_turn
+        self.peer = b"schedulr"
+        self.connected = True
+        self.said: list[Message] = []
+        self.changed = asyncio.Event()
+        self.farewell = ""
+
+    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+        self.said.append(message)
+        self.changed.set()
+
+    @property
+    def trouble(self) -> str:
+        return ""
+
+    def outbox_bytes(self) -> int:
+        return 0
+
+    def close(self, farewell: str = "") -> None:
+        self.connected = False
+        self.farewell = farewell
+
+
+class Rig:
+    """A running agent."""
+
+    def __init__(self, config: OffloadConfig, executor: MemoryExecutor, storage: EmbeddedStorage | None) -> None:
+        self.executor = executor
+        self.ids = IdFactory(b"client--")
+        self.troubles: list[str] = []
+        self.storage_address = "" if storage is None else storage.address
+        self._connected: asyncio.Future[PlayedScheduler] = asyncio.get_running_loop().create_future()
+        self.agent = OffloadAgent(config, executor, self._connect, connect_storage, self.troubles.append)
+
+    def _connect(self, on_turn: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
+        scheduler = PlayedScheduler(on_turn)
+        self._connected.set_result(scheduler)
+        return scheduler
+
+    async def welcome(self) -> None:
+        self.scheduler = await asyncio.wait_for(asyncio.shield(self._connected), DEADLINE_SECONDS)
+        self.scheduler.on_turn([Welcomed(Welcome(False, 1, 60.0, 0.05, self.storage_address))])
+
+    def hear(self, *messages: Message) -> None:
+        self.scheduler.on_turn([Received(b"schedulr", message) for message in messages])
+
+    def submit(
+        self, function: Callable[..., Any] | bytes, *payloads: bytes, inputs: Sequence[bytes] = (), **spec: Any
+    ) -> list[CallKey]:
+        """Send a Run with one task per payload; every task has these inputs."""
+        code = function if isinstance(function, bytes) else to_payload(dump_function(function))
+        identifier = content_id(code)
+        ids = [self.ids.task() for _ in payloads]
+        group = RunGroup(Spec(identifier, **spec), ids, [1] * len(ids), list(payloads), [tuple(inputs)] * len(ids))
+        self.hear(Run([(identifier, code)], [group]))
+        return [(each, 1) for each in ids]
+
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        """Wait until the agent has said what makes this true, and return it."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not (found := condition()):
+                self.scheduler.changed.clear()
+                await self.scheduler.changed.wait()
+        return found
+
+    async def handed_on(self, *keys: CallKey) -> None:
+        await asyncio.to_thread(self.executor.until, lambda: set(keys) <= self.executor.calls.keys())
+
+    def outcomes(self) -> dict[CallKey, tuple[Outcome, bytes]]:
+        return {
+            (identifier, attempt): (Outcome(outcome), payload)
+            for message in self.messages(Done)
+            for identifier, attempt, outcome, payload in zip(
+                message.ids, message.attempts, message.outcomes, message.payloads, strict=True
+            )
+        }
+
+    async def outcome(self, key: CallKey) -> tuple[Outcome, bytes]:
+        await self.until(lambda: key in self.outcomes())
+        return self.outcomes()[key]
+
+    def messages(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.scheduler.said if isinstance(message, kind)]
+
+
+def connect_storage(address: str) -> StorageClient:
+    return StorageClient.connected_to(address, b"offload-", Role.WORKER)
+
+
+def play(story: Callable[[Rig], Awaitable[None]], *, with_storage: bool = False, **settings: Any) -> MemoryExecutor:
+    """Run a story with an agent; the executor is returned, closed."""
+    executor = MemoryExecutor()
+    storage = EmbeddedStorage("tcp://127.0.0.1:0", 2**30) if with_storage else None
+    values = {"slots": 4, "executor": "memory:memory", **settings}
+    config = OffloadConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id="u", **values)
+
+    async def run() -> None:
+        rig = Rig(config, executor, storage)
+        try:
+            await rig.welcome()
+            await story(rig)
+        finally:
+            executor.gate.set()
+            await rig.agent.close()
+            if rig.agent.ended.done():
+                rig.agent.ended.exception()
+
+    try:
+        asyncio.run(run())
+    finally:
+        if storage is not None:
+            storage.close()
+    assert executor.is_closed
+    return executor
+
+
+def arguments(*args: Any) -> bytes:
+    return to_payload(dump_arguments(args, {})[0])
+
+
+async def put(rig: Rig, value: object) -> bytes:
+    """Store a value as a client would; return the reference to it."""
+    return await put_parts(rig, dump_value(value))
+
+
+async def put_parts(rig: Rig, parts: Sequence[Buffer]) -> bytes:
+    identifier = rig.ids.object()
+    client = StorageClient.connected_to(rig.storage_address, b"putter--", Role.CLIENT)
+    try:
+        await client.put(identifier, parts)
+    finally:
+        client.close()
+    return stored_reference(identifier, size_of(parts))
+
+
+def test_a_task_is_handed_on_and_its_result_comes_back() -> None:
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(len, arguments("abc"))
+        await rig.handed_on(key)
+        rig.executor.finish(key)
+        outcome, payload = await rig.outcome(key)
+        assert (outcome, load_value(parts_of(payload))) == (Outcome.SUCCESS, 3)
+        assert rig.messages(Done)[0].duration_us[0] >= 0
+
+    play(story)
+
+
+def test_a_lone_task_goes_at_once_and_those_that_come_while_the_executor_is_busy_go_together() -> None:
+    async def story(rig: Rig) -> None:
+        rig.executor.gate.clear()
+        first = rig.submit(len, arguments("a"))
+        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.batches == [first])
+        second = rig.submit(len, arguments("b"))
+        third = rig.submit(len, arguments("c"), arguments("d"))
+        rig.executor.gate.set()
+        await rig.handed_on(*first, *second, *third)
+        assert rig.executor.batches == [first, [*second, *third]]
+
+    play(story)
+
+
+def test_a_heartbeat_is_sent_while_the_executor_blocks() -> None:
+    async def story(rig: Rig) -> None:
+        rig.executor.gate.clear()
+        [key] = rig.submit(len, arguments("a"))
+        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.batches)
+        said = len(rig.messages(WorkerHeartbeat))
+        await rig.until(lambda: len(rig.messages(WorkerHeartbeat)) > said + 1)
+        assert [status.running for status in rig.messages(WorkerHeartbeat)[-1].processors] == [key[0]]
+
+    play(story)
+
+
+def test_a_task_that_is_cancelled_before_the_executor_has_it_never_reaches_it() -> None:
+    async def story(rig: Rig) -> None:
+        rig.executor.gate.clear()
+        [first] = rig.submit(len, arguments("a"))
+        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.batches)
+        [second, third] = rig.submit(len, arguments("b"), arguments("c"))
+        rig.hear(Recall([second[0]], [1], kill=True))
+        assert (await rig.outcome(second))[0] is Outcome.CANCELLED
+        rig.executor.gate.set()
+        await rig.handed_on(first, third)
+
+    executor = play(story)
+    assert [len(batch) for batch in executor.batches] == [1, 1]
+    assert executor.cancelled == []
+
+
+def test_a_task_that_is_cancelled_while_it_is_handed_on_is_ended_behind_it() -> None:
+    async def story(rig: Rig) -> None:
+        rig.executor.gate.clear()
+        [key] = rig.submit(len, arguments("a"))
+        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.batches)
+        rig.hear(Recall([key[0]], [1], kill=True))
+        assert (await rig.outcome(key))[0] is Outcome.CANCELLED
+        rig.executor.gate.set()
+        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.cancelled == [key])
+        rig.executor.report(Finished(*key, b"late"))
+        rig.executor.report(Failed(*key, Outcome.PROCESSOR_DIED, "killed"))
+
+    play(story)
+
+
+def test_what_was_taken_before_a_refusal_runs_and_the_rest_is_tried_again() -> None:
+    async def story(rig: Rig) -> None:
+        executor = rig.executor
+        executor.gate.clear()
+        [blocker] = rig.submit(len, arguments("blocks"))
+        await asyncio.to_thread(executor.until, lambda: executor.batches)
+        first, second = rig.submit(len, arguments("ab"), arguments("c"))
+        executor.refusals.extend([ExecutorError("busy", [blocker]), ExecutorError("busy", [first])])
+        executor.gate.set()
+        await rig.handed_on(blocker, first, second)
+        assert executor.batches == [[blocker], [first, second], [second]]
+        executor.finish(first)
+        assert (await rig.outcome(first))[0] is Outcome.SUCCESS
+        assert rig.troubles[0] == "tasks cannot be handed on: busy; trying again"
+        await rig.until(lambda: rig.troubles[-1] == "")
+
+    play(story)
+
+
+def test_what_tasks_refer_to_is_put_into_their_calls_and_large_results_are_stored() -> None:
+    async def story(rig: Rig) -> None:
+        big = "x" * 100_000
+        code = await put_parts(rig, dump_function(lambda a, b: (a + b) * 3))
+        lists = await put(rig, (big, "-"))
+        [key] = rig.submit(code, lists)
+        await rig.handed_on(key)
+        rig.executor.finish(key)
+        outcome, payload = await rig.outcome(key)
+        assert outcome is Outcome.SUCCESS
+        assert payload == stored_reference(result_id(*key), int.from_bytes(payload[17:], "little"))
+        client = StorageClient.connected_to(rig.storage_address, b"getter--", Role.CLIENT)
+        assert load_value(await client.get(result_id(*key), 5.0)) == (big + "-") * 3
+        client.close()
+
+    play(story, with_storage=True)
+
+
+def test_a_missing_object_ends_its_task_and_holds_nobody_up() -> None:
+    async def story(rig: Rig) -> None:
+        missing = stored_reference(rig.ids.object(), 100)
+        [waits] = rig.submit(len, missing)
+        [runs] = rig.submit(len, arguments("abc"))
+        await rig.handed_on(runs)
+        rig.executor.finish(runs)
+        assert (await rig.outcome(runs))[0] is Outcome.SUCCESS
+        assert waits not in rig.outcomes()
+        rig.hear(Recall([waits[0]], [1], kill=True))
+        assert (await rig.outcome(waits))[0] is Outcome.CANCELLED
+
+    play(story, with_storage=True)
+
+
+def test_an_object_without_a_storage_is_lost() -> None:
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(len, stored_reference(rig.ids.object(), 100))
+        outcome, text = await rig.outcome(key)
+        assert outcome is Outcome.OBJECT_LOST
+        assert b"knows no object storage" in text
+
+    play(story)
+
+
+def test_bytes_that_are_no_result_are_the_tasks_failure() -> None:
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(len, arguments("abc"))
+        await rig.handed_on(key)
+        rig.executor.report(Finished(*key, b"<html>502</html>"))
+        outcome, payload = await rig.outcome(key)
+        assert outcome is Outcome.EXCEPTION
+        assert "that should be a result are not" in str(load_exception(payload))
+
+    play(story)
+
+
+def test_a_failure_of_the_execution_is_told_with_its_text() -> None:
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(len, arguments("abc"))
+        await rig.handed_on(key)
+        rig.executor.report(Started(*key))
+        rig.executor.report(Failed(*key, Outcome.PROCESSOR_DIED, "exit code 137: OutOfMemoryError"))
+        assert await rig.outcome(key) == (Outcome.PROCESSOR_DIED, b"exit code 137: OutOfMemoryError")
+
+    play(story)
+
+
+def test_what_a_task_wrote_comes_before_its_result_in_pieces_of_whole_characters() -> None:
+    text = "ä" * 40_000
+
+    def writes(text: str) -> None:
+        import os  # noqa: PLC0415
+
+        os.write(1, text.encode())
+        os.write(2, b"oops")
+
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(writes, arguments(text), stream_output=True)
+        await rig.handed_on(key)
+        rig.executor.finish(key)
+        await rig.outcome(key)
+        written: dict[bool, list[str]] = {False: [], True: []}
+        for message in rig.messages(Output):
+            assert message.task == key[0]
+            written[message.is_stderr].append(message.text.decode())
+        assert "".join(written[False]) == text
+        assert written[True] == ["oops"]
+        assert isinstance(rig.scheduler.said[-1], Done | WorkerHeartbeat)
+
+    play(story)
+
+
+def test_trouble_is_shown_while_it_lasts() -> None:
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(len, arguments("abc"))
+        await rig.handed_on(key)
+        rig.executor.report(Trouble("no capacity"))
+        rig.executor.report(Trouble(""))
+        rig.executor.report(Trouble("no capacity"))
+        rig.executor.finish(key)
+        await rig.outcome(key)
+        assert rig.troubles == ["no capacity"]
+
+    play(story)
+
+
+def test_an_agent_that_is_stopped_gives_running_tasks_a_grace_and_then_ends_them() -> None:
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(len, arguments("abc"))
+        await rig.handed_on(key)
+        rig.agent.stop()
+        assert (await rig.outcome(key))[0] is Outcome.NOT_STARTED
+        assert await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS) == 0
+
+    play(story, stop_grace_seconds=0.05)
+
+
+def test_a_shutdown_ends_the_agent_and_what_it_has_out() -> None:
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(len, arguments("abc"))
+        await rig.handed_on(key)
+        rig.hear(Shutdown("enough"))
+        assert await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS) == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [ConfigError("soamapi is not installed"), ValueError("a bug")])
+def test_an_executor_that_cannot_start_ends_the_agent_with_its_reason(error: Exception) -> None:
+    executor = MemoryExecutor()
+    executor.start_error = error
+    config = OffloadConfig(
+        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id="u", executor="memory:memory"
+    )
+
+    async def run() -> None:
+        rig = Rig(config, executor, None)
+        with pytest.raises(type(error), match=str(error)):
+            await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS)
+        await rig.agent.close()
+
+    asyncio.run(run())
+    assert executor.is_closed
+
+
+def test_an_executor_that_cannot_end_what_is_left_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    class Stubborn(MemoryExecutor):
+        def close(self) -> None:
+            self.is_closed = True
+            raise ScalerError("2 jobs may be left in the queue q: cancel them there")
+
+    async def run() -> None:
+        config = OffloadConfig(
+            scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id="u", executor="memory:memory"
+        )
+        rig = Rig(config, Stubborn(), None)
+        await rig.welcome()
+        await rig.agent.close()
+
+    asyncio.run(run())
+    assert "2 jobs may be left in the queue q" in caplog.text
