@@ -151,6 +151,10 @@ class SchedulerCore:
         soonest = min((at for at in wishes if at is not None), default=now + TICK_SECONDS)
         return max(now, min(now + TICK_SECONDS, soonest + self._stalled_seconds))
 
+    def own_time(self, now: float) -> float:
+        """Return what the core's records mean by this time: the clock's, without the times when nobody stepped it."""
+        return now - self._stalled_seconds
+
     def _advance(self, now: float) -> float:
         """Return the core's own time: the clock's, without the times when the shell did not step."""
         gap = now - self._last_step

@@ -183,7 +183,7 @@ class Elastic:
             max_slots=details.max_concurrency,
             unit_slots=details.unit_slots,
             units_running=len(staying),
-            pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in _pending(record)),
+            pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in pending_units(record)),
             idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
             startup_seconds=record.startup_seconds,
             trouble=record.status.trouble if record.status is not None else "",
@@ -194,7 +194,7 @@ class Elastic:
         """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
         if record.details.fixed:
             return
-        pending = sorted(_pending(record), key=lambda unit: unit.age_seconds)
+        pending = sorted(pending_units(record), key=lambda unit: unit.age_seconds)
         # Those out of contact may be lost, and a pending unit their replacement.
         here = (worker for worker in record.running_units.values() if worker.broken_at is None)
         staying = [worker for worker in here if not worker.draining]
@@ -240,7 +240,7 @@ class Elastic:
         self._outbox.send(worker.id, Drain(reason))
 
 
-def _pending(record: ManagerRecord) -> list[UnitStatus]:
+def pending_units(record: ManagerRecord) -> list[UnitStatus]:
     """Return the units that were started and whose worker is not connected yet."""
     if record.status is None:
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from scaler.needs import Needs
 from scaler.scheduler.core.state import READY, Group, Task
@@ -34,6 +34,16 @@ class _Lane:
             tasks = self.by_client[client] = deque()
             self.turns.append(client)
         return tasks
+
+
+def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
+    """Count ready tasks, up to this one and this many."""
+    count = 0
+    for task in tasks:
+        if task is until or count >= limit:
+            break
+        count += task.state is READY
+    return count
 
 
 class ReadyQueue:
@@ -105,6 +115,26 @@ class ReadyQueue:
             del self._lanes[self._ranks.pop(0)]
         return None
 
+    def before(self, task: Task, limit: int) -> int:
+        """Return how many tasks are taken before this ready one, but not more than limit. O(limit)."""
+        group = task.group
+        count = 0
+        for rank in self._ranks:
+            lane = self._lanes[rank]
+            if rank == group.rank:
+                break
+            for tasks in lane.by_client.values():
+                count += _live(tasks, None, limit - count)
+        place = _live(lane.by_client[group.client.id], task, limit - count)
+        count += place
+        turn = 1
+        for client in lane.turns:
+            if client == group.client.id:
+                turn = 0
+            else:
+                count += _live(lane.by_client[client], None, min(place + turn, limit - count))
+        return count
+
     def _sweep(self) -> None:
         for lane in self._lanes.values():
             for client, tasks in lane.by_client.items():
@@ -152,6 +182,10 @@ class ReadyQueues:
         group = task.group
         group.ready -= 1
         self.of(group.needs).dropped()
+
+    def before(self, task: Task, limit: int) -> int:
+        """Return how many tasks with the same needs are taken before this ready one, but not more than limit."""
+        return self._queues[task.group.needs].before(task, limit)
 
     @property
     def count(self) -> int:

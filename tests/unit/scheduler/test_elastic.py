@@ -137,8 +137,8 @@ def test_a_decision_says_what_it_was_made_from_for_the_manager_that_it_is_about(
     report(cluster, gpu, trouble="no quota")
     cluster.wait(1.0, alive=[manager, worker, gpu])
     inputs = {fact.manager_id: fact.inputs for fact in decisions(cluster)}
-    assert inputs["m"] == ScalingInputs(3, 1, 0, pytest.approx(7.0), 1, 1, 0, None, 4, "")
-    assert inputs["gpu"] == ScalingInputs(6, 1, 0, pytest.approx(13.0), 0, 0, 0, None, None, "no quota")
+    assert inputs["m"] == ScalingInputs(3, 1, 0, 7.0, 1, 1, 0, None, 4, "")
+    assert inputs["gpu"] == ScalingInputs(6, 1, 0, 13.0, 0, 0, 0, None, None, "no quota")
 
 
 def test_a_worker_out_of_contact_is_not_counted_while_its_manager_replaces_it() -> None:

@@ -1,0 +1,174 @@
+"""Why a task waits: one sentence for people, from the state of the core. Pure, and for single questions: O(workers)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import assert_never
+
+from scaler.ids import ID_BYTES, owner_of
+from scaler.needs import Needs
+from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.elastic import pending_units
+from scaler.scheduler.core.placement import avoids
+from scaler.scheduler.core.state import (
+    Assigned,
+    Delayed,
+    Gone,
+    ManagerRecord,
+    Ready,
+    Recalled,
+    Task,
+    Waiting,
+    Worker,
+)
+
+MAX_COUNTED = 100_000
+"""How many tasks before a ready one are counted at most."""
+MAX_NAMED = 3
+"""How many tasks or worker managers one sentence names."""
+
+
+def explain(core: SchedulerCore, task_id: bytes, now: float) -> str:
+    """Return what a task waits for, or what it does. now: the core's own time (`SchedulerCore.own_time`)."""
+    client = core.clients.get(owner_of(task_id)) if len(task_id) == ID_BYTES else None
+    task = client.tasks.get(task_id) if client is not None else None
+    if task is None:
+        return "there is no such task: it has ended, or never was"
+    match task.state:
+        case Waiting(missing=missing):
+            return _waiting(task, missing)
+        case Ready():
+            return _ready(core, task, now)
+        case Delayed(until=until):
+            return f"its last run failed ({_evidence(task)}): it runs again in {max(0.0, until - now):.1f} s"
+        case Assigned(worker=worker):
+            return _assigned(task, worker)
+        case Recalled(worker=worker, cancel=True):
+            return f"it is being cancelled on worker {worker.name}"
+        case Recalled(worker=worker):
+            return f"it waited behind others on worker {worker.name}, and is on its way to another one"
+        case Gone():
+            raise AssertionError("a task that ended is not among its client's tasks")
+        case never:
+            assert_never(never)
+
+
+def _waiting(task: Task, missing: int) -> str:
+    tasks = task.group.client.tasks
+    living = (tasks[reference] for reference in task.references if reference in tasks)
+    names = list(dict.fromkeys(f"{other.group.spec.name}()" for other in living))
+    return f"it needs the {'result' if missing == 1 else 'results'} of {_count(missing, 'task')}: {_listed(names)}"
+
+
+def _assigned(task: Task, worker: Worker) -> str:
+    if task.id in worker.blocked:
+        return f"it runs on worker {worker.name} and waits for tasks of its own"
+    ahead = sum(1 for other in _until(task, worker) if other.id not in worker.blocked)
+    if worker.broken_at is not None:
+        return f"it was sent to worker {worker.name}, which is out of contact"
+    if ahead < worker.slots:
+        return f"it runs on worker {worker.name}"
+    behind = ahead - worker.slots + 1
+    return f"it is on worker {worker.name}, with {_count(behind, 'task')} before it that {_is(behind)} not done"
+
+
+def _until(task: Task, worker: Worker) -> Iterable[Task]:
+    for other in worker.tasks.values():
+        if other is task:
+            return
+        yield other
+
+
+def _ready(core: SchedulerCore, task: Task, now: float) -> str:
+    needs = task.group.needs
+    fitting = [worker for worker in core.workers.values() if needs.fits(worker.offers)]
+    willing = [worker for worker in fitting if not worker.draining and worker.broken_at is None]
+    could = [record for record in core.elastic.managers.values() if needs.fits(record.offers)]
+    if willing:
+        return _in_line(core, task, willing, could, now)
+    parts = []
+    if fitting:
+        broken = sum(worker.broken_at is not None for worker in fitting)
+        how = " and ".join(
+            text for count, text in ((broken, "out of contact"), (len(fitting) - broken, "about to end")) if count
+        )
+        parts.append(f"{_count(len(fitting), 'worker')} could run it, but {_is(len(fitting))} {how}")
+    if not could:
+        parts.append(_nobody(core, needs, bool(fitting)))
+    parts += [_manager(record, now) for record in could[:MAX_NAMED]]
+    return "; ".join(parts)
+
+
+def _in_line(
+    core: SchedulerCore, task: Task, willing: Sequence[Worker], could: Sequence[ManagerRecord], now: float
+) -> str:
+    if len(willing) > 1 and task.troubles is not None and any(avoids(task, worker, now) for worker in willing):
+        return f"it failed ({_evidence(task)}), and waits for another worker than that"
+    before = core.ready.before(task, MAX_COUNTED)
+    slots = sum(worker.slots for worker in willing)
+    if before >= MAX_COUNTED:
+        line = f"more than {MAX_COUNTED:,} tasks are before it"
+    else:
+        line = f"{_count(before, 'task')} {_is(before)} before it" if before else "it is the next"
+    parts = [f"{line}, for {_count(slots, 'slot')} that could run it"]
+    parts += [_manager(record, now) for record in could if pending_units(record)][:MAX_NAMED]
+    return "; ".join(parts)
+
+
+def _nobody(core: SchedulerCore, needs: Needs, is_known: bool) -> str:
+    if not needs.items:
+        return "no worker manager is here" if is_known else "no worker and no worker manager is here"
+    known: dict[str, float] = {}
+    offers = [record.offers for record in core.elastic.managers.values()]
+    offers += [worker.offers for worker in core.workers.values()]
+    for offer in offers:
+        for name, amount in offer.items:
+            known[name] = max(amount, known.get(name, amount))
+    short = [f"no more than {name}={known[name]:g}" for name, amount in needs.items if known.get(name, amount) < amount]
+    short += [f"no {name}" for name, _ in needs.items if name not in known]
+    because = f": there is {' and '.join(short)}" if short else ""
+    others = "other worker" if is_known else "worker"
+    return f"no {others} offers {needs}, and no worker manager could start one that does{because}"
+
+
+def _manager(record: ManagerRecord, now: float) -> str:
+    name = f"the worker manager {record.details.manager_id}"
+    if record.broken_at is not None:
+        return f"{name} is out of contact"
+    if record.status is None:
+        return f"{name} has just come"
+    pending = pending_units(record)
+    if pending:
+        oldest = max(unit.age_seconds for unit in pending) + now - record.status_at
+        usual = f" of about {record.startup_seconds:.0f} s" if record.startup_seconds is not None else ""
+        first = "its first unit" if not record.running_units else _count(len(pending), "unit")
+        why = next((f" ({unit.reason})" for unit in pending if unit.reason), "")
+        return f"{name} waits for {first}, {oldest:.0f} s{usual}{why}"
+    if record.status.trouble:
+        return f"{name} is in trouble: {record.status.trouble}"
+    if record.details.fixed:
+        return f"{name} has no worker that could run it, and starts only what it is configured to"
+    if record.decision is None:
+        return f"{name} has not been told how many units to start"
+    if record.decision.units > len(record.running_units):
+        return f"{name} is about to start {_count(record.decision.units - len(record.running_units), 'unit')}"
+    return f"{name} is to have {record.decision.reason}"
+
+
+def _evidence(task: Task) -> str:
+    evidence = task.troubles.evidence if task.troubles is not None else []
+    return evidence[-1] if evidence else "for a reason that is not known"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(islice(names, MAX_NAMED)) + (f" and {more} more" if more > 0 else "")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"

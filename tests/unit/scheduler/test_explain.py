@@ -1,0 +1,231 @@
+"""Why a task waits, in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.policy.view import Allocation, ClusterView, Wanted
+from scaler.protocol.messages import ManagerStatus, Outcome, Suspended, UnitState, UnitStatus
+from scaler.scheduler.core.explain import explain
+from tests.unit.scheduler.driver import Cluster
+
+GPU = (("gpu", 2.0),)
+
+
+class Two:
+    """A policy that wants two units of every manager but those called idle, which get none."""
+
+    allocation = Allocation()
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        return {
+            manager.manager_id: Wanted(0 if manager.manager_id == "idle" else 2, "so it is")
+            for manager in view.managers
+            if not manager.fixed
+        }
+
+
+def why(cluster: Cluster, task: bytes) -> str:
+    return explain(cluster.core, task, cluster.core.own_time(cluster.now))
+
+
+def report(cluster: Cluster, manager: str, *ages: float, trouble: str = "", reason: str = "") -> None:
+    units = [UnitStatus(f"unit-{age}", UnitState.PENDING, 1, age, reason) for age in ages]
+    cluster.say(manager, ManagerStatus(cluster.now, units, trouble))
+
+
+def test_a_task_that_ended_or_never_was_is_said_to_be_none() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task)
+    gone = "there is no such task: it has ended, or never was"
+    assert [why(cluster, other) for other in (task, bytes(16), b"", b"x" * 40)] == [gone] * 4
+
+
+def test_without_any_worker_or_manager_it_says_so() -> None:
+    cluster = Cluster()
+    (task,) = cluster.submit(cluster.client())
+    assert why(cluster, task) == "no worker and no worker manager is here"
+
+
+def test_what_nobody_offers_is_named_with_the_most_that_there_is() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w", {"gpu": 1.0})
+    cluster.manager("m", capabilities={"linux": None})
+    (two,) = cluster.submit(client, needs=GPU)
+    (fast,) = cluster.submit(client, needs=(("fast", 0.0),))
+    nobody = "no worker offers {}, and no worker manager could start one that does: there is {}"
+    assert why(cluster, two) == nobody.format("gpu=2", "no more than gpu=1")
+    assert why(cluster, fast) == nobody.format("fast", "no fast")
+
+
+def test_needs_that_are_met_by_different_workers_only_are_not_said_to_be_missing() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("a", {"gpu": 2.0})
+    cluster.worker("b", {"linux": None})
+    (task,) = cluster.submit(client, needs=(*GPU, ("linux", 0.0)))
+    assert why(cluster, task) == "no worker offers gpu=2,linux, and no worker manager could start one that does"
+
+
+def test_a_task_in_line_says_how_many_are_before_it() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w", queue_size=0)
+    _, following, *_, last = cluster.submit(client, 1206)
+    assert why(cluster, following) == "it is the next, for 1 slot that could run it"
+    assert why(cluster, last) == "1,204 tasks are before it, for 1 slot that could run it"
+
+
+def test_those_of_a_higher_priority_and_the_turns_of_other_clients_are_before_it() -> None:
+    cluster = Cluster()
+    alice, bob = cluster.client("alice"), cluster.client("bob")
+    cluster.worker("w", queue_size=0)
+    cluster.submit(alice)
+    first, second, third = cluster.submit(alice, 3)
+    cluster.submit(bob, 10)
+    urgent = cluster.submit(bob, 2, priority=1)
+    assert [why(cluster, task).split()[0] for task in (first, second, third)] == ["2", "4", "6"]
+    order = []
+    for _ in range(9):
+        (running,) = cluster.on("w")
+        order.append(running)
+        cluster.finish("w", running)
+    assert [order.index(task) - 1 for task in (first, second, third)] == [2, 4, 6]
+    assert order[1:3] == urgent
+
+
+def test_cancelled_ones_are_not_counted() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w", queue_size=0)
+    cluster.submit(client)
+    first, second, last = cluster.submit(client, 3)
+    cluster.cancel(client, first)
+    assert why(cluster, last) == "1 task is before it, for 1 slot that could run it"
+    assert why(cluster, second).startswith("it is the next")
+
+
+def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
+    cluster = Cluster(Two())
+    (task,) = cluster.submit(cluster.client())
+    manager = cluster.manager("cloud")
+    report(cluster, manager, 38.0, 12.0)
+    cluster.wait(2.0, alive=[manager])
+    assert why(cluster, task) == "the worker manager cloud waits for its first unit, 40 s"
+    cluster.core.elastic.managers[cluster.peer(manager)].startup_seconds = 60.0
+    assert why(cluster, task) == "the worker manager cloud waits for its first unit, 40 s of about 60 s"
+
+
+def test_a_unit_that_is_stuck_says_why() -> None:
+    cluster = Cluster(Two())
+    (task,) = cluster.submit(cluster.client())
+    report(cluster, cluster.manager("hpc"), 300.0, reason="RUNNABLE: no instance is large enough")
+    assert why(cluster, task) == (
+        "the worker manager hpc waits for its first unit, 300 s (RUNNABLE: no instance is large enough)"
+    )
+
+
+def test_units_that_are_on_their_way_are_told_to_those_in_line_too() -> None:
+    cluster = Cluster(Two())
+    client = cluster.client()
+    cluster.worker("w", queue_size=0, manager_id="cloud")
+    _, task = cluster.submit(client, 2)
+    report(cluster, cluster.manager("cloud"), 5.0)
+    assert why(cluster, task) == (
+        "it is the next, for 1 slot that could run it; the worker manager cloud waits for 1 unit, 5 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "trouble", "text"),
+    [
+        ("m", "", "the worker manager m is about to start 2 units"),
+        ("m", "no quota", "the worker manager m is in trouble: no quota"),
+        ("idle", "", "the worker manager idle is to have 0 units: so it is"),
+    ],
+)
+def test_a_manager_without_units_says_what_it_is_about_to_do(name: str, trouble: str, text: str) -> None:
+    cluster = Cluster(Two())
+    (task,) = cluster.submit(cluster.client())
+    report(cluster, cluster.manager(name), trouble=trouble)
+    assert why(cluster, task) == text
+
+
+def test_managers_that_say_nothing_or_have_nothing_are_told_apart() -> None:
+    cluster = Cluster()
+    (task,) = cluster.submit(cluster.client())
+    manager, fixed = cluster.manager("m"), cluster.manager("f", fixed=True)
+    report(cluster, fixed)
+    has_none = "the worker manager f has no worker that could run it, and starts only what it is configured to"
+    assert why(cluster, task) == f"the worker manager m has just come; {has_none}"
+    report(cluster, manager)
+    assert why(cluster, task).startswith("the worker manager m has not been told how many units to start")
+    cluster.break_connection(manager)
+    assert why(cluster, task).startswith("the worker manager m is out of contact")
+
+
+def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("a")
+    cluster.worker("b")
+    cluster.core.workers[cluster.peer("a")].draining = True
+    cluster.break_connection("a")
+    cluster.break_connection("b")
+    (task,) = cluster.submit(client)
+    assert why(cluster, task) == "2 workers could run it, but are out of contact; no worker manager is here"
+
+
+def test_a_task_on_a_worker_says_what_is_before_it() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=2)
+    tasks = cluster.submit(client, 4)
+    name = cluster.core.workers[cluster.peer(worker)].name
+    assert [why(cluster, task) for task in tasks] == [
+        f"it runs on worker {name}",
+        f"it runs on worker {name}",
+        f"it is on worker {name}, with 1 task before it that is not done",
+        f"it is on worker {name}, with 2 tasks before it that are not done",
+    ]
+    cluster.say(worker, Suspended([tasks[0]], [1], [True]))
+    assert why(cluster, tasks[0]) == f"it runs on worker {name} and waits for tasks of its own"
+    assert why(cluster, tasks[2]) == f"it runs on worker {name}"
+    cluster.break_connection(worker)
+    assert why(cluster, tasks[2]) == f"it was sent to worker {name}, which is out of contact"
+
+
+def test_a_task_that_needs_results_names_whose() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w")
+    first, second = cluster.submit(client, 2, name="load")
+    (third,) = cluster.submit(client, name="clean")
+    (both,) = cluster.submit(client, references=[(first, second, third)])
+    assert why(cluster, both) == "it needs the results of 3 tasks: load(), clean()"
+    cluster.finish("w", first, second)
+    assert why(cluster, both) == "it needs the result of 1 task: clean()"
+
+
+def test_a_task_whose_run_failed_says_how_and_when_it_runs_again() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9 (SIGKILL)")
+    text = why(cluster, task)
+    assert text.startswith("its last run failed (attempt 1 ")
+    assert "SIGKILL" in text
+
+
+def test_a_task_that_was_asked_back_says_so() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    running, waiting = cluster.submit(client, 2)
+    name = cluster.core.workers[cluster.peer(worker)].name
+    cluster.worker("other")
+    cluster.wait(0.1)
+    assert why(cluster, waiting) == f"it waited behind others on worker {name}, and is on its way to another one"
+    cluster.cancel(client, running)
+    assert why(cluster, running) == f"it is being cancelled on worker {name}"
