@@ -200,7 +200,7 @@ class OffloadAgent:
             case executors.Failed(task, attempt, outcome, text):
                 core.failed((task, attempt), outcome, text, now, random.random())  # noqa: S311
             case executors.Trouble(text):
-                core.in_trouble(text)
+                core.setbacks.executors_own = text
             case hands.Taken():
                 core.taken()
             case hands.NotTaken(keys, text):
@@ -293,7 +293,7 @@ class OffloadAgent:
                 self._send(message)
         for note in core.outbox.take_notes():
             _log.log(note.level, "%s", escaped(note.text))
-        trouble = core.trouble
+        trouble = core.setbacks.text
         if trouble != self._trouble:
             self._trouble = trouble
             if trouble:

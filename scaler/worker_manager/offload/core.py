@@ -22,11 +22,10 @@ from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.core import IDLE_TICK_SECONDS, STARTED_AFTER_SECONDS, Ending
 from scaler.worker.outbox import Level, Outbox
-from scaler.worker_manager.backoff import Backoff
 from scaler.worker_manager.offload.executor import CallKey
+from scaler.worker_manager.offload.setbacks import Setbacks
 
 _NOT_QUEUED = 1
-_LOSSES = "losses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +83,7 @@ class OffloadCore:
         self._draining = ""
         self._drain_deadline = float("inf")
         self._known_to_scheduler = False
-        self._refusals = Backoff()
-        """After attempts that the executor did not take."""
-        self._losses = Backoff()
-        """After attempts that it gave back: the scheduler sends such a task again at once."""
-        self._executors_trouble = ""
-        self._refusal = ""
-        self._loss = ""
+        self.setbacks = Setbacks()
         self._commands: list[Command] = []
         self.outbox = Outbox()
         self.ending: Ending | None = None
@@ -184,13 +177,11 @@ class OffloadCore:
 
     def taken(self) -> None:
         """The executor took what it was given."""
-        self._refusals.succeeded()
-        self._refusal = ""
+        self.setbacks.taken()
 
     def not_taken(self, keys: Iterable[CallKey], text: str, now: float, jitter: float) -> None:
         """The executor did not take these, and may do so later. jitter: from 0 up to 1."""
-        self._refusals.failed(text, now, jitter)
-        self._refusal = text
+        self.setbacks.refused(text, now, jitter)
         back = [out.item for key in keys if (out := self._found(key)) is not None]
         for item in back:
             del self._out[item.id]
@@ -223,8 +214,7 @@ class OffloadCore:
             return None
         del self._out[out.item.id]
         self._arriving[out.item.id] = out.item
-        self._losses.succeeded()
-        self._loss = ""
+        self.setbacks.arrived()
         return out.item
 
     def done(
@@ -258,26 +248,9 @@ class OffloadCore:
         if out is None:
             return
         if outcome is Outcome.NOT_STARTED:
-            self._losses.failed(_LOSSES, now, jitter, tried_at=out.handed_at)
-            self._loss = text
+            self.setbacks.lost(text, out.handed_at, now, jitter)
         del self._out[out.item.id]
         self._say_ended(out.item, outcome, text)
-
-    def in_trouble(self, text: str) -> None:
-        """The executor says what keeps tasks from running; empty when nothing does."""
-        self._executors_trouble = text
-
-    @property
-    def trouble(self) -> str:
-        """What keeps tasks from running, for people; empty when nothing does."""
-        found = []
-        if self._executors_trouble:
-            found.append(self._executors_trouble)
-        if self._refusal:
-            found.append(f"tasks cannot be handed on: {self._refusal}; trying again")
-        if self._loss and self._losses.failing:
-            found.append(f"tasks are lost again and again: {self._loss}")
-        return "; ".join(found)
 
     # -- once per turn ---------------------------------------------------------------------------------------------
 
@@ -291,7 +264,7 @@ class OffloadCore:
             return
         if self._silence is not Silence.NONE or not len(self._queue):
             return
-        wait = max(self._refusals.wait_seconds(now), self._losses.wait_seconds(now))
+        wait = self.setbacks.wait_seconds(now)
         if wait > 0:
             self.wake_at = min(self.wake_at, now + wait)
             return

@@ -254,6 +254,20 @@ def test_a_task_that_is_cancelled_while_it_is_handed_on_is_ended_behind_it() -> 
     play(story)
 
 
+def test_a_task_that_is_cancelled_while_it_is_refused_is_nothing_for_the_executor_to_end() -> None:
+    async def story(rig: Rig) -> None:
+        rig.executor.gate.clear()
+        [key] = rig.submit(len, arguments("a"))
+        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.batches)
+        rig.hear(Recall([key[0]], [1], kill=True))
+        rig.executor.refusals.append(ExecutorError("busy"))
+        rig.executor.gate.set()
+        [second] = rig.submit(len, arguments("b"))
+        await rig.handed_on(second)
+
+    assert play(story).cancelled == []
+
+
 def test_what_was_taken_before_a_refusal_runs_and_the_rest_is_tried_again() -> None:
     async def story(rig: Rig) -> None:
         executor = rig.executor
@@ -306,6 +320,23 @@ def test_a_missing_object_ends_its_task_and_holds_nobody_up() -> None:
     play(story, with_storage=True)
 
 
+def test_a_task_that_is_cancelled_while_its_arguments_are_fetched_never_reaches_the_executor() -> None:
+    async def story(rig: Rig) -> None:
+        identifier = rig.ids.object()
+        parts = dump_value(("abc",))
+        reference = stored_reference(identifier, size_of(parts))
+        [cancelled] = rig.submit(len, reference)
+        rig.hear(Recall([cancelled[0]], [1], kill=True))
+        [waits] = rig.submit(len, reference)
+        client = StorageClient.connected_to(rig.storage_address, b"putter--", Role.CLIENT)
+        await client.put(identifier, parts)
+        client.close()
+        await rig.handed_on(waits)
+        assert rig.executor.batches == [[waits]]
+
+    assert play(story, with_storage=True).cancelled == []
+
+
 def test_an_object_without_a_storage_is_lost() -> None:
     async def story(rig: Rig) -> None:
         [key] = rig.submit(len, stored_reference(rig.ids.object(), 100))
@@ -340,7 +371,7 @@ def test_a_failure_of_the_execution_is_told_with_its_text() -> None:
 
 
 def test_what_a_task_wrote_comes_before_its_result_in_pieces_of_whole_characters() -> None:
-    text = "ä" * 40_000
+    text = "€" * 40_000
 
     def writes(text: str) -> None:
         import os  # noqa: PLC0415

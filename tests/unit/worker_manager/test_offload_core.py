@@ -172,7 +172,7 @@ def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_l
     stage = Stage(slots=2)
     stage.run(1, 2, 3)
     stage.core.not_taken([key(1), key(2)], "throttled", stage.now, 0.5)
-    assert stage.core.trouble == "tasks cannot be handed on: throttled; trying again"
+    assert stage.core.setbacks.text == "tasks cannot be handed on: throttled; trying again"
     assert stage.turn() == ["hand on 1", "hand on 2"]
     stage.core.not_taken([key(1)], "throttled", stage.now, 0.5)
     assert stage.turn() == []
@@ -180,7 +180,7 @@ def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_l
     assert 0 < wait < 1
     assert stage.pass_time(wait) == ["hand on 1"]
     stage.core.taken()
-    assert stage.core.trouble == ""
+    assert stage.core.setbacks.text == ""
     assert stage.outcomes() == {}
 
 
@@ -216,10 +216,13 @@ def test_tasks_that_are_lost_again_and_again_are_handed_on_less_often_until_one_
         if number > 1:
             break
     assert stage.run(9) == []
-    assert stage.core.trouble == "tasks are lost again and again: session aborted"
+    assert stage.core.setbacks.text == "tasks are lost again and again: session aborted"
     assert stage.pass_time(2.0) == ["hand on 9"]
     stage.finish(9)
-    assert stage.core.trouble == ""
+    assert stage.core.setbacks.text == ""
+    stage.run(10)
+    stage.core.failed(key(10), Outcome.NOT_STARTED, "session aborted", stage.now, 0.5)
+    assert stage.run(11) == ["hand on 11"]
 
 
 def test_many_that_are_lost_together_count_as_one_loss() -> None:
@@ -327,6 +330,6 @@ def test_a_result_that_was_being_stored_when_the_scheduler_forgot_this_worker_is
 @pytest.mark.parametrize("text", ["", "the queue is full"])
 def test_the_executors_trouble_is_shown_as_long_as_it_lasts(text: str) -> None:
     stage = Stage()
-    stage.core.in_trouble("no capacity")
-    stage.core.in_trouble(text)
-    assert stage.core.trouble == text
+    stage.core.setbacks.executors_own = "no capacity"
+    stage.core.setbacks.executors_own = text
+    assert stage.core.setbacks.text == text
