@@ -21,11 +21,14 @@ class Agenda:
         self._count += 1
         heapq.heappush(self._entries, (due, self._count, turn))
 
-    def run(self, now: float) -> None:
-        """Do what is due, each with the time at which it was due."""
-        while self._entries and self._entries[0][0] <= now:
-            due, _, turn = heapq.heappop(self._entries)
-            turn(due)
+    def step(self, now: float) -> float | None:
+        """Do what was due first, each with that time, and return the time. None: nothing is due."""
+        if not self._entries or self._entries[0][0] > now:
+            return None
+        first = self._entries[0][0]
+        while self._entries and self._entries[0][0] == first:
+            heapq.heappop(self._entries)[2](first)
+        return first
 
     def next_due(self) -> float | None:
         """Return when something is due next. None: nothing is."""

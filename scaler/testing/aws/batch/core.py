@@ -74,7 +74,7 @@ class BatchCore:
 
     def call(self, operation: str, request: Mapping[str, Any], now: float) -> JSON:
         """Answer a request. Raises Refusal."""
-        self._agenda.run(now)
+        self.advance(now)
         try:
             answer = self.operations[operation](request, now)
         except Invalid as error:
@@ -84,8 +84,9 @@ class BatchCore:
         return answer
 
     def advance(self, now: float) -> None:
-        """Do what is due."""
-        self._agenda.run(now)
+        """Do what is due, in the order and at the times at which it was, however late this is called."""
+        while (due := self._agenda.step(now)) is not None:
+            self.running.place(due)
         self.running.place(now)
 
     def next_due(self) -> float | None:

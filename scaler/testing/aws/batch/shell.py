@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from scaler.errors import UsageError
@@ -63,7 +63,7 @@ class Batch:
     def __init__(self, surroundings: Surroundings) -> None:
         self._region = surroundings.region
         self._containers = surroundings.containers
-        self._lock = threading.RLock()
+        self._lock = threading.Condition()  # is notified of every change
         self._core = BatchCore(surroundings.arn("batch", ""), lambda: str(uuid.uuid4()))
         self.times: Times = self._core.times
         self._running: dict[str, Container] = {}
@@ -120,10 +120,10 @@ class Batch:
             "CreateComputeEnvironment",
             {"computeEnvironmentName": name, "type": "MANAGED", "computeResources": resources},
         )
-        self._wait_for("DescribeComputeEnvironments", "computeEnvironments", name)
+        self._await_valid("DescribeComputeEnvironments", "computeEnvironments", name)
         order = [{"order": 1, "computeEnvironment": name}]
         self.call("CreateJobQueue", {"jobQueueName": queue, "priority": 1, "computeEnvironmentOrder": order})
-        self._wait_for("DescribeJobQueues", "jobQueues", queue)
+        self._await_valid("DescribeJobQueues", "jobQueues", queue)
         container: JSON = {
             "image": "emulated",
             "command": list(command),
@@ -200,6 +200,23 @@ class Batch:
             raise UsageError(f"no container of job {job_id} has run")
         return container.output()
 
+    def state(self, job_id: str) -> str:
+        """Return the status of a job, array or child. Raises UsageError for an unknown one."""
+        with self._lock:
+            job = self._core.job(job_id)
+            if job is None:
+                raise UsageError(f"no job {job_id!r}")
+            return job.state.value
+
+    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
+        """Wait until a condition on the emulator's state holds; it is looked at after every change.
+
+        Raises TimeoutError.
+        """
+        with self._lock:
+            if not self._lock.wait_for(condition, timeout_seconds):
+                raise TimeoutError(f"the condition does not hold after {timeout_seconds:g} s")
+
     def check(self) -> None:
         """Raise AssertionError when the emulator's state contradicts itself."""
         with self._lock:
@@ -211,19 +228,19 @@ class Batch:
             raise UsageError(f"no job or array child {job_id!r}")
         return job
 
-    def _wait_for(self, operation: str, member: str, name: str) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline:
-            if self.call(operation, {member: [name]})[member][0]["status"] == "VALID":
-                return
-            time.sleep(self.times.changing / 4)
-        raise TimeoutError(f"{name} is not VALID after {READY_SECONDS} s")
+    def _await_valid(self, operation: str, member: str, name: str) -> None:
+        def valid() -> bool:
+            found = self._core.call(operation, {member: [name]}, time.time())
+            return bool(found[member][0]["status"] == "VALID")
+
+        self.wait_until(valid, READY_SECONDS)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the core, and see to what follows from what is done to it."""
         with self._lock:
             yield
+            self._lock.notify_all()
         self._ticker.wake()
 
     def _turn(self, now: float) -> float | None:
@@ -239,6 +256,7 @@ class Batch:
                     case Kill(run_id):
                         if run_id in self._running:
                             self._running[run_id].kill()
+            self._lock.notify_all()
             return self._core.next_due()
 
     def _start(self, command: Start) -> None:
