@@ -45,6 +45,12 @@ def _prefix(value: str) -> str:
     return stripped
 
 
+def _cpus(value: int) -> int:
+    if value not in FARGATE_MEMORY_GB:
+        raise ValueError("must be 1, 2, 4, 8 or 16")
+    return value
+
+
 Url = Annotated[str, AfterValidator(_url)]
 
 
@@ -80,7 +86,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
         Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
     ] = None
     """Image of the worker's container, such as one made with docker/worker.Dockerfile."""
-    ecs_task_cpu: Literal[1, 2, 4, 8, 16] = 4
+    ecs_task_cpu: Annotated[int, AfterValidator(_cpus), Setting(metavar="COUNT")] = 4
     """CPUs of a task, and workers in it."""
     ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
     """Memory of a task in GB; Fargate has ranges for every number of CPUs."""

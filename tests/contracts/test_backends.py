@@ -1,4 +1,4 @@
-"""What every backend of a worker manager must do, run over the one in memory and the one of processes."""
+"""What every backend of a worker manager must do, run over the one in memory and those of processes and services."""
 
 from __future__ import annotations
 
@@ -6,25 +6,34 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
+from scaler.config.cloud import AwsRawEcsConfig
 from scaler.config.models import BaremetalNativeConfig
 from scaler.protocol.messages import UnitState
+from scaler.testing.aws import AwsEmulator
 from scaler.testing.backends import MemoryBackend
 from scaler.worker_manager import baremetal_native
+from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_raw_ecs import EcsBackend, definition
 from scaler.worker_manager.backend import Backend, Capacity, Unit
 from scaler.worker_manager.baremetal_native import BaremetalNative
+
+DEADLINE_SECONDS = 10.0
 
 AGENT = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-with os.fdopen(int(os.environ["SCALER_READY_FD"]), "w") as pipe:
-    pipe.write("ready")
+if "SCALER_READY_FD" in os.environ:
+    with os.fdopen(int(os.environ["SCALER_READY_FD"]), "w") as pipe:
+        pipe.write("ready")
 while True:
     time.sleep(60)
 """
@@ -36,17 +45,21 @@ class Case:
     backend: Backend
     lose: Callable[[str], None]
     """Let a unit end by itself."""
+    lost_reason: str = "killed by signal 9 (SIGKILL)"
+    another: Callable[[], Backend] | None = None
+    """Make the backend of a manager that comes later, where units outlive their manager."""
 
     def until(self, fits: Callable[[list[Unit]], bool]) -> list[Unit]:
         """List units, as often as something changes, until they fit."""
         descriptor = self.backend.fileno()
-        for _ in range(100):
-            units = self.backend.list()
-            if fits(units):
-                return units
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not fits(units := self.backend.list()):
+            assert time.monotonic() < deadline, units
             if descriptor is not None:
-                select.select([descriptor], [], [], 10.0)
-        raise AssertionError(units)
+                select.select([descriptor], [], [], DEADLINE_SECONDS)
+            else:
+                time.sleep(0.01)  # nobody tells when a service has news
+        return units
 
 
 def alive(units: list[Unit]) -> list[Unit]:
@@ -57,15 +70,15 @@ def running(count: int) -> Callable[[list[Unit]], bool]:
     return lambda units: [unit.state for unit in alive(units)] == [UnitState.RUNNING] * count
 
 
-@pytest.fixture(params=["memory", "baremetal_native"])
-def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
-    if request.param == "memory":
-        memory = MemoryBackend(Capacity(1, 8, 8))
-        yield Case(memory, lambda unit_id: memory.lose(unit_id, "killed by signal 9 (SIGKILL)"))
-        memory.close()
-        return
-    script = tmp_path / "agent.py"
-    script.write_text(AGENT)
+@contextmanager
+def memory_case() -> Iterator[Case]:
+    memory = MemoryBackend(Capacity(1, 8, 8))
+    yield Case(memory, lambda unit_id: memory.lose(unit_id, Case.lost_reason))
+    memory.close()
+
+
+@contextmanager
+def baremetal_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     monkeypatch.setattr(baremetal_native, "COMMAND", (sys.executable, str(script)))
     config = BaremetalNativeConfig(
         scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", max_task_concurrency=8, worker_type="local"
@@ -73,6 +86,46 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     backend = BaremetalNative(config)
     yield Case(backend, lambda unit_id: os.kill(backend.pid_of(unit_id), signal.SIGKILL))
     backend.close()
+
+
+@contextmanager
+def ecs_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    monkeypatch.setattr(definition, "WORKER_COMMAND", ("python", str(script)))
+    with AwsEmulator() as aws:
+        for name, value in aws.environment.items():
+            monkeypatch.setenv(name, value)
+        config = AwsRawEcsConfig(
+            scheduler_address="tcp://127.0.0.1:1",
+            worker_manager_id="m",
+            aws_endpoint_url=aws.endpoint_url,
+            ecs_subnets=("subnet-1",),
+            ecs_task_cpu=1,
+            ecs_task_memory=2,
+            max_task_concurrency=8,
+            heartbeat_interval_seconds=0.01,
+        )
+        client = AwsClient(config, "ecs")
+        client.call("CreateCluster", clusterName=config.ecs_cluster, capacityProviders=["FARGATE"])
+        client.close()
+        backend = EcsBackend(config)
+        reason = "EssentialContainerExited: Essential container in task exited; exit code 137 (SIGKILL)"
+        yield Case(backend, aws.ecs.kill_container, reason, lambda: EcsBackend(config))
+        backend.close()
+
+
+@pytest.fixture(params=["memory", "baremetal_native", "aws_raw_ecs"])
+def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    script = tmp_path / "agent.py"
+    script.write_text(AGENT)
+    match request.param:
+        case "memory":
+            made = memory_case()
+        case "baremetal_native":
+            made = baremetal_case(script, monkeypatch)
+        case _:
+            made = ecs_case(script, monkeypatch)
+    with made as found:
+        yield found
 
 
 def test_started_units_are_listed_until_they_run(case: Case) -> None:
@@ -121,11 +174,17 @@ def test_a_unit_that_is_lost_is_listed_as_failed_with_the_reason(case: Case) -> 
     case.until(running(1))
     case.lose(unit_id)
     [unit] = case.until(lambda units: not alive(units))
-    assert (unit.state, unit.reason) == (UnitState.FAILED, "killed by signal 9 (SIGKILL)")
+    assert (unit.state, unit.reason) == (UnitState.FAILED, case.lost_reason)
 
 
-def test_close_leaves_nothing(case: Case) -> None:
+def test_close_leaves_nothing_that_does_not_outlive_the_manager(case: Case) -> None:
     before = {child.pid for child in psutil.Process().children()}
-    case.backend.start(3)
+    started = case.backend.start(3)
     case.backend.close()
-    assert {child.pid for child in psutil.Process().children()} <= before
+    if case.another is None:
+        assert {child.pid for child in psutil.Process().children()} <= before
+        return
+    case.backend = case.another()
+    assert {unit.unit_id for unit in case.until(running(3))} == set(started), "the next manager adopts them"
+    case.backend.stop(started)
+    case.until(lambda units: not alive(units))

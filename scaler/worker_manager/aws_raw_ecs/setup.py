@@ -200,7 +200,9 @@ def _ensure_definition(place: _Place, extras: Fields) -> None:
 
 
 def _differences(current: Fields, wanted: Fields) -> str:
-    names = {name for name in wanted if name != "containerDefinitions" and current.get(name) != wanted[name]}
+    names = {
+        name for name in wanted if name not in ("containerDefinitions", "family") and current.get(name) != wanted[name]
+    }
     for before, after in zip(current["containerDefinitions"], wanted["containerDefinitions"], strict=True):
         names |= {name for name in after if before.get(name) != after[name]}
     return ", ".join(sorted(names))
