@@ -17,10 +17,12 @@ from scaler.worker_manager.aws.rates import Bucket
 from scaler.worker_manager.aws.session import AwsCalls
 from scaler.worker_manager.aws.setup_tools import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs.definition import (
+    CONTAINER,
     Fields,
     overrides,
     registered,
     run_request,
+    start_command,
     wanted_definition,
     worker_container,
     worker_document,
@@ -57,13 +59,15 @@ class _Doubt:
 
 
 class Launches:
-    """Starts tasks. Not for two threads at once. Raises UsageError when the workers' document is too long."""
+    """Starts tasks. Not for two threads at once. Raises UsageError for requirements or a document that cannot be."""
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsCalls) -> None:
         self._config = config
         self._ecs = ecs
         self._document = worker_document(config)
-        overrides("worker", self._document)
+        # Both are made again when a task definition is known; what is wrong with them shall be said now.
+        overrides(CONTAINER, self._document)
+        start_command(config, versions())
         self._template: Fields | None = None
         """The parameters of RunTask that stay the same, when the task definition is as it should be."""
         self._doubt: _Doubt | None = None
