@@ -20,11 +20,12 @@ from scaler.config.models import BaremetalNativeConfig
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.backends import MemoryBackend
-from scaler.worker_manager import baremetal_native
+from scaler.worker_manager import baremetal_native, offload
 from scaler.worker_manager.aws.session import AwsClient
 from scaler.worker_manager.aws_raw_ecs import EcsBackend, definition
 from scaler.worker_manager.backend import Backend, Capacity, Unit
 from scaler.worker_manager.baremetal_native import BaremetalNative
+from scaler.worker_manager.offload import OffloadBackend
 
 DEADLINE_SECONDS = 10.0
 
@@ -89,6 +90,15 @@ def baremetal_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
 
 @contextmanager
+def offload_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    monkeypatch.setattr(offload, "COMMAND", (sys.executable, str(script)))
+    config = BaremetalNativeConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m")
+    backend = OffloadBackend(config, "nobody:nothing", 1, {})
+    yield Case(backend, lambda unit_id: os.kill(backend.pid_of(unit_id), signal.SIGKILL))
+    backend.close()
+
+
+@contextmanager
 def ecs_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     monkeypatch.setattr(definition, "WORKER_COMMAND", ("python", str(script)))
     with AwsEmulator() as aws:
@@ -113,7 +123,7 @@ def ecs_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
         backend.close()
 
 
-@pytest.fixture(params=["memory", "baremetal_native", "aws_raw_ecs"])
+@pytest.fixture(params=["memory", "baremetal_native", "offload", "aws_raw_ecs"])
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     script = tmp_path / "agent.py"
     script.write_text(AGENT)
@@ -122,6 +132,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             made = memory_case()
         case "baremetal_native":
             made = baremetal_case(script, monkeypatch)
+        case "offload":
+            made = offload_case(script, monkeypatch)
         case _:
             made = ecs_case(script, monkeypatch)
     with made as found:
