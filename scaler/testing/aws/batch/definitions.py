@@ -84,6 +84,7 @@ class Definitions:
         values.resources(container, {}, fargate=fargate)
         if fargate:
             values.need(container, "executionRoleArn")
+            container.setdefault("fargatePlatformConfiguration", {"platformVersion": "LATEST"})
         strategy = request.get("retryStrategy")
         revisions = self._by_name.get(name, [])
         revision = len(revisions) + 1
