@@ -1,0 +1,401 @@
+"""The backend on ECS against the emulator: what it asks for, and what it makes of faults."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from scaler.config.cloud import AwsRawEcsConfig
+from scaler.protocol.messages import UnitState
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Slow, Throttle
+from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_raw_ecs import EcsBackend, definition
+from scaler.worker_manager.aws_raw_ecs.definition import started_by
+from scaler.worker_manager.backend import BackendError, Unit
+
+DEADLINE_SECONDS = 10.0
+BOTH_ATTEMPTS = 2
+"""A call is made twice before its failure is ours."""
+NEVER_SECONDS = 3600.0
+ENDED = (UnitState.FAILED, UnitState.STOPPED)
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+
+
+class Rig:
+    """Backends on one emulator, and a client beside them."""
+
+    def __init__(self, aws: AwsEmulator) -> None:
+        self.aws = aws
+        self.backends: list[EcsBackend] = []
+        self.ecs = AwsClient(self.config(), "ecs")
+        self.ecs.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
+
+    def config(self, **settings: Any) -> AwsRawEcsConfig:
+        return AwsRawEcsConfig(
+            **{
+                "scheduler_address": "tcp://127.0.0.1:1",
+                "worker_manager_id": "m",
+                "aws_endpoint_url": self.aws.endpoint_url,
+                "ecs_subnets": ("subnet-1",),
+                "ecs_task_cpu": 2,
+                "ecs_task_memory": 8,
+                "max_task_concurrency": -1,
+                "heartbeat_interval_seconds": 0.01,
+                **settings,
+            }
+        )
+
+    def backend(self, client: AwsClient | None = None, **settings: Any) -> EcsBackend:
+        made = EcsBackend(self.config(**settings), client)
+        self.backends.append(made)
+        return made
+
+    def tasks(self) -> list[dict[str, Any]]:
+        arns = self.aws.ecs.alive()
+        found = self.ecs.call("DescribeTasks", cluster="scaler-cluster", tasks=arns, include=["TAGS"]) if arns else {}
+        return list(found.get("tasks", []))
+
+    def alive(self) -> set[str]:
+        return {arn.rpartition("/")[2] for arn in self.aws.ecs.alive()}
+
+
+@pytest.fixture
+def rig(aws: AwsEmulator) -> Iterator[Rig]:
+    made = Rig(aws)
+    yield made
+    for backend in made.backends:
+        backend.close()
+    made.ecs.close()
+
+
+def until(backend: EcsBackend, fits: Callable[[dict[str, Unit]], bool]) -> dict[str, Unit]:
+    """List units until they fit; nobody tells when a service has news."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not fits(units := {unit.unit_id: unit for unit in backend.list()}):
+        assert time.monotonic() < deadline, units
+        time.sleep(0.01)
+    return units
+
+
+def states(units: dict[str, Unit]) -> list[UnitState]:
+    return [unit.state for unit in units.values()]
+
+
+def are(*wanted: UnitState) -> Callable[[dict[str, Unit]], bool]:
+    return lambda units: states(units) == list(wanted)
+
+
+# -- capacity and starts
+
+
+@pytest.mark.parametrize(("concurrency", "units", "slots"), [(1, 1, 2), (4, 2, 4), (5, 3, 6), (-1, None, -1)])
+def test_units_are_as_many_tasks_as_hold_the_wanted_workers(
+    rig: Rig, concurrency: int, units: int | None, slots: int
+) -> None:
+    capacity = rig.backend(max_task_concurrency=concurrency).capacity
+    assert (capacity.unit_slots, capacity.max_units, capacity.max_slots) == (2, units, slots)
+
+
+def test_tasks_start_in_batches_and_carry_the_marks_of_their_manager(rig: Rig) -> None:
+    rig.aws.ecs.times.provisioning = NEVER_SECONDS
+    started = rig.backend(ecs_capacity_provider="FARGATE_SPOT").start(25)
+    assert len(set(started)) == 25
+    assert rig.alive() == set(started)
+    assert rig.aws.faults.calls()["RunTask"] == 3
+    for task in rig.tasks():
+        assert task["startedBy"] == started_by(rig.config())
+        assert {tag["key"]: tag["value"] for tag in task["tags"]} == {
+            "scaler:manager": "m",
+            "scaler:cluster": "tcp://127.0.0.1:1",
+        }
+        assert task["capacityProviderName"] == "FARGATE_SPOT"
+        [variable] = task["overrides"]["containerOverrides"][0]["environment"]
+        assert variable["name"] == "SCALER_WORKER_CONFIG"
+
+
+def test_starts_are_no_faster_than_ecs_allows(rig: Rig) -> None:
+    rig.aws.ecs.times.provisioning = NEVER_SECONDS
+    backend = rig.backend()
+    started = [*backend.start(100), *backend.start(30)]
+    assert len(started) == 130, "and none was throttled"
+    assert rig.aws.faults.calls()["RunTask"] == 13
+
+
+def test_the_task_definition_is_registered_when_it_is_missing_or_differs(rig: Rig) -> None:
+    rig.aws.ecs.times.provisioning = NEVER_SECONDS
+    first = rig.backend()
+    first.start(1)
+    first.start(1)
+    rig.backend().start(1)
+    assert rig.aws.faults.calls()["RegisterTaskDefinition"] == 1
+    rig.backend(ecs_task_memory=16).start(1)
+    assert [task["taskDefinitionArn"].rpartition(":")[2] for task in rig.tasks()] == ["1", "1", "1", "2"]
+    found = rig.ecs.call("DescribeTaskDefinition", taskDefinition="scaler-task-definition")["taskDefinition"]
+    assert (found["cpu"], found["memory"]) == ("2048", "16384")
+
+
+def test_a_cluster_that_is_not_there_is_an_error_that_says_what_makes_it(rig: Rig) -> None:
+    backend = rig.backend(ecs_cluster="other")
+    with pytest.raises(BackendError, match=r"ClusterNotFoundException.*`scaler_worker_manager aws_raw_ecs setup` make"):
+        backend.list()
+    with pytest.raises(BackendError, match="`scaler_worker_manager aws_raw_ecs setup` makes the cluster, or change"):
+        backend.start(1)
+    rig.ecs.call("CreateCluster", clusterName="bare")
+    with pytest.raises(BackendError, match="setup` attaches ecs_capacity_provider to the cluster"):
+        rig.backend(ecs_cluster="bare").start(1)
+
+
+# -- starts that fail
+
+
+def test_when_only_some_start_the_others_are_an_error_with_the_reason(rig: Rig) -> None:
+    backend = rig.backend()
+    rig.aws.faults.add("RunTask", Partial(4, "Capacity is unavailable at this time"))
+    with pytest.raises(BackendError, match="ECS does not start all tasks: Capacity is unavailable at this time") as one:
+        backend.start(12)
+    assert set(one.value.started) == rig.alive()
+    assert len(one.value.started) == 4
+    assert len(backend.start(2)) == 2
+
+
+def test_what_started_before_a_failure_is_not_forgotten(rig: Rig) -> None:
+    backend = rig.backend()
+    backend.start(1)
+    before = rig.alive()
+    rig.aws.faults.add("RunTask", Slow(0))
+    rig.aws.faults.add("RunTask", Throttle(), times=BOTH_ATTEMPTS)
+    with pytest.raises(BackendError, match=r"^throttled by ECS RunTask \(ThrottlingException\)$") as caught:
+        backend.start(15)
+    assert len(caught.value.started) == 10
+    assert rig.alive() == before | set(caught.value.started)
+
+
+def test_expired_credentials_are_said_and_start_nothing(rig: Rig) -> None:
+    backend = rig.backend()
+    rig.aws.faults.add(
+        "*", Error("ExpiredTokenException", "The security token included in the request is expired"), None
+    )
+    for call in (lambda: backend.start(1), backend.list, lambda: backend.stop(["x"])):
+        with pytest.raises(BackendError, match=r"^AWS credentials have expired \(ExpiredTokenException\): renew them$"):
+            call()
+    rig.aws.faults.clear()
+    assert rig.alive() == set()
+    assert len(backend.start(1)) == 1
+
+
+# -- answers that are lost
+
+
+def test_a_lost_answer_starts_nothing_twice(rig: Rig) -> None:
+    backend = rig.backend()
+    rig.aws.faults.add("RunTask", LoseReply(), times=BOTH_ATTEMPTS)
+    with pytest.raises(BackendError, match="ended without an answer") as caught:
+        backend.start(3)
+    assert caught.value.started == ()
+    lost = rig.alive()
+    assert len(lost) == 3, "ECS has done it"
+    assert set(backend.start(3)) == lost
+    assert rig.alive() == lost
+    assert len(backend.start(1)) == 1, "and it is asked for the same no more"
+    assert len(rig.alive()) == 4
+
+
+def test_what_a_lost_answer_has_started_counts_once_when_it_was_listed_meanwhile(rig: Rig) -> None:
+    backend = rig.backend()
+    rig.aws.faults.add("RunTask", LoseReply(), times=BOTH_ATTEMPTS)
+    with pytest.raises(BackendError):
+        backend.start(3)
+    assert len(backend.list()) == 3
+    started = backend.start(2)
+    assert len(started) == 2
+    assert len(rig.alive()) == 5
+
+
+def test_a_call_that_takes_too_long_starts_nothing_twice(rig: Rig) -> None:
+    patient = AwsClient(rig.config(), "ecs", read_timeout_seconds=0.2)
+    backend = rig.backend(patient)
+    rig.aws.faults.add("RunTask", Slow(0.5), times=BOTH_ATTEMPTS)
+    with pytest.raises(BackendError, match="ECS RunTask: no answer at http"):
+        backend.start(3)
+    started = backend.start(3)
+    rig.aws.ecs.wait_until(lambda: rig.aws.faults.calls()["RunTask"] == 3, DEADLINE_SECONDS)
+    time.sleep(0.6)  # until the slow calls have been served, of which nothing can be seen
+    assert rig.alive() == set(started)
+    assert len(started) == 3
+
+
+def test_a_call_that_was_answered_by_a_failure_of_the_service_is_repeated_word_for_word(rig: Rig) -> None:
+    backend = rig.backend()
+    rig.aws.faults.add("RunTask", Error("ServerException", "Service Unavailable", 503), times=BOTH_ATTEMPTS)
+    with pytest.raises(BackendError, match="fails at the service's side"):
+        backend.start(3)
+    assert len(backend.start(5)) == 5
+    assert len(rig.alive()) == 5
+
+
+def test_what_a_lost_answer_has_started_is_stopped_when_the_manager_ends(rig: Rig) -> None:
+    backend = rig.backend()
+    rig.aws.faults.add("RunTask", LoseReply(), times=BOTH_ATTEMPTS)
+    with pytest.raises(BackendError):
+        backend.start(3)
+    backend.close()
+    rig.aws.ecs.wait_until(lambda: not rig.alive(), DEADLINE_SECONDS)
+
+
+# -- listing
+
+
+def test_listing_costs_a_call_for_each_hundred_tasks_and_happens_once_a_heartbeat(rig: Rig) -> None:
+    rig.aws.ecs.times.provisioning = NEVER_SECONDS
+    rig.aws.ecs.rates.launches_at_once = rig.aws.ecs.rates.run_calls_at_once = 1000
+    rig.aws.ecs.rates.launches_per_second = rig.aws.ecs.rates.run_calls_per_second = 1000
+    backend = rig.backend(heartbeat_interval_seconds=100.0)
+    for _ in range(21):
+        rig.ecs.call(
+            "RunTask",
+            cluster="scaler-cluster",
+            taskDefinition=register(rig),
+            count=10,
+            startedBy=started_by(rig.config()),
+            capacityProviderStrategy=[{"capacityProvider": "FARGATE", "weight": 1}],
+            networkConfiguration={"awsvpcConfiguration": {"subnets": ["subnet-1"]}},
+        )
+    for _ in range(5):
+        assert len(backend.list()) == 210
+    calls = rig.aws.faults.calls()
+    assert (calls["ListTasks"], calls["DescribeTasks"]) == (4, 3), "three pages, and once what had been stopped before"
+
+
+def register(rig: Rig) -> str:
+    made = rig.ecs.call(
+        "RegisterTaskDefinition",
+        family="theirs",
+        requiresCompatibilities=["FARGATE"],
+        networkMode="awsvpc",
+        cpu="1024",
+        memory="2048",
+        containerDefinitions=[{"name": "worker", "image": "python", "command": ["sleep", "60"]}],
+    )
+    return str(made["taskDefinition"]["taskDefinitionArn"])
+
+
+def test_tasks_that_ecs_does_not_show_yet_are_neither_lost_nor_hard_to_stop(rig: Rig) -> None:
+    rig.aws.ecs.times.hidden = 0.3
+    backend = rig.backend()
+    first, second = backend.start(2)
+    assert backend.list() == []
+    backend.stop([first])
+    units = until(backend, lambda units: states(units).count(UnitState.RUNNING) == 1 and first in units)
+    assert units[second].state is UnitState.RUNNING
+    assert units[first].state in (UnitState.STOPPING, UnitState.STOPPED)
+
+
+def test_a_stop_is_seen_at_once_whatever_ecs_shows(rig: Rig) -> None:
+    backend = rig.backend(heartbeat_interval_seconds=100.0)
+    [unit_id] = backend.start(1)
+    rig.aws.ecs.wait_until(lambda: len(rig.aws.ecs.running()) == 1, DEADLINE_SECONDS)
+    assert [unit.state for unit in backend.list()] == [UnitState.RUNNING]
+    backend.stop([unit_id])
+    assert [unit.state for unit in backend.list()] == [UnitState.STOPPING]
+    backend.stop([unit_id])
+    assert rig.aws.faults.calls()["StopTask"] == 1
+
+
+def test_a_manager_that_comes_later_finds_the_tasks_of_its_name_only(rig: Rig) -> None:
+    first = rig.backend()
+    mine = first.start(3)
+    rig.backend(worker_manager_id="other").start(2)
+    rig.backend(worker_scheduler_address="tcp://10.0.0.1:1").start(2)
+    until(first, are(*[UnitState.RUNNING] * 3))
+    first.stop(mine[:1])
+    until(first, lambda units: units[mine[0]].state is UnitState.STOPPED)
+    later = rig.backend()
+    units = until(later, are(*[UnitState.RUNNING] * 2))
+    assert set(units) == set(mine[1:]), "what had ended before is none of its business"
+    later.stop(mine)
+    until(later, are(UnitState.STOPPED, UnitState.STOPPED))
+    assert len(rig.alive()) == 4
+
+
+def test_ends_are_told_with_their_reasons(rig: Rig) -> None:
+    backend = rig.backend(ecs_capacity_provider="FARGATE_SPOT")
+    rig.aws.ecs.fail_starts(1, "CannotPullContainerError: pull image manifest: not found")
+    [never] = backend.start(1)
+    until(backend, are(UnitState.FAILED))
+    killed, taken, by_hand = backend.start(3)
+    until(backend, lambda units: states(units).count(UnitState.RUNNING) == 3)
+    rig.aws.ecs.kill_container(killed, reason="OutOfMemoryError: container killed due to memory usage")
+    rig.aws.ecs.spot_notice(taken)
+    rig.ecs.call("StopTask", cluster="scaler-cluster", task=by_hand, reason="too expensive")
+    units = until(backend, lambda units: all(state in ENDED for state in states(units)))
+    assert {unit.state for unit in units.values()} == {UnitState.FAILED}
+    assert units[never].reason == "TaskFailedToStart: CannotPullContainerError: pull image manifest: not found"
+    assert units[killed].reason == (
+        "EssentialContainerExited: Essential container in task exited; exit code 137 (SIGKILL); "
+        "OutOfMemoryError: container killed due to memory usage"
+    )
+    assert units[taken].reason == "SpotInterruption: Your Spot Task was interrupted; exit code 143 (SIGTERM)"
+    assert units[by_hand].reason == "UserInitiated: too expensive; exit code 143 (SIGTERM)"
+
+
+# -- stops
+
+
+def test_a_stop_that_ecs_is_too_busy_for_is_tried_again(rig: Rig) -> None:
+    backend = rig.backend()
+    started = backend.start(6)
+    until(backend, are(*[UnitState.RUNNING] * 6))
+    rig.aws.faults.add("StopTask", Throttle(), times=16)
+    backend.stop(started)
+    until(backend, are(*[UnitState.STOPPED] * 6))
+
+
+def test_tasks_that_cannot_be_stopped_are_named_with_the_command_that_stops_them(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = rig.backend()
+    first, second = backend.start(2)
+    until(backend, are(UnitState.RUNNING, UnitState.RUNNING))
+    rig.aws.faults.add("StopTask", Error("AccessDeniedException", "not you"))
+    with pytest.raises(BackendError, match=r"^not allowed to call ECS StopTask \(AccessDeniedException\): not you$"):
+        backend.stop([first, second])
+    [left] = rig.alive() & {first, second} - {
+        unit.unit_id for unit in backend.list() if unit.state is not UnitState.RUNNING
+    }
+    with caplog.at_level(logging.ERROR):
+        backend.close()
+    assert f"these tasks may be left: {left}; stop each with `aws ecs stop-task --region us-east-1" in caplog.text
+
+
+# -- what is said at the start
+
+
+def test_workers_that_could_not_reach_the_scheduler_are_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    made: dict[str, Any] = {"worker_manager_id": "m", "ecs_subnets": ("subnet-1",)}
+    for address in ("tcp://127.0.0.1:8516", "tcp://localhost:8516", "ipc:///tmp/scheduler"):
+        EcsBackend(AwsRawEcsConfig(scheduler_address=address, **made)).close()
+        assert f"workers on ECS cannot reach the scheduler at {address}: set worker_scheduler_address" in caplog.text
+    caplog.clear()
+    EcsBackend(
+        AwsRawEcsConfig(
+            scheduler_address="tcp://127.0.0.1:8516", worker_scheduler_address="tcp://10.0.0.1:8516", **made
+        )
+    ).close()
+    assert "cannot reach" not in caplog.text
