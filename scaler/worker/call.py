@@ -33,6 +33,7 @@ _RESULT = struct.Struct("<BxxxxxxxQQQ")
 _ALIGNMENT = 16
 _PROFILING = 1
 _STREAM_OUTPUT = 2
+_ONCE = 4
 _CALL_BLOCKS = 6
 _RESULT_BLOCKS = 3
 
@@ -56,6 +57,8 @@ class Call:
     stream_output: bool = False
     limit_seconds: float = 0.0
     """The agent ends what runs for longer; 0: no limit."""
+    once: bool = False
+    """It may run at most once: what has begun must never be repeated, for whatever reason."""
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -86,7 +89,7 @@ class CallResult:
 
 def pack_call(call: Call) -> bytes:
     """Return the bytes of a call."""
-    flags = _PROFILING * call.profiling | _STREAM_OUTPUT * call.stream_output
+    flags = _PROFILING * call.profiling | _STREAM_OUTPUT * call.stream_output | _ONCE * call.once
     fixed = _CALL.pack(call.task, call.attempt, flags, call.limit_seconds)
     name = call.name.encode("utf-8", "replace")
     return _pack(
@@ -115,6 +118,7 @@ def unpack_call(data: Buffer) -> Call:
         profiling=bool(flags & _PROFILING),
         stream_output=bool(flags & _STREAM_OUTPUT),
         limit_seconds=limit_seconds,
+        once=bool(flags & _ONCE),
     )
 
 

@@ -59,14 +59,20 @@ class AwsClient:
     """
 
     def __init__(
-        self, settings: AwsSettings, service: str, *, read_timeout_seconds: float = READ_TIMEOUT_SECONDS
+        self,
+        settings: AwsSettings,
+        service: str,
+        *,
+        read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
+        attempts: int = ATTEMPTS,
     ) -> None:
+        """attempts: 1 for a service that would do twice what is repeated after a lost answer."""
         self.name = _NAMES.get(service, service)
         endpoint = settings.aws_endpoint_url
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_SECONDS,
             read_timeout=read_timeout_seconds,
-            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            retries={"mode": "standard", "total_max_attempts": attempts},
             max_pool_connections=CONNECTIONS,
             user_agent_extra=f"scaler/{__version__}",
             # An emulator or private endpoint rarely has a host name for every bucket.

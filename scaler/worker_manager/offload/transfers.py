@@ -115,4 +115,5 @@ def _call_of(
         profiling=bool(frame.flags & SpecFlag.PROFILING),
         stream_output=bool(frame.flags & SpecFlag.STREAM_OUTPUT),
         limit_seconds=item.spec.limit_seconds,
+        once=item.spec.retries == 0,
     )
