@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsCalls, AwsClient
+from scaler.worker_manager.aws.session import AwsCalls, AwsClient, aws_session
 from scaler.worker_manager.aws.setup_tools import (
     MANAGED_TAG,
     NOT_OURS,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from scaler.config.cloud import AwsRawEcsConfig
     from scaler.config.commands import Verb
 
+SERVICES = ("ecs", "iam", "logs", "sts")
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 SERVICE = "ecs-tasks.amazonaws.com"
 ROLE_SECONDS = 30.0
@@ -51,6 +52,7 @@ class _Place:
     ecs: AwsCalls
     iam: AwsCalls
     logs: AwsCalls
+    sts: AwsCalls
 
     @property
     def log_group(self) -> str:
@@ -62,8 +64,11 @@ class _Place:
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     """Make, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
-    ecs, iam, logs = (AwsClient(config, name) for name in ("ecs", "iam", "logs"))
-    place = _Place(config, Steps(say, dry_run=dry_run), ecs, iam, logs)
+    from scaler.config.cloud import NOT_GIVEN  # noqa: PLC0415 (a manager's process does without the models)
+
+    session = aws_session(config)
+    ecs, iam, logs, sts = clients = [AwsClient(config, name, session=session) for name in SERVICES]
+    place = _Place(config, Steps(say, dry_run=dry_run), ecs, iam, logs, sts)
     try:
         match verb:
             case "setup":
@@ -72,9 +77,11 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
                 _show(place)
             case "teardown":
                 return _teardown(place)
-        _suggest_subnets(place)
+        if tuple(config.ecs_subnets) == (NOT_GIVEN,):
+            clients.append(AwsClient(config, "ec2", session=session))
+            _suggest_subnets(clients[-1], place.steps)
     finally:
-        for client in (ecs, iam, logs):
+        for client in clients:
             client.close()
     return 0
 
@@ -111,7 +118,7 @@ def task_role(name: str) -> Role:
 
 def _setup(place: _Place) -> None:
     config, steps = place.config, place.steps
-    account, partition = _account(config)
+    account, partition = _account(place.sts)
     _ensure_cluster(place)
     ensure_log_group(place.logs, steps, place.log_group)
     log_group_arn = f"arn:{partition}:logs:{config.aws_region}:{account}:log-group:{place.log_group}"
@@ -131,12 +138,9 @@ def _setup(place: _Place) -> None:
     _ensure_definition(place, extras)
 
 
-def _account(config: AwsRawEcsConfig) -> tuple[str, str]:
-    sts = AwsClient(config, "sts")
-    try:
-        answer = sts.call("GetCallerIdentity")
-    finally:
-        sts.close()
+def _account(sts: AwsCalls) -> tuple[str, str]:
+    """Return the account, and the part of AWS that it is in: `aws`, `aws-cn`."""
+    answer = sts.call("GetCallerIdentity")
     return answer["Account"], answer["Arn"].split(":")[1]
 
 
@@ -239,24 +243,17 @@ def _owner(tags: list[dict[str, str]]) -> str:
     return "" if is_ours(tags) else NOT_OURS
 
 
-def _suggest_subnets(place: _Place) -> None:
-    from scaler.config.cloud import NOT_GIVEN  # noqa: PLC0415 (a manager's process does without the models)
-
-    if tuple(place.config.ecs_subnets) != (NOT_GIVEN,):
-        return
-    ec2 = AwsClient(place.config, "ec2")
+def _suggest_subnets(ec2: AwsCalls, steps: Steps) -> None:
+    filters = [{"Name": "default-for-az", "Values": ["true"]}]
     try:
-        filters = [{"Name": "default-for-az", "Values": ["true"]}]
         found = [subnet for page in ec2.pages("DescribeSubnets", Filters=filters) for subnet in page["Subnets"]]
     except AwsError as error:
-        place.steps.note(f"cannot list subnets to suggest: {error}")
+        steps.note(f"cannot list subnets to suggest: {error}")
         return
-    finally:
-        ec2.close()
     if found:
         names = ", ".join(f'"{subnet["SubnetId"]}"' for subnet in sorted(found, key=lambda item: item["SubnetId"]))
         public = all(subnet.get("MapPublicIpOnLaunch") for subnet in found)
-        place.steps.note(
+        steps.note(
             f"subnets of the default VPC: ecs_subnets = [{names}]{', ecs_assign_public_ip = true' if public else ''}"
         )
 
