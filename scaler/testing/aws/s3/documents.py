@@ -45,6 +45,10 @@ MISSING = {
     "policy": ("NoSuchBucketPolicy", "The bucket policy does not exist"),
     "ownershipControls": ("OwnershipControlsNotFoundError", "The bucket ownership controls were not found"),
 }
+HEADERS = {
+    "policy": {"content-type": "application/json"},
+    "lifecycle": {**xml.HEADERS, "x-amz-transition-default-minimum-object-size": "all_storage_classes_128K"},
+}
 NO_CONTENT = Answer(204)
 
 
@@ -62,6 +66,8 @@ def put(bucket: Bucket, document: str, call: Call) -> Answer:
             bucket.expiries = xml.expiries_in(found)
         elif document == "tagging":
             xml.tags_in(found)
+        elif document == "encryption":
+            body = xml.with_bucket_keys(found)
     bucket.documents[document] = body
     return NO_CONTENT if document in ("policy", "tagging") else Answer(200)
 
@@ -81,4 +87,4 @@ def get(bucket: Bucket, document: str) -> Answer:
     body = bucket.documents.get(document)
     if body is None:
         raise Refusal(*MISSING[document], 404)
-    return Answer(200, body, {"content-type": "application/json"} if document == "policy" else xml.HEADERS)
+    return Answer(200, body, HEADERS.get(document, xml.HEADERS))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from scaler.testing.aws.faults import Refusal
+from scaler.testing.aws.s3.requests import CHECKSUM
 from scaler.testing.aws.s3.store import Bucket, Stored
 from scaler.testing.aws.s3.xml import Element, element, iso, texts
 
@@ -77,7 +78,9 @@ def _content(key: str, stored: Stored) -> Element:
         "Size": len(stored.body),
         "StorageClass": "STANDARD",
     }
-    return element("Contents", *texts(described))
+    kinds = [name.removeprefix(CHECKSUM).upper() for name in stored.checksums]
+    checksums = [("ChecksumAlgorithm", kind) for kind in kinds] + [("ChecksumType", "FULL_OBJECT")] * bool(kinds)
+    return element("Contents", *texts(described), *(element(name, text=text) for name, text in checksums))
 
 
 def _size(query: Mapping[str, str]) -> int:

@@ -98,6 +98,15 @@ def expiries_in(found: Element) -> list[Expiry]:
     return expiries
 
 
+def with_bucket_keys(found: Element) -> bytes:
+    """Return an encryption configuration, with what the service adds to its rules."""
+    for rule in found.iter("Rule"):
+        if rule.find("BucketKeyEnabled") is None:
+            rule.extend(texts({"BucketKeyEnabled": False}))
+    found.set("xmlns", NAMESPACE)
+    return bytes(ElementTree.tostring(found, "utf-8", xml_declaration=True))
+
+
 def iso(seconds: float) -> str:
     """Return a time as documents have it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
