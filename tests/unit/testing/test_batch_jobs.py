@@ -305,7 +305,7 @@ def test_overrides_beyond_the_limit_of_ecs_are_accepted_and_fail_the_job_later(w
     def payload(size: int) -> dict[str, Any]:
         return {"containerOverrides": {"environment": [{"name": "PAYLOAD", "value": "x" * size}]}}
 
-    fits, large = world.submit(**payload(7_700)), world.submit(**payload(8_192))
+    fits, large = world.submit(**payload(7_400)), world.submit(**payload(7_680))
     world.pass_time(100)
     assert world.status(fits) == "RUNNING"
     failed = world.describe(large)

@@ -38,10 +38,6 @@ class Submission:
     parameters: dict[str, str]
     command: tuple[str, ...]
     environment: dict[str, str]
-    overridden: bool
-    """Whether the command is not that of the definition."""
-    extra: dict[str, str]
-    """The variables that are not those of the definition."""
     resources: Resources
     retries: Retries
     retry_strategy: JSON | None

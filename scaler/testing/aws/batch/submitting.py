@@ -23,6 +23,8 @@ NOT_EMULATED = (
 )
 MAX_OVERRIDES_LENGTH = 8192
 """Batch starts containers through ECS, whose limit is this, counted as JSON. SubmitJob does not check it."""
+HIDDEN_LENGTH = 256
+"""What Batch adds beyond what is known to us: overrides of 7,680 characters are publicly known to have failed."""
 PLACEHOLDER = "Ref::"
 
 
@@ -50,8 +52,6 @@ def submission_of(request: Mapping[str, Any], queue: JobQueue, definition: Defin
         parameters,
         command,
         {**values.environment(definition.container.get("environment")), **extra},
-        list(command) != list(definition.container.get("command") or ()),
-        extra,
         values.resources(definition.container, overrides, fargate=fargate),
         values.retries(strategy) if strategy else definition.retries,
         {"evaluateOnExit": [], **strategy} if strategy else definition.retry_strategy,
@@ -77,14 +77,14 @@ def own_variables(job: Job, environment_name: str) -> dict[str, str]:
 
 
 def overrides_length(submission: Submission, own: Mapping[str, str]) -> int:
-    """Return the length of what Batch hands to ECS beside the job definition."""
-    container: dict[str, Any] = {
+    """Return the length of what Batch hands to ECS: all of a container that a job could have overridden."""
+    environment = {**submission.environment, **own}
+    container = {
         "name": "default",
-        "environment": [{"name": name, "value": value} for name, value in {**submission.extra, **own}.items()],
+        "command": list(submission.command),
+        "environment": [{"name": name, "value": value} for name, value in environment.items()],
     }
-    if submission.overridden:
-        container["command"] = list(submission.command)
-    return len(json.dumps({"containerOverrides": [container]}, separators=(",", ":"), ensure_ascii=False))
+    return HIDDEN_LENGTH + len(json.dumps({"containerOverrides": [container]}, separators=(",", ":")))
 
 
 def _substituted(word: str, parameters: Mapping[str, str]) -> str:
