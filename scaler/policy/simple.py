@@ -14,8 +14,9 @@ from typing import assert_never
 from scaler.errors import UsageError
 from scaler.needs import Needs
 from scaler.policy.load import unknown
-from scaler.policy.sizing import Choice, Sizing, demanded
+from scaler.policy.sizing import Choice, Sizing
 from scaler.policy.view import Allocation, ClusterView, Wanted
+from scaler.policy.work import demanded
 
 
 class Allocate(StrEnum):

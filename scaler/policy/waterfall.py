@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from scaler.errors import UsageError
 from scaler.needs import Needs
-from scaler.policy.sizing import Choice, Sizing, demanded
+from scaler.policy.sizing import Choice, Sizing
 from scaler.policy.view import NO_LIMIT, Allocation, ClusterView, ManagerView, Wanted
+from scaler.policy.work import demanded
 
 COLUMNS = "priority,worker_manager_id,max_task_concurrency"
 

@@ -55,7 +55,10 @@ def _own_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("missing", r"own_policies:Missing cannot be made .*AttributeError: .*Missing"),
         ("absent", r"no_such_module_at_all:Policy cannot be made .*ModuleNotFoundError: No module named"),
-        ("nobody", r"'nobody' is unknown \(known: absent, broken, missing, picky, planless, simple, waterfall_v1\)"),
+        (
+            "nobody",
+            r"'nobody' is unknown \(known: absent, broken, missing, picky, planless, simple, target_v1, waterfall_v1\)",
+        ),
     ],
 )
 def test_a_policy_that_cannot_be_made_says_what_and_where(name: str, text: str) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from scaler.needs import Needs, Offers
 from scaler.policy.simple import SimplePolicy
-from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
+from scaler.policy.target import TargetPolicy
+from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy, Wanted
+from scaler.policy.waterfall import WaterfallPolicy
 
 PLAIN = Needs()
 GPU = Needs.of({"gpu": 1})
@@ -68,6 +73,20 @@ def test_units_of_several_slots_are_counted_in_units() -> None:
     assert units(SimplePolicy(""), 0, [work(9, 60.0)], manager(max_slots=-1, unit_slots=4)) == [3]
 
 
+def test_work_that_is_done_hardly_later_without_another_unit_starts_none() -> None:
+    policy = SimplePolicy("")
+    half_way = manager(max_slots=-1, units_running=7, startup_seconds=60.0)
+    assert units(policy, 0, [work(700, 1.0, running=7)], half_way) == [7]
+    assert units(policy, 0, [work(7_000, 1.0, running=7)], half_way)[0] > 14
+
+
+def test_where_starting_takes_long_a_short_burst_gets_fewer_units_than_a_long_one() -> None:
+    slow = manager(max_slots=100, startup_seconds=180.0)
+    short, long = (units(SimplePolicy(""), 0, [work(tasks, 4.0)], slow)[0] for tasks in (300, 3_000))
+    assert 5 < short < 20
+    assert long > 60
+
+
 def test_work_that_is_done_before_a_new_unit_could_help_starts_none() -> None:
     slow = manager(max_slots=-1, units_running=4, startup_seconds=60.0)
     assert units(SimplePolicy(""), 0, [work(96, 1.0, running=4)], slow) == [4]
@@ -89,29 +108,53 @@ def test_fixed_managers_count_as_capacity_and_are_left_alone() -> None:
     assert {name: answer.units for name, answer in wanted.items()} == {"dynamic": 2}
 
 
-def test_no_unit_goes_before_it_has_been_idle_for_a_while() -> None:
-    policy = SimplePolicy("")
-    assert units(policy, 0, [], manager(units_running=4, idle_seconds=(9.0,) * 4)) == [4]
-    assert units(policy, 1, [], manager(units_running=4, idle_seconds=(10.0,) * 4)) == [0]
+def sizes(policy: ScalingPolicy, demand: list[Demand], view: ManagerView, *times: float) -> list[int]:
+    """Return what is wanted of a manager that looks the same at all these times."""
+    return [units(policy, now, demand, view)[0] for now in times]
 
 
-def test_units_that_start_slowly_stay_idle_for_longer() -> None:
-    slow = manager(units_running=2, idle_seconds=(100.0, 120.0), startup_seconds=180.0)
-    assert units(SimplePolicy(""), 0, [], slow) == [1]
+def test_units_that_are_not_needed_any_more_go_a_quarter_after_the_other() -> None:
+    idle = manager(units_running=8, idle_seconds=(60.0,) * 8)
+    assert sizes(SimplePolicy(""), [], idle, 0, 4.5, 5, 10, 15, 19.5, 20) == [8, 8, 6, 4, 2, 2, 0]
+
+
+def test_units_that_start_slowly_stay_for_longer() -> None:
+    slow = manager(units_running=4, idle_seconds=(100.0,) * 4, startup_seconds=60.0)
+    assert sizes(SimplePolicy(""), [], slow, 0, 14, 15, 59, 60) == [4, 4, 3, 1, 0]
 
 
 def test_only_idle_units_go_and_only_those_that_the_work_does_not_need() -> None:
     busy = manager(units_running=6, idle_seconds=(60.0,) * 4)
-    assert units(SimplePolicy(""), 0, [work(0, 600.0, running=2)], busy) == [2]
-    assert units(SimplePolicy(""), 0, [work(2, 600.0, running=2)], busy) == [4]
+    assert sizes(SimplePolicy(""), [work(0, 600.0, running=2)], busy, 0, 30) == [6, 2]
+    assert sizes(SimplePolicy(""), [work(2, 600.0, running=2)], busy, 0, 30) == [6, 4]
+    assert sizes(SimplePolicy(""), [], busy, 0, 30) == [6, 2]
 
 
-def test_pending_units_go_first_and_not_at_the_first_lull() -> None:
+def test_pending_units_go_like_others_and_not_at_the_first_lull() -> None:
+    waiting = manager(units_running=2, idle_seconds=(60.0,) * 1, pending_ages=(1.0,) * 3)
+    assert sizes(SimplePolicy(""), [work(0, 1.0, running=1)], waiting, 0, 4, 30) == [5, 5, 1]
+
+
+def test_a_few_units_too_many_are_left_alone_while_there_is_work() -> None:
+    many = manager(max_slots=40, units_running=40, idle_seconds=(60.0,) * 3)
+    assert sizes(SimplePolicy(""), [work(0, 600.0, running=37)], many, 0, 30) == [40, 40]
+    assert sizes(SimplePolicy(""), [work(0, 600.0, running=35)], many, 0, 30) == [40, 37]
+
+
+def test_units_that_were_lost_stay_wanted_as_long_as_they_were_needed_lately() -> None:
     policy = SimplePolicy("")
-    waiting = manager(units_running=2, idle_seconds=(60.0,) * 2, pending_ages=(1.0,) * 3)
-    assert units(policy, 0, [work(0, 1.0, running=1)], waiting) == [5]
-    assert units(policy, 2, [work(0, 1.0, running=1)], waiting) == [5]
-    assert units(policy, 5, [work(0, 1.0, running=1)], waiting) == [1]
+    assert units(policy, 0, [work(8, 600.0)], manager()) == [8]
+    assert units(policy, 1, [work(0, 600.0, running=8)], manager(units_running=8)) == [8]
+    left = manager(units_running=6)
+    assert sizes(policy, [work(0, 600.0, running=6)], left, 1.5, 5, 30) == [8, 8, 6]
+
+
+def test_a_tide_that_comes_back_soon_finds_the_units_the_second_time() -> None:
+    policy = SimplePolicy("")
+    lull = manager(units_running=8, idle_seconds=(60.0,) * 8)
+    assert sizes(policy, [], lull, 0, 20) == [8, 0]
+    assert units(policy, 30, [work(8, 60.0)], manager()) == [8]
+    assert sizes(policy, [], lull, 39, 40, 50, 70) == [8, 6, 4, 0]
 
 
 def test_a_burst_goes_up_once_and_down_once() -> None:
@@ -142,10 +185,25 @@ def test_a_drip_of_tasks_keeps_its_unit() -> None:
         assert units(policy, second + 4, [], idle) == [1]
 
 
-def test_a_gpu_backlog_never_grows_managers_without_a_gpu() -> None:
-    for content in ("scaling=vanilla", "scaling=capability"):
-        plain, gpu = manager("plain"), manager("gpu", offers=Offers.of({"gpu": 2}))
-        assert units(SimplePolicy(content), 0, [work(4, 60.0, needs=GPU)], plain, gpu) == [0, 4]
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (SimplePolicy, "scaling=vanilla"),
+        (SimplePolicy, "scaling=capability"),
+        (WaterfallPolicy, "1,plain,-1; 2,gpu,-1"),
+        (TargetPolicy, "gpu.price_per_hour=9"),
+    ],
+)
+@pytest.mark.parametrize("task_seconds", [None, 60.0])
+def test_a_gpu_backlog_grows_only_the_manager_that_offers_one(
+    kind: Callable[[str], ScalingPolicy], content: str, task_seconds: float | None
+) -> None:
+    policy = kind(content)
+    plain, gpu = manager("plain"), manager("gpu", max_slots=3, offers=Offers.of({"gpu": 2}))
+    backlog = [work(400, task_seconds, needs=GPU)]
+    assert units(policy, 0, backlog, plain, gpu) == [0, 3]
+    more = [*backlog, work(1, 60.0)]
+    assert units(policy, 1, more, plain, replace(gpu, units_running=3)) == [1, 3]
 
 
 def test_plain_work_grows_the_least_capable_manager_first_where_capabilities_scale() -> None:
@@ -170,4 +228,6 @@ def test_every_answer_says_why() -> None:
         .plan(ClusterView(0, (work(4, 60.0, needs=GPU),), (manager(offers=Offers.of({"gpu": 1})),)))
         .values()
     )
-    assert answer.reason == "4 tasks that need gpu=1, about 240 s of work: 4 slots"
+    assert answer == Wanted(
+        4, "240 s of work in 4 tasks of f() that need gpu=1, 4 s to start a unit, done in about 65 s"
+    )

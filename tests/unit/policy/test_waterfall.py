@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scaler.errors import UsageError
@@ -24,10 +26,15 @@ def tier(
 
 
 def units(
-    policy: WaterfallPolicy, tasks: int, *managers: ManagerView, needs: Needs | None = None, running: int = 0
+    policy: WaterfallPolicy,
+    tasks: int,
+    *managers: ManagerView,
+    needs: Needs | None = None,
+    running: int = 0,
+    now: float = 0.0,
 ) -> list[int]:
     demand = (Demand(needs or Needs(), "f", tasks, running, 60.0),) if tasks + running else ()
-    wanted = policy.plan(ClusterView(0, demand, managers))
+    wanted = policy.plan(ClusterView(now, demand, managers))
     return [wanted[view.manager_id].units for view in managers]
 
 
@@ -40,9 +47,45 @@ def test_a_manager_gets_no_more_than_its_own_limit() -> None:
     assert units(WaterfallPolicy("1,local,50"), 80, tier("local", max_slots=10)) == [10]
 
 
+def later(policy: WaterfallPolicy, *managers: ManagerView, running: int = 0) -> list[int]:
+    """What is wanted after a minute in which so many tasks ran."""
+    units(policy, 0, *managers, running=running)
+    return units(policy, 0, *managers, running=running, now=60.0)
+
+
 def test_the_last_step_is_drained_first() -> None:
     local, cloud = tier("local", running=4, idle=3), tier("cloud", running=4, idle=4)
-    assert units(WaterfallPolicy(LADDER), 0, local, cloud, running=4) == [4, 0]
+    assert later(WaterfallPolicy(LADDER), local, cloud, running=4) == [4, 0]
+    assert later(WaterfallPolicy(LADDER), local, cloud, running=1) == [1, 0]
+
+
+def test_wherever_the_tasks_run_the_last_step_is_the_one_that_is_not_needed() -> None:
+    """Its busy units stay until they are idle, and the first step is not emptied in their place."""
+    local, cloud = tier("local", running=4, idle=2), tier("cloud", running=4, idle=2)
+    assert later(WaterfallPolicy(LADDER), local, cloud, running=4) == [4, 2]
+
+
+def test_three_steps_are_filled_and_emptied_in_order() -> None:
+    ladder = "1,a,2; 2,b,2; 3,c,2"
+    steps = [tier(name) for name in "abc"]
+    assert [units(WaterfallPolicy(ladder), tasks, *steps) for tasks in (1, 3, 5, 12)] == [
+        [1, 0, 0],
+        [2, 1, 0],
+        [2, 2, 1],
+        [2, 2, 2],
+    ]
+    full = [tier(name, running=2, idle=2) for name in "abc"]
+    assert [later(WaterfallPolicy(ladder), *full, running=tasks) for tasks in (5, 3, 1)] == [
+        [2, 2, 1],
+        [2, 1, 0],
+        [1, 0, 0],
+    ]
+
+
+def test_a_step_in_trouble_is_passed_over_and_still_asked() -> None:
+    local = replace(tier("local"), trouble="no memory")
+    assert units(WaterfallPolicy(LADDER), 6, tier("cloud"), local) == [6, 0]
+    assert units(WaterfallPolicy(LADDER), 6, tier("cloud", max_slots=4), local) == [4, 2]
 
 
 def test_a_step_takes_what_those_before_it_cannot_run() -> None:
@@ -52,7 +95,7 @@ def test_a_step_takes_what_those_before_it_cannot_run() -> None:
 
 def test_managers_outside_the_ladder_start_nothing_and_drain_first() -> None:
     assert units(WaterfallPolicy("1,local,4"), 10, tier("local"), tier("other")) == [4, 0]
-    assert units(WaterfallPolicy("1,local,4"), 0, tier("local", 2, 0), tier("other", 2, 2), running=2) == [2, 0]
+    assert later(WaterfallPolicy("1,local,4"), tier("local", 2, 0), tier("other", 2, 2), running=2) == [2, 0]
 
 
 def test_steps_of_one_priority_are_filled_as_written() -> None:

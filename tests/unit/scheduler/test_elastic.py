@@ -509,7 +509,7 @@ def test_waterfall_empties_its_last_tier_first_under_a_light_load() -> None:
     cloud, local = Units(cluster, "cloud"), Units(cluster, "local")
     cluster.submit(client, 60)
     live(cluster, cloud, local, seconds=7.0, task_seconds=1.0)
-    assert (len(cloud.started), len(local.started)) == (8, 2)
+    assert (len(cloud.started), len(local.started)) == (6, 2)
     drip(cluster, client, cloud, local, seconds=30)
     assert (len(cloud.started), len(local.started)) == (0, 1)
 
