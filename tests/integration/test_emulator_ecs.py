@@ -21,6 +21,7 @@ from moto import mock_aws
 
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Slow, Throttle
 from scaler.testing.aws.containers import OUTPUT_BYTES
+from tests.integration.aws_shapes import missing_keys
 
 DEADLINE_SECONDS = 10.0
 SLEEPER = ["python", "-c", "import time; print('ready', flush=True); time.sleep(60)"]
@@ -340,20 +341,3 @@ def test_answers_have_the_shape_of_motos(aws: AwsEmulator) -> None:
         theirs = walk(theirs_client, ec2.describe_subnets()["Subnets"][0]["SubnetId"])
         theirs["DeleteCluster"] = theirs_client.delete_cluster(cluster="walk")
     assert set(missing_keys(theirs, ours, "")) == MOTO_IS_WRONG
-
-
-def missing_keys(theirs: Any, ours: Any, path: str) -> list[str]:
-    """Return where an answer of moto has a key that ours has not, or a value of another type."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        absent = [f"{path}.{key}" for key in theirs if key not in ours and key != "ResponseMetadata"]
-        return absent + [
-            line
-            for key in theirs
-            if key in ours and key != "ResponseMetadata"
-            for line in missing_keys(theirs[key], ours[key], f"{path}.{key}")
-        ]
-    if isinstance(theirs, list) and isinstance(ours, list):
-        if theirs and not ours:
-            return [f"{path}[0]"]
-        return missing_keys(theirs[0], ours[0], f"{path}[0]") if theirs else []
-    return [] if type(theirs) is type(ours) else [f"{path}: {type(theirs).__name__}, not {type(ours).__name__}"]
