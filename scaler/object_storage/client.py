@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, ScalerError
-from scaler.net.connection import Buffer, Connector, ConnectorEvent
+from scaler.net.connection import Buffer, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.versions import own_hello
 from scaler.net.zeromq import ZmqConnector
-from scaler.object_storage.requests import Ended, Requests, Say
-from scaler.protocol.messages import Role, StorageStatus
+from scaler.object_storage.descriptors import DescriptorChannel, join
+from scaler.object_storage.requests import Ended, Requests, Say, views_of
+from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
+from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, Role, StorageReply, StorageStatus
 
 PATIENCE_SECONDS = 10.0
 """How long calls outlive the connection to the storage."""
@@ -62,6 +65,8 @@ class StorageClient:
         self._timer: asyncio.TimerHandle | None = None
         self._is_turn_due = False
         self._is_closed = False
+        self._channel: DescriptorChannel | None = None
+        self._was_welcomed = False
         self._connector = connect(self._on_turn)
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[None]:
@@ -69,10 +74,18 @@ class StorageClient:
 
         Raises LimitError for too many parts or calls.
         """
-        return self._begin(self._requests.put(object_id, parts, self._loop.time()))
+        views = views_of(parts)
+        size = sum(view.nbytes for view in views)
+        may_share = self._channel is not None if self._was_welcomed else is_supported()
+        if self._is_closed or size < MIN_SHARED_BYTES or not may_share:
+            return self._begin(self._requests.put(object_id, views, self._loop.time()))
+        return self._loop.create_task(self._put_shared(object_id, views, size))
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
-        """Get an object's parts, read-only; waits for an object that is not there yet for up to deadline_seconds."""
+        """Get an object's parts; waits for an object that is not there yet for up to deadline_seconds.
+
+        They are read-only, but for those that lie in memory which is this call's alone.
+        """
         return self._begin(self._requests.get(object_id, deadline_seconds, self._loop.time()))
 
     def link(self, object_id: bytes, target: bytes) -> asyncio.Future[None]:
@@ -101,9 +114,21 @@ class StorageClient:
         if self._timer is not None:
             self._timer.cancel()
         self._connector.close()
+        if self._channel is not None:
+            self._channel.close()
         futures, self._futures = self._futures, {}
         for future in futures.values():
             _fail(future, ClientClosedError("the connection to the object storage was closed"))
+
+    async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> None:
+        if not self._was_welcomed or size_bytes > MAX_CHUNK_BYTES:
+            # What is small enough for one message may come unasked; for more, memory is taken only where there is room.
+            await self._begin(self._requests.reserve(object_id, [part.nbytes for part in parts], self._loop.time()))
+        memory = None
+        if self._channel is not None:
+            with contextlib.suppress(OSError):  # there is no memory to share, or no descriptor: frames need neither
+                memory = await self._loop.run_in_executor(None, SharedMemory.written, parts)
+        await self._begin(self._requests.put(object_id, parts, self._loop.time(), memory))
 
     def _begin(self, ticket: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -124,9 +149,13 @@ class StorageClient:
         self._is_turn_due = False
         if self._is_closed:
             return
+        events = [self._with_memory(event) for event in events]
         for command in self._requests.step(events, self._loop.time()):
             match command:
-                case Say(message, attachments):
+                case Say(message, attachments, memory):
+                    if self._channel is not None and isinstance(memory, SharedMemory):
+                        assert isinstance(message, PutObject)
+                        self._channel.give(message.request, memory)
                     self._connector.send(message, attachments)
                 case Ended(ticket, outcome):
                     future = self._futures.pop(ticket)
@@ -135,6 +164,22 @@ class StorageClient:
                     elif not future.done():
                         future.set_result(outcome)
         self._set_timer()
+
+    def _with_memory(self, event: ConnectorEvent) -> ConnectorEvent:
+        """Return the event with the parts that the storage has sent the descriptor of."""
+        match event:
+            case Welcomed(welcome):
+                if self._channel is not None:
+                    self._channel.close()
+                self._channel = join(welcome.shared_memory, self._connector.peer)
+                self._requests.is_sharing = self._channel is not None
+                self._was_welcomed = True
+            case Received(peer, StorageReply(shared=True) as reply) if self._channel is not None:
+                memory = self._channel.take(reply.request, reply.parts)
+                if memory is not None:
+                    with contextlib.suppress(OSError):  # the address space is used up: frames fail where it matters
+                        return Received(peer, reply, memory.parts())
+        return event
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -171,7 +216,7 @@ class BlockingStorage:
         self._call(lambda client: client.put(object_id, parts))
 
     def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]:
-        """Return an object's parts, read-only; waits up to deadline_seconds for one that is not there yet."""
+        """Return an object's parts, as `StorageClient.get` does."""
         return self._call(lambda client: client.get(object_id, deadline_seconds))
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from scaler.ids import owner_of
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.object_storage.layout import MAX_PIECES_PER_MESSAGE
 from scaler.object_storage.objects import Answer, ObjectTable
-from scaler.object_storage.state import Body, Command, Expire, Peer, Send, Sending, WaitingGet
+from scaler.object_storage.state import Command, Expire, Peer, ReceivedMemory, Send, Sending, WaitingGet
 from scaler.object_storage.waiting import WaitingGets
 from scaler.protocol.messages import (
     ForgetObjects,
@@ -116,8 +116,12 @@ class StorageCore:
         name = event.peer
         match event.message:
             case PutObject(request=request, id=object_id) as put:
-                self._say(name, request, self._table.put(name, put, event.attachments))
-                self._serve_waiting(object_id)
+                memory = event.memory if isinstance(event, ReceivedMemory) else None
+                if put.shared and memory is None:
+                    self._say(name, request, (StorageResult.UNSHARED, "the descriptor of its memory is not there"))
+                else:
+                    self._say(name, request, self._table.put(name, put, event.attachments, memory))
+                    self._serve_waiting(object_id)
             case GetObject() as get:
                 self._get(name, peer, get, now)
             case LinkObject(request, object_id, target):
@@ -137,12 +141,12 @@ class StorageCore:
         if len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
             answer = StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
-            self._send_later(name, peer, message.request, body)
+            self._send_later(name, peer, Sending(message.request, body, message.shared))
             return
         elif self._table.is_forgotten(message.id):
             answer = StorageResult.MISSING, "it was forgotten"
         elif 0 < message.deadline_seconds < math.inf:
-            get = WaitingGet(name, message.request, message.id, now + message.deadline_seconds)
+            get = WaitingGet(name, message.request, message.id, now + message.deadline_seconds, message.shared)
             peer.waiting[get] = None
             self._waiting.add(get)
             return
@@ -217,14 +221,14 @@ class StorageCore:
             for get in self._waiting.pop_all(object_id):
                 peer = self._peers[get.peer]
                 del peer.waiting[get]
-                self._send_later(get.peer, peer, get.request, body)
+                self._send_later(get.peer, peer, Sending(get.request, body, get.shared))
 
     def _miss_waiting(self, object_id: bytes) -> None:
         for get in self._waiting.pop_all(object_id):
             self._answer_get(get, StorageResult.MISSING, "it was forgotten")
 
-    def _send_later(self, name: bytes, peer: Peer, request: int, body: Body) -> None:
-        peer.sending.append(Sending(request, body))
+    def _send_later(self, name: bytes, peer: Peer, sending: Sending) -> None:
+        peer.sending.append(sending)
         self._senders[name] = peer
 
     def _send_bodies(self, outbox_bytes: Callable[[bytes], int]) -> None:
@@ -234,6 +238,12 @@ class StorageCore:
                 sending = peer.sending[0]
                 if not sending.body.names:
                     self._say(name, sending.request, (StorageResult.MISSING, "it was forgotten"))
+                    peer.sending.popleft()
+                    continue
+                memory = sending.body.memory if sending.shared else None
+                if memory is not None:
+                    reply = StorageReply(sending.request, StorageResult.OK, "", sending.body.parts, shared=True)
+                    self._commands.append(Send(name, reply, memory=memory))
                     peer.sending.popleft()
                     continue
                 pieces = sending.next_pieces(MAX_PIECES_PER_MESSAGE)

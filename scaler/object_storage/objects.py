@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 from scaler.object_storage.layout import MAX_PARTS, MAX_PIECES_PER_MESSAGE
 from scaler.object_storage.owners import OwnerIndex
-from scaler.object_storage.state import Body, Stored, Upload
+from scaler.object_storage.state import Body, Memory, Stored, Upload
 from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, StorageResult
 
 MAX_OBJECTS = 10_000_000
@@ -59,8 +59,13 @@ class ObjectTable:
         stored = self._objects.get(object_id)
         return stored.putter == peer if stored is not None else peer in self._uploads.get(object_id, ())
 
-    def put(self, peer: bytes, message: PutObject, attachments: Sequence[memoryview]) -> Answer:
-        """Add pieces, which must continue what this peer has put of the object before. Keeps the very attachments."""
+    def put(
+        self, peer: bytes, message: PutObject, attachments: Sequence[memoryview], memory: Memory | None = None
+    ) -> Answer:
+        """Add pieces, which must continue what this peer has put of the object before. Keeps the very attachments.
+
+        memory: has all of the object. Without any bytes, an object is only accepted: its memory counts from then on.
+        """
         object_id = message.id
         if object_id in self._objects:
             return DONE  # a repeat, or another peer was faster: the same bytes
@@ -74,15 +79,15 @@ class ObjectTable:
             self._uploaders.setdefault(peer, set()).add(object_id)
             self._owners.add(object_id)
             self.used_bytes += upload.size_bytes
-        size = sum(piece.nbytes for piece in attachments)
+        size = upload.size_bytes if memory is not None else sum(piece.nbytes for piece in attachments)
         end = upload.received_bytes + size
         fits = (
             message.offset == upload.received_bytes
             and message.parts == upload.parts
             and end <= upload.size_bytes
-            and size <= MAX_CHUNK_BYTES
+            and (size <= MAX_CHUNK_BYTES or memory is not None)
             and len(attachments) <= MAX_PIECES_PER_MESSAGE
-            and (size > 0 or upload.size_bytes == 0)
+            and (size > 0 or upload.received_bytes == 0)
         )
         if not fits:
             self._drop_upload(object_id, peer)
@@ -94,7 +99,7 @@ class ObjectTable:
         upload.received_bytes = end
         if end == upload.size_bytes:
             self._drop_upload(object_id, peer)
-            self._store(object_id, Stored(Body(upload.parts, upload.pieces, upload.size_bytes), peer))
+            self._store(object_id, Stored(Body(upload.parts, upload.pieces, upload.size_bytes, memory), peer))
         return DONE
 
     def link(self, peer: bytes, object_id: bytes, target: bytes) -> Answer:
@@ -119,7 +124,7 @@ class ObjectTable:
             body.names -= 1
             if not body.names:
                 self.used_bytes -= body.size_bytes
-                body.pieces.clear()
+                body.free()
         self._drop_uploads(object_id)
         self._owners.discard(object_id)
 
@@ -185,7 +190,7 @@ class ObjectTable:
         assert self._uploaders.keys() <= set(peers)
         names = Counter(stored.body for stored in self._objects.values())
         assert all(body.names == count for body, count in names.items())
-        assert all(sum(piece.nbytes for piece in body.pieces) == body.size_bytes for body in names)
+        assert all(sum(piece.nbytes for piece in body.pieces) == body.size_bytes for body in names if not body.memory)
         uploads = {(key, peer): upload for key, by_peer in self._uploads.items() for peer, upload in by_peer.items()}
         sizes = sum(body.size_bytes for body in names) + sum(upload.size_bytes for upload in uploads.values())
         assert self.used_bytes == sizes <= self._limit_bytes

@@ -17,6 +17,7 @@ from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedErr
 from scaler.ids import show
 from scaler.net.connection import Broken, Buffer, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.object_storage.layout import MAX_PARTS, as_bytes_view, assemble, cut
+from scaler.object_storage.state import Memory
 from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
@@ -45,10 +46,11 @@ Outcome = list[memoryview] | StorageStatus | ScalerError | None
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Command: send this to the storage."""
+    """Command: send this to the storage, the descriptor of the memory first."""
 
     message: Message
     attachments: Sequence[memoryview] = ()
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,10 @@ class _Put:
     ticket: int
     begun: float
     id: bytes
+    parts: list[memoryview]
     sizes: list[int]
     messages: list[list[memoryview]]
+    memory: Memory | None = None
     next_message: int = 0
     offset: int = 0
     answered: int = 0
@@ -83,6 +87,7 @@ class _Get:
     sizes: list[int] = field(default_factory=list)
     pieces: list[memoryview] = field(default_factory=list)
     received_bytes: int = 0
+    unshared: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +116,8 @@ class Requests:
 
     def __init__(self, address: str, patience_seconds: float, now: float, *, pings: bool = False) -> None:
         self._address = address
+        self.is_sharing = False
+        """The storage's descriptors arrive here."""
         self._patience_seconds = patience_seconds
         self._pings = pings
         self._heartbeat_seconds = math.inf
@@ -127,18 +134,18 @@ class Requests:
         self._last_request = 0
         self._last_ticket = 0
 
-    def put(self, object_id: bytes, parts: Sequence[Buffer], now: float) -> int:
+    def put(self, object_id: bytes, parts: Sequence[Buffer], now: float, memory: Memory | None = None) -> int:
         """Begin to put an object and return the call's ticket. The parts must not change until it has ended.
 
-        Raises LimitError for too many parts or calls.
+        memory: a copy of the parts that the storage may share. Raises LimitError for too many parts or calls.
         """
-        if len(parts) > MAX_PARTS:
-            raise LimitError(f"an object has at most {MAX_PARTS} parts, not {len(parts)}")
-        views = [as_bytes_view(part) for part in parts]
-        call = _Put(self._ticket(), now, object_id, [view.nbytes for view in views], list(cut(views)))
-        self._calls[call.ticket] = call
-        self._puts.append(call)
-        return call.ticket
+        views = views_of(parts)
+        messages = list(cut(views)) if memory is None else [[]]
+        return self._put(_Put(self._ticket(), now, object_id, views, [view.nbytes for view in views], messages, memory))
+
+    def reserve(self, object_id: bytes, sizes: list[int], now: float) -> int:
+        """Begin to ask whether there is room for an object that is put next, and return the call's ticket."""
+        return self._put(_Put(self._ticket(), now, object_id, [], sizes, [[]]))
 
     def get(self, object_id: bytes, deadline_seconds: float, now: float) -> int:
         """Begin to get an object, waiting for it for up to deadline_seconds, and return the call's ticket."""
@@ -202,6 +209,11 @@ class Requests:
         self._last_ticket += 1
         return self._last_ticket
 
+    def _put(self, call: _Put) -> int:
+        self._calls[call.ticket] = call
+        self._puts.append(call)
+        return call.ticket
+
     def _ask(self, call: _Ask) -> int:
         self._calls[call.ticket] = call
         self._asks.append(call)
@@ -257,7 +269,7 @@ class Requests:
             if ask.ticket in self._calls:
                 request = self._request()
                 self._said_asks[request] = ask
-                commands.append(Say(_question(ask, request, now)))
+                commands.append(Say(_question(ask, request, now, self.is_sharing)))
         while self._puts:
             put = self._puts[0]
             if put.ticket not in self._calls or put.next_message == len(put.messages):
@@ -272,7 +284,8 @@ class Requests:
             request = self._request()
             self._said_pieces[request] = put, size
             self._said_bytes += size
-            commands.append(Say(PutObject(request, put.id, put.sizes, put.offset), pieces))
+            is_shared = put.memory is not None
+            commands.append(Say(PutObject(request, put.id, put.sizes, put.offset, is_shared), pieces, put.memory))
             put.next_message += 1
             put.offset += size
 
@@ -293,7 +306,12 @@ class Requests:
 
     def _put_answered(self, put: _Put, reply: StorageReply, commands: list[Command]) -> None:
         put.answered += 1
-        if reply.result is not StorageResult.OK:
+        if reply.result is StorageResult.UNSHARED and put.memory is not None:
+            put.memory = None
+            put.messages = list(cut(put.parts))
+            put.next_message = put.answered = 0
+            self._puts.append(put)
+        elif reply.result is not StorageResult.OK:
             self._end(put, _error(put.id, reply), commands)
         elif put.answered == len(put.messages):
             self._end(put, None, commands)
@@ -307,19 +325,31 @@ class Requests:
                 ask.sizes = reply.parts
             ask.pieces.extend(attachments)
             ask.received_bytes += sum(piece.nbytes for piece in attachments)
+            if reply.shared and not attachments:
+                del self._said_asks[reply.request]
+                ask.unshared = True
+                self._asks.append(ask)
+                return
             if ask.received_bytes < sum(ask.sizes):
                 return
-            outcome = assemble(ask.sizes, ask.pieces)
+            outcome = ask.pieces if reply.shared else assemble(ask.sizes, ask.pieces)
         elif reply.result is not StorageResult.OK:
             outcome = _error(b"" if isinstance(ask, _Stat) else ask.id, reply)
         del self._said_asks[reply.request]
         self._end(ask, outcome, commands)
 
 
-def _question(ask: _Ask, request: int, now: float) -> Message:
+def views_of(parts: Sequence[Buffer]) -> list[memoryview]:
+    """Return the parts of an object as flat views. Raises LimitError when there are too many."""
+    if len(parts) > MAX_PARTS:
+        raise LimitError(f"an object has at most {MAX_PARTS} parts, not {len(parts)}")
+    return [as_bytes_view(part) for part in parts]
+
+
+def _question(ask: _Ask, request: int, now: float, is_sharing: bool) -> Message:
     match ask:
         case _Get():
-            return GetObject(request, ask.id, max(0.0, ask.deadline - now))
+            return GetObject(request, ask.id, max(0.0, ask.deadline - now), is_sharing and not ask.unshared)
         case _Link():
             return LinkObject(request, ask.id, ask.target)
         case _Stat():
@@ -334,7 +364,7 @@ def _error(object_id: bytes, reply: StorageReply) -> ScalerError:
             return ObjectLostError(f"object {show(object_id)} is not in the object storage: {reply.text}")
         case StorageResult.FULL | StorageResult.TOO_LARGE:
             return LimitError(f"the object storage does not take object {show(object_id)}: {reply.text}")
-        case StorageResult.INVALID | StorageResult.OK:
+        case StorageResult.INVALID | StorageResult.UNSHARED | StorageResult.OK:
             return ProtocolError(f"the object storage does not understand object {show(object_id)}: {reply.text}")
         case _:
             assert_never(reply.result)

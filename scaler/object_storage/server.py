@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from scaler.component import Component, run_component
-from scaler.net.connection import Admit, Listener, ListenerEvent
+from scaler.net.connection import Admit, Closed, Listener, ListenerEvent, Received
 from scaler.net.versions import check_versions
 from scaler.net.zeromq import ZmqListener
 from scaler.object_storage.core import StorageCore
-from scaler.object_storage.state import Expire, Send
-from scaler.protocol.messages import Hello, RefusalReason, Refused, Welcome
+from scaler.object_storage.descriptors import DescriptorDoor
+from scaler.object_storage.shared_memory import SharedMemory, is_supported
+from scaler.object_storage.state import Expire, ReceivedMemory, Send
+from scaler.protocol.messages import Hello, PutObject, RefusalReason, Refused, StorageReply, Welcome
 from scaler.protocol.roles import Server
 
 LEASE_SECONDS = 60.0
@@ -35,7 +37,7 @@ class StorageServer:
     """One object storage on the running loop.
 
     listen: makes the listener, given whom it asks about peers and what it calls with the events of a turn. The limits
-    are those of `StorageCore`. incarnation: made anew at every start.
+    are those of `StorageCore`. incarnation: made anew at every start. door: for peers that can share memory, if any.
     """
 
     @classmethod
@@ -54,6 +56,7 @@ class StorageServer:
             memory_limit_bytes=memory_limit_bytes,
             max_object_bytes=max_object_bytes,
             incarnation=int.from_bytes(os.urandom(7), "big"),
+            door=_door(),
         )
 
     def __init__(
@@ -65,6 +68,7 @@ class StorageServer:
         incarnation: int,
         lease_seconds: float = LEASE_SECONDS,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        door: DescriptorDoor | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._incarnation = incarnation
@@ -77,7 +81,13 @@ class StorageServer:
         self._poll_seconds = SHORTEST_POLL_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._listener = listen(self._admit, self._on_turn)
+        self._door = door
+        try:
+            self._listener = listen(self._admit, self._on_turn)
+        except BaseException:
+            if door is not None:
+                door.close()
+            raise
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -89,20 +99,31 @@ class StorageServer:
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()
+        if self._door is not None:
+            self._door.close()
 
-    def _admit(self, _peer: bytes, hello: Hello) -> Welcome | Refused:
+    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
         if hello.details is not None:
             # Who says more of itself than its role takes this for the scheduler, one port below.
             text = f"this is an object storage's address; a {hello.role} belongs to the scheduler's"
             return Refused(RefusalReason.ROLE, text)
         refused = check_versions(hello)
-        return refused or Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
+        if refused is not None:
+            return refused
+        invitation = "" if self._door is None else self._door.invite(peer)
+        lease, heartbeat = self._lease_seconds, self._heartbeat_seconds
+        return Welcome(False, self._incarnation, lease, heartbeat, shared_memory=invitation)
 
     def _on_turn(self, events: Sequence[ListenerEvent]) -> None:
+        if self._door is not None:
+            events = [_with_memory(event, self._door) for event in events]
         commands = self._core.step(events, self._loop.time(), self._listener.outbox_bytes)
         for command in commands:
             match command:
-                case Send(peer, message, attachments):
+                case Send(peer, message, attachments, memory):
+                    if self._door is not None and isinstance(memory, SharedMemory):
+                        assert isinstance(message, StorageReply)
+                        self._door.give(peer, message.request, memory)
                     self._listener.send(peer, message, attachments)
                 case Expire(peer, text):
                     _log.warning("peer %s: %s", peer.hex(), text)
@@ -131,6 +152,24 @@ class StorageServer:
     def _timer_fired(self) -> None:
         self._timer = None
         self._on_turn(())
+
+
+def _door() -> DescriptorDoor | None:
+    try:
+        return DescriptorDoor() if is_supported() else None
+    except OSError as error:
+        _log.warning("no shared memory: %s", error)
+        return None
+
+
+def _with_memory(event: ListenerEvent, door: DescriptorDoor) -> ListenerEvent:
+    """Return the event with the memory that its peer has sent for it."""
+    match event:
+        case Received(peer, PutObject(shared=True) as put):
+            return ReceivedMemory(peer, put, (), door.take(peer, put.request, put.parts))
+        case Closed(peer):
+            door.dismiss(peer)
+    return event
 
 
 def run(config: ObjectStorageServerConfig) -> int:

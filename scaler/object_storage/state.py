@@ -5,18 +5,43 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from scaler.net.connection import Received
 from scaler.protocol.messages import MAX_CHUNK_BYTES, Message, Role
+
+
+class Memory(Protocol):
+    """All of an object in shared memory: `shared_memory.SharedMemory` is one. Freed with its last reference."""
+
+    def pieces(self) -> list[memoryview]:
+        """Return the bytes as pieces for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMemory(Received):
+    """A shared PutObject whose descriptor has come: memory holds the very parts that the message names."""
+
+    memory: Memory | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """The bytes of one object. names: how many ids stand for them; at zero they are freed."""
+    """The bytes of one object. names: how many ids stand for them; at zero they are freed.
+
+    What is in shared memory has its pieces from the first reader on that cannot share it.
+    """
 
     parts: list[int]
     pieces: list[memoryview]
     size_bytes: int
+    memory: Memory | None = None
     names: int = 0
+
+    def free(self) -> None:
+        """Let go of the bytes, although the body itself may still wait to be sent."""
+        self.pieces = []
+        self.memory = None
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +70,7 @@ class WaitingGet:
     request: int
     id: bytes
     deadline: float
+    shared: bool = False
     answered: bool = False
 
 
@@ -54,6 +80,7 @@ class Sending:
 
     request: int
     body: Body
+    shared: bool = False
     next_piece: int = 0
     offset: int = 0
 
@@ -61,6 +88,8 @@ class Sending:
         """Return the pieces of the next message: as many as fit into one."""
         taken: list[memoryview] = []
         size = 0
+        if self.body.memory is not None and not self.body.pieces:
+            self.body.pieces = self.body.memory.pieces()
         for piece in self.body.pieces[self.next_piece : self.next_piece + most_pieces]:
             if taken and size + piece.nbytes > MAX_CHUNK_BYTES:
                 break
@@ -81,11 +110,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Command: send this to a peer."""
+    """Command: send this to a peer, the descriptor of the memory first."""
 
     peer: bytes
     message: Message
     attachments: Sequence[memoryview] = ()
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,8 @@ class Welcome:
     heartbeat_seconds: float
     object_storage_address: str = ""
     max_pending_tasks: int = -1
+    shared_memory: str = ""
+    """What a peer on the server's host needs to share its memory; see `object_storage.descriptors`."""
 
 
 class RefusalReason(StrEnum):
@@ -544,22 +546,29 @@ class TaskLog:
 class PutObject:
     """Attachments: pieces of the object's bytes from offset on. An object is whole when all its bytes have come.
 
-    parts: sizes of the object's parts (a pickle, then its buffers); their sum is its size.
+    parts: sizes of the object's parts (a pickle, then its buffers); their sum is its size. shared: there are no
+    attachments, because all of the object is in memory whose descriptor was sent beside. Neither, at offset 0: it
+    only asks whether there is room.
     """
 
     request: int
     id: bytes
     parts: list[int]
     offset: int
+    shared: bool = False
 
 
 @dataclass(slots=True)
 class GetObject:
-    """Answered when the object is whole, or with MISSING after deadline_seconds (0: at once)."""
+    """Answered when the object is whole, or with MISSING after deadline_seconds (0: at once).
+
+    shared: the peer can take the descriptor of shared memory.
+    """
 
     request: int
     id: bytes
     deadline_seconds: float
+    shared: bool = False
 
 
 @dataclass(slots=True)
@@ -594,13 +603,16 @@ class StorageResult(StrEnum):
     FULL = "full"
     TOO_LARGE = "too_large"
     INVALID = "invalid"
+    UNSHARED = "unshared"
+    """The descriptor of a shared PutObject is not there: put it again with attachments."""
 
 
 @dataclass(slots=True)
 class StorageReply:
     """Answer to Put, Link (no attachments) and Get (attachments: the next pieces of the object).
 
-    A large object comes in several replies, in order; offset is where this one's bytes begin.
+    A large object comes in several replies, in order; offset is where this one's bytes begin. shared: there are no
+    attachments, because the descriptor of the object's memory was sent beside.
     """
 
     request: int
@@ -608,6 +620,7 @@ class StorageReply:
     text: str = ""
     parts: list[int] = field(default_factory=list)
     offset: int = 0
+    shared: bool = False
 
 
 @dataclass(slots=True)

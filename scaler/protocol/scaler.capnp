@@ -147,6 +147,7 @@ struct Welcome {
   heartbeatSeconds @3 :Float64;  # how often the peer should say that it is alive
   objectStorageAddress @4 :Text; # empty: not known
   maxPendingTasks @5 :Int64 = -1; # tasks that a client may have unfinished; -1: no limit
+  sharedMemory @6 :Text;         # of an object storage: its socket for descriptors and the peer's word for it, or empty
 }
 
 enum RefusalReason {
@@ -475,11 +476,13 @@ struct TaskLog {
 
 struct PutObject {
   # Attachments of the envelope: the object's bytes from offset on. An object is whole when all its bytes have come.
+  # Without attachments at offset 0, it only asks whether there is room.
 
   request @0 :UInt64;            # chosen by the asking side; comes back in the reply
   id @1 :Data;                   # id
   parts @2 :Data;                # u64 column: sizes of the object's parts; their sum is the object's size
   offset @3 :UInt64;
+  shared @4 :Bool;               # no attachments: the object is in memory whose descriptor was sent beside
 }
 
 struct GetObject {
@@ -488,6 +491,7 @@ struct GetObject {
   request @0 :UInt64;
   id @1 :Data;                   # id
   deadlineSeconds @2 :Float64;   # 0: at once
+  shared @3 :Bool;               # the asking side can take the descriptor of shared memory
 }
 
 struct LinkObject {
@@ -520,6 +524,7 @@ enum StorageResult {
   full @2;
   tooLarge @3;
   invalid @4;
+  unshared @5;                   # the descriptor of a shared PutObject is not there: put it again with attachments
 }
 
 struct StorageReply {
@@ -531,6 +536,7 @@ struct StorageReply {
   text @2 :Text;                 # for people, or empty
   parts @3 :Data;                # u64 column: sizes of the object's parts, or empty
   offset @4 :UInt64;             # where this reply's bytes begin
+  shared @5 :Bool;               # no attachments: the descriptor of the object's memory was sent beside
 }
 
 struct StorageStatus {

@@ -252,7 +252,7 @@ class _Processor:
             if type(arguments) is tuple:
                 return finish(function(*arguments))
         inputs = self._shelf.inputs(unpack_inputs(datagram, TASK.size + length, count), prepared.serializer)
-        args, kwargs = load_arguments(self._objects.parts(payload), inputs, prepared.serializer)
+        args, kwargs = load_arguments(self._objects.parts(payload, is_own=True), inputs, prepared.serializer)
         return finish(function(*args, **kwargs))
 
 

@@ -55,8 +55,12 @@ class Objects:
             self._storage = None
         self.address = address
 
-    def parts(self, payload: Buffer) -> Sequence[memoryview]:
-        """Return the parts behind a payload, stored or inline. Raises ObjectLostError."""
+    def parts(self, payload: Buffer, is_own: bool = False) -> Sequence[memoryview]:
+        """Return the parts behind a payload, stored or inline. Raises ObjectLostError.
+
+        is_own: they are for one task alone. When they lie in memory of their own, that task may write to it, and nobody
+        else must see it: they are not cached. All others are read-only.
+        """
         if not is_stored(payload):  # type: ignore[arg-type]
             return parts_of(payload)
         identifier = bytes(payload[1:17])
@@ -66,6 +70,9 @@ class Objects:
             return found
         found = self._open().get(identifier, FETCH_SECONDS)
         size = size_of(found)
+        if is_own and not all(part.readonly for part in found):
+            return found
+        found = [part.toreadonly() for part in found]
         if size <= self._limit_bytes:
             self._cache[identifier] = found
             self._cached_bytes += size
