@@ -25,6 +25,8 @@ from scaler.object_storage.shared_memory import SharedMemory, is_supported
 if sys.platform == "linux":
     import resource
 
+MAX_MEMORIES = 30_000
+"""Memory files of a storage; then it takes frames. It may have to map each of them: Linux allows 65,530 mappings."""
 MAX_UNTAKEN = 1_000
 """Descriptors of one peer whose messages have not come yet."""
 MOST_AT_THE_DOOR = 4096
@@ -111,8 +113,8 @@ def _user_of(end: socket.socket) -> int:
 class DescriptorDoor:
     """The storage's end: the channels of all peers that came in. Belongs to the running loop.
 
-    A peer is let in when the first message comes for which that matters. It has at most one channel, its last. Half of
-    the descriptors that the process may have are left for connections.
+    A peer is let in when a message comes for which that matters, or another peer. It has at most one channel, its last.
+    Half of the descriptors that the process may have are left for connections.
     """
 
     def __init__(self) -> None:
@@ -123,7 +125,7 @@ class DescriptorDoor:
         self._strangers: list[socket.socket] = []
         self._channels: dict[bytes, DescriptorChannel] = {}
         self._memories: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
-        self._most_memories = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        self._most_memories = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, MAX_MEMORIES)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._listening.setblocking(False)
@@ -135,6 +137,7 @@ class DescriptorDoor:
 
     def invite(self, peer: bytes) -> str:
         """Return what a peer needs to come in: for its Welcome."""
+        self._let_in()  # those before it, so that the ones that left again do not fill the queue at the door
         return f"{self._name}/{self._word(peer).hex()}"
 
     def give(self, peer: bytes, request: int, memory: SharedMemory) -> None:
@@ -172,13 +175,14 @@ class DescriptorDoor:
         return hashlib.blake2b(peer, digest_size=_WORD_BYTES, key=self._key).digest()
 
     def _channel(self, peer: bytes) -> DescriptorChannel | None:
-        if peer not in self._channels:
-            # It spoke at the door before it said the message that is at hand.
-            with contextlib.suppress(OSError):  # nobody is left, or there are no descriptors: they wait, and use frames
-                while True:
-                    self._strangers.append(self._listening.accept()[0])
-            self._strangers = [stranger for stranger in self._strangers if not self._introduce(stranger)]
+        self._let_in()  # it spoke at the door, perhaps for a second time, before it said the message that is at hand
         return self._channels.get(peer)
+
+    def _let_in(self) -> None:
+        with contextlib.suppress(OSError):  # nobody is left, or there are no descriptors: they wait, and use frames
+            while True:
+                self._strangers.append(self._listening.accept()[0])
+        self._strangers = [stranger for stranger in self._strangers if not self._introduce(stranger)]
 
     def _introduce(self, stranger: socket.socket) -> bool:
         """Let a stranger in, or send it away; False: it has said nothing yet."""

@@ -128,6 +128,8 @@ class StorageServer:
                 case Expire(peer, text):
                     _log.warning("peer %s: %s", peer.hex(), text)
                     self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
+                    if self._door is not None:
+                        self._door.dismiss(peer)
                 case _:
                     assert_never(command)
         self._poll_seconds = SHORTEST_POLL_SECONDS if commands else min(2 * self._poll_seconds, LONGEST_POLL_SECONDS)

@@ -13,11 +13,10 @@ import ctypes
 import itertools
 import mmap
 import os
-import stat
 import sys
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scaler.object_storage.layout import cut
 
@@ -48,8 +47,8 @@ class SharedMemory:
         """Own a descriptor. Raises ValueError, and closes it, when it is not a sealed memory file of these parts."""
         self.descriptor = descriptor
         self.sizes = sizes
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != _offsets(sizes)[-1] or not _is_sealed(descriptor):
+        size = os.fstat(descriptor).st_size
+        if not size or size != _offsets(sizes)[-1] or not _is_sealed(descriptor):
             raise ValueError(f"descriptor {descriptor} is not the sealed memory of an object of {sum(sizes)} bytes")
 
     @classmethod
@@ -65,8 +64,8 @@ class SharedMemory:
             raise
         return cls(descriptor, sizes)
 
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.descriptor)  # bound early: as the interpreter ends, `os` may be gone
 
     def parts(self) -> list[memoryview]:
         """Return the parts in a new private mapping, which lasts as long as they do. They can be written to."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from unittest.mock import patch
 
 from hypothesis import settings
@@ -15,8 +17,8 @@ from scaler.object_storage import core as storage_core
 from scaler.object_storage import layout, objects, requests, state
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.requests import Ended, Requests, Say
-from scaler.object_storage.state import Expire, Send
-from scaler.protocol.messages import Hello, Role, StorageStatus, Welcome
+from scaler.object_storage.state import Expire, ReceivedMemory, Send
+from scaler.protocol.messages import Hello, PutObject, Role, StorageReply, StorageStatus, Welcome
 
 LIMIT_BYTES = 300
 CHUNK_BYTES = 16
@@ -35,8 +37,21 @@ def content_of(object_id: bytes, size: int) -> bytes:
     return bytes((object_id[-1] * 7 + index * 3 + owner_of(object_id)[-1]) % 256 for index in range(size))
 
 
+@dataclass(eq=False)
+class Shared:
+    """Shared memory, without any memory."""
+
+    parts: Sequence[memoryview]
+
+    def pieces(self) -> list[memoryview]:
+        return [piece for message in layout.cut(self.parts) for piece in message]
+
+
 class StorageAndPeers(RuleBasedStateMachine):
-    """Messages are tuples in two queues per peer; a break keeps them (sessions repeat), a new session loses them."""
+    """Messages are tuples in two queues per peer; a break keeps them (sessions repeat), a new session loses them.
+
+    Descriptors of shared memory may be lost on either way, each by itself.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,14 +93,21 @@ class StorageAndPeers(RuleBasedStateMachine):
 
     # -- what peers want ------------------------------------------------------------------------------------------
 
-    @rule(peer=peers, object_id=ids, sizes=layouts)
-    def put(self, peer: bytes, object_id: bytes, sizes: list[int]) -> None:
+    @rule(peer=peers, object_id=ids, sizes=layouts, is_shared=st.booleans())
+    def put(self, peer: bytes, object_id: bytes, sizes: list[int], is_shared: bool) -> None:
         data = content_of(object_id, sum(sizes))
-        parts, start = [], 0
+        parts: list[memoryview] = []
+        start = 0
         for size in sizes:
-            parts.append(data[start : start + size])
+            parts.append(memoryview(data)[start : start + size])
             start += size
-        self.pending[peer, self.requests[peer].put(object_id, parts, self.now)] = None
+        memory = Shared(parts) if is_shared and data else None
+        self.pending[peer, self.requests[peer].put(object_id, parts, self.now, memory)] = None
+        self.peer_turn(peer)
+
+    @rule(peer=peers, object_id=ids, sizes=layouts)
+    def reserve(self, peer: bytes, object_id: bytes, sizes: list[int]) -> None:
+        self.pending[peer, self.requests[peer].reserve(object_id, sizes, self.now)] = None
         self.peer_turn(peer)
 
     @rule(peer=peers, object_id=ids, deadline_seconds=st.floats(0, 30))
@@ -110,20 +132,36 @@ class StorageAndPeers(RuleBasedStateMachine):
 
     # -- what the network does ------------------------------------------------------------------------------------
 
-    @rule(peer=peers, count=st.integers(1, 20))
-    def deliver_up(self, peer: bytes, count: int) -> None:
+    @rule(peer=peers, count=st.integers(1, 20), loses=st.booleans())
+    def deliver_up(self, peer: bytes, count: int, loses: bool = False) -> None:
         if self.connected[peer]:
             queue = self.up[peer]
             says = [queue.popleft() for _ in range(min(count, len(queue)))]
-            self.storage_turn(*(Received(peer, say.message, say.attachments) for say in says))
+            self.storage_turn(*(self.heard(peer, say, loses) for say in says))
 
-    @rule(peer=peers, count=st.integers(1, 20))
-    def deliver_down(self, peer: bytes, count: int) -> None:
+    @rule(peer=peers, count=st.integers(1, 20), loses=st.booleans())
+    def deliver_down(self, peer: bytes, count: int, loses: bool = False) -> None:
         if self.connected[peer]:
             queue = self.down[peer]
             sends = [queue.popleft() for _ in range(min(count, len(queue)))]
-            self.peer_turn(peer, *(Received(SERVER, send.message, send.attachments) for send in sends))
+            self.peer_turn(peer, *(self.got(send, loses) for send in sends))
             self.storage_turn()
+
+    def heard(self, peer: bytes, say: Say, loses: bool) -> Received:
+        if not isinstance(say.message, PutObject) or not say.message.shared:
+            assert say.memory is None
+            return Received(peer, say.message, say.attachments)
+        assert not say.attachments
+        assert say.memory is not None
+        return ReceivedMemory(peer, say.message, (), None if loses else say.memory)
+
+    def got(self, send: Send, loses: bool) -> Received:
+        if not isinstance(send.message, StorageReply) or not send.message.shared:
+            assert send.memory is None
+            return Received(SERVER, send.message, send.attachments)
+        assert not send.attachments
+        assert isinstance(send.memory, Shared)
+        return Received(SERVER, send.message, () if loses else send.memory.parts)
 
     @rule(peer=peers)
     def break_connection(self, peer: bytes) -> None:
@@ -141,8 +179,9 @@ class StorageAndPeers(RuleBasedStateMachine):
             self.storage_turn(Resumed(peer))
             self.peer_turn(peer, Resumed(SERVER))
 
-    @rule(peer=peers)
-    def forget_session(self, peer: bytes) -> None:
+    @rule(peer=peers, is_sharing=st.booleans())
+    def forget_session(self, peer: bytes, is_sharing: bool = True) -> None:
+        self.requests[peer].is_sharing = is_sharing
         self.up[peer].clear()
         self.down[peer].clear()
         self.expired.discard(peer)

@@ -1,0 +1,292 @@
+"""Large objects between processes of one host: shared, sealed, limited, and gone with whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scaler.errors import LimitError
+from scaler.ids import IdFactory, new_peer_id
+from scaler.object_storage import client as storage_client
+from scaler.object_storage.client import BlockingStorage, StorageClient
+from scaler.object_storage.descriptors import DescriptorChannel
+from scaler.object_storage.shared_memory import SharedMemory, is_supported
+from scaler.protocol.messages import MAX_CHUNK_BYTES, Role
+from tests.integration.storage_rig import StorageProcess, storage_process
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="a 64-bit Linux shares memory")
+
+PEER = new_peer_id()
+MADE = IdFactory(PEER)
+MB = 1_000_000
+CONTENT = os.urandom(5 * MB)
+SECONDS = 10.0
+OTHER_PROCESS = """
+import os, sys
+from scaler.object_storage.client import BlockingStorage
+from scaler.object_storage.shared_memory import SharedMemory
+from scaler.protocol.messages import Role
+
+address, what, object_id = sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3])
+storage = BlockingStorage(address, os.urandom(8), Role.CLIENT)
+if what == "get":
+    parts = storage.get(object_id, 5.0)
+    parts[1][:5] = b"alter"
+elif what == "write":
+    write = SharedMemory.written.__func__
+
+    def stay(kind, parts):
+        memory = write(kind, parts)
+        print("written", flush=True)
+        sys.stdin.read()
+        return memory
+
+    SharedMemory.written = classmethod(stay)
+    storage.put(object_id, [b"pickle", bytes(100_000_000)])
+else:
+    storage.put(object_id, [b"pickle", bytes(5_000_000)])
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def client(storage: StorageProcess, patience_seconds: float = 5.0) -> Iterator[BlockingStorage]:
+    blocking = BlockingStorage(storage.address, new_peer_id(), Role.CLIENT, patience_seconds=patience_seconds)
+    yield blocking
+    blocking.close()
+
+
+@contextmanager
+def another_process(storage: StorageProcess, what: str, object_id: bytes) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process that has put, got, or written and not put an object."""
+    arguments = [sys.executable, "-c", OTHER_PROCESS, storage.address, what, object_id.hex()]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+
+
+def memories(process: int) -> int:
+    """Count the memory files that a process has open."""
+    found = 0
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += "scaler-object" in str(link.readlink())
+    return found
+
+
+def mapped(process: int) -> int:
+    return Path(f"/proc/{process}/maps").read_text().count("scaler-object")
+
+
+def doors(process: int) -> set[str]:
+    """Return the names of the sockets in the abstract namespace that a process listens on."""
+    own = set()
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            own.add(str(link.readlink()))
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return {fields[7] for fields in sockets if len(fields) == 8 and f"socket:[{fields[6]}]" in own and "@" in fields[7]}
+
+
+def files(directory: Path) -> list[Path]:
+    """Return what of ours lies where shared and temporary files would."""
+    return sorted([*directory.iterdir(), *Path("/dev/shm").glob("*scaler*")])
+
+
+def shared_bytes() -> int:
+    """Return how much memory there is in memory files and the like, on this machine."""
+    line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("Shmem:"))
+    return int(line.split()[1]) * 1024
+
+
+def put(storage: BlockingStorage, content: bytes = CONTENT) -> bytes:
+    object_id = MADE.object()
+    storage.put(object_id, [b"pickle", content])
+    return object_id
+
+
+def test_a_large_object_is_shared_and_not_copied() -> None:
+    with storage_process() as storage, client(storage) as writer, client(storage) as reader:
+        object_id = put(writer)
+        assert memories(storage.process.pid) == 1
+        first, second = reader.get(object_id, 0.0), reader.get(object_id, 0.0)
+        assert first == second == [b"pickle", CONTENT]
+        assert mapped(os.getpid()) == 2
+        assert memories(os.getpid()) == 0, "a mapping needs no descriptor"
+        del first, second
+        assert mapped(os.getpid()) == 0
+
+
+def test_the_very_first_object_of_a_client_is_shared_too() -> None:
+    with storage_process() as storage, client(storage) as writer:
+        put(writer)
+        assert memories(storage.process.pid) == 1
+
+
+def test_small_objects_are_not_shared() -> None:
+    with storage_process() as storage, client(storage) as writer:
+        assert writer.get(put(writer, bytes(MB)), 0.0) == [b"pickle", bytes(MB)]
+        assert memories(storage.process.pid) == 0
+
+
+def test_a_reader_cannot_alter_what_others_read() -> None:
+    with storage_process() as storage, client(storage) as ours:
+        object_id = put(ours)
+        mine = ours.get(object_id, 0.0)
+        with another_process(storage, "get", object_id):
+            assert mine == [b"pickle", CONTENT]
+            np.frombuffer(mine[1], np.uint8)[:] = 0
+            assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
+
+
+def test_an_object_larger_than_a_message_is_shared_whole() -> None:
+    content = bytes(MAX_CHUNK_BYTES) + b"the end"
+    with storage_process() as storage, client(storage) as writer, client(storage) as reader:
+        object_id = put(writer, content)
+        assert memories(storage.process.pid) == 1
+        assert reader.get(object_id, 0.0)[1] == content
+
+
+def test_a_forgotten_object_frees_its_memory_and_readers_keep_theirs() -> None:
+    async def main() -> None:
+        with storage_process() as storage:
+            client = StorageClient.connected_to(storage.address, PEER, Role.CLIENT)
+            object_id = MADE.object()
+            await client.put(object_id, [b"pickle", CONTENT])
+            parts = await client.get(object_id, 0.0)
+            client.forget([object_id])
+            assert (await client.stat()).bytes == 0
+            assert memories(storage.process.pid) == 0
+            assert parts == [b"pickle", CONTENT]
+            client.close()
+
+    asyncio.run(main())
+
+
+def test_the_memory_limit_holds_before_any_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    write = SharedMemory.written.__func__  # type: ignore[attr-defined]
+
+    def counting(kind: type[SharedMemory], parts: list[memoryview]) -> SharedMemory:
+        taken.append(sum(part.nbytes for part in parts))
+        return write(kind, parts)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(SharedMemory, "written", classmethod(counting))
+    flags = ("--memory-limit-bytes", str(12 * MB))
+    with storage_process("tcp://127.0.0.1:0", *flags) as storage, client(storage) as ours:
+        put(ours)
+        put(ours)
+        with pytest.raises(LimitError, match="memory_limit_bytes = 12000000"):
+            put(ours)
+        assert memories(storage.process.pid) == 2
+        taken.clear()
+        with pytest.raises(LimitError, match="memory_limit_bytes = 12000000"):
+            ours.put(MADE.object(), [b"pickle", *[CONTENT] * 20])
+        assert taken == []
+
+
+@pytest.mark.parametrize("what", ["get", "put", "write"])
+def test_a_killed_reader_or_writer_leaves_nothing_behind(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = files(tmp_path)
+    with storage_process() as storage, client(storage) as ours:
+        object_id = put(ours)
+        kept = memories(storage.process.pid)
+        with another_process(storage, what, object_id if what == "get" else MADE.object()) as process:
+            held = shared_bytes()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        if what == "write":
+            until(lambda: shared_bytes() < held - 50 * MB)
+        assert memories(storage.process.pid) == kept + (what == "put"), "what was put whole is its owner's still"
+        assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
+    assert files(tmp_path) == before
+
+
+def test_a_killed_storage_leaves_nothing_behind_but_what_readers_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = files(tmp_path)
+    held = shared_bytes()
+    with storage_process() as storage, client(storage) as ours:
+        for _ in range(20):
+            object_id = put(ours)
+        parts = ours.get(object_id, 0.0)
+        (door,) = doors(storage.process.pid)
+        storage.kill()
+        until(lambda: shared_bytes() < held + 50 * MB)
+        assert parts == [b"pickle", CONTENT]
+        assert memories(os.getpid()) == 0
+        assert door not in Path("/proc/net/unix").read_text()
+    assert files(tmp_path) == before
+
+
+def test_sharing_goes_on_with_a_storage_that_was_started_again() -> None:
+    with storage_process() as first:
+        address = first.address
+        ours = BlockingStorage(address, PEER, Role.CLIENT)
+        put(ours)
+        first.kill()
+    with storage_process(address) as second:
+        object_id = put(ours)
+        assert memories(second.process.pid) == 1
+        assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
+        ours.close()
+
+
+def nobody(*_: object) -> None:
+    """What `join` finds on another host."""
+
+
+def test_a_peer_elsewhere_puts_and_gets_frames_beside_peers_that_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    with storage_process() as storage, client(storage) as here, client(storage) as elsewhere:
+        shared = put(here)
+        monkeypatch.setattr(storage_client, "join", nobody)
+        assert elsewhere.get(shared, 0.0) == [b"pickle", CONTENT]
+        assert mapped(os.getpid()) == 0
+        framed = put(elsewhere)
+        assert memories(storage.process.pid) == 1
+        assert here.get(framed, 0.0) == elsewhere.get(framed, 0.0) == [b"pickle", CONTENT]
+
+
+@pytest.mark.parametrize("side", ["give", "take"])
+def test_descriptors_that_are_lost_on_the_way_are_made_up_for_by_frames(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    with storage_process() as storage, client(storage) as ours:
+        monkeypatch.setattr(DescriptorChannel, side, nobody)
+        assert ours.get(put(ours), 0.0) == [b"pickle", CONTENT]
+        assert memories(storage.process.pid) == (side == "take")
+
+
+def test_without_memory_to_share_frames_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "no space")
+
+    with storage_process() as storage, client(storage) as ours:
+        monkeypatch.setattr(os, "memfd_create", full)
+        assert ours.get(put(ours), 0.0) == [b"pickle", CONTENT]
+        assert memories(storage.process.pid) == 0

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scaler.object_storage.layout import MAX_PARTS
+from scaler.object_storage.shared_memory import SharedMemory, is_supported
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="a 64-bit Linux shares memory")
+MB = 1_000_000
+
+
+def written(*parts: bytes) -> SharedMemory:
+    return SharedMemory.written([memoryview(part) for part in parts])
+
+
+def open_descriptors() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_the_parts_come_back_as_they_were_and_arrays_over_them_are_aligned() -> None:
+    parts = [b"pickle", b"", os.urandom(MB), b"x", os.urandom(70_001)]
+    memory = written(*parts)
+    assert memory.parts() == parts
+    assert all(np.frombuffer(part, np.uint8).ctypes.data % 64 == 0 for part in memory.parts() if part.nbytes)
+    assert b"".join(memory.pieces()) == b"".join(parts)
+
+
+def test_an_object_may_have_very_many_small_parts() -> None:
+    parts = [index.to_bytes(3, "big") for index in range(MAX_PARTS)]
+    assert written(*parts).parts() == parts
+
+
+def test_what_a_reader_writes_is_its_own() -> None:
+    memory = written(b"pickle", bytes(MB))
+    mine, theirs = memory.parts(), memory.parts()
+    mine[1][:5] = b"alter"
+    assert bytes(mine[1][:5]) == b"alter"
+    assert theirs[1][:5] == bytes(5)
+    assert memory.parts()[1][:5] == bytes(5)
+
+
+def test_nobody_who_has_the_descriptor_can_change_what_others_read() -> None:
+    memory = written(b"pickle", bytes(MB))
+    with pytest.raises(PermissionError):
+        os.pwrite(memory.descriptor, b"alter", 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.descriptor, 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.descriptor, 2 * MB)
+    with pytest.raises(PermissionError):
+        mmap.mmap(memory.descriptor, MB, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    again = os.open(f"/proc/self/fd/{memory.descriptor}", os.O_RDWR)
+    with pytest.raises(PermissionError):
+        os.pwrite(again, b"alter", 0)
+    os.close(again)
+    assert memory.parts() == [b"pickle", bytes(MB)]
+
+
+def test_what_is_not_the_sealed_memory_of_such_parts_is_refused_and_closed(tmp_path: Path) -> None:
+    before = open_descriptors()
+    unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(unsealed, MB)
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(file, MB)
+    reading, writing = os.pipe()
+    os.close(writing)
+    for descriptor in (unsealed, file, reading, os.memfd_create("empty")):
+        with pytest.raises(ValueError, match="is not the sealed memory of an object"):
+            SharedMemory(descriptor, [MB])
+    memory = written(bytes(MB))
+    with pytest.raises(ValueError, match="is not the sealed memory of an object"):
+        SharedMemory(os.dup(memory.descriptor), [MB + 1])
+    with pytest.raises(ValueError, match="is not the sealed memory of an object"):
+        SharedMemory(os.memfd_create("empty"), [])
+    del memory
+    assert open_descriptors() == before
+
+
+def test_a_mapping_needs_no_descriptor_and_goes_with_its_last_part() -> None:
+    def mappings() -> int:
+        gc.collect()
+        return Path("/proc/self/maps").read_text().count("scaler-object")
+
+    assert mappings() == 0
+    before = open_descriptors()
+    kept = [written(bytes([index]) * MB).parts() for index in range(20)]
+    assert open_descriptors() == before
+    assert mappings() == 20
+    arrays = [np.frombuffer(parts[0], np.uint8) for parts in kept]
+    del kept
+    assert [int(array[MB - 1]) for array in arrays] == list(range(20))
+    del arrays
+    assert mappings() == 0
+
+
+@pytest.mark.parametrize("platform", ["win32", "darwin"])
+def test_elsewhere_than_on_linux_the_modules_can_be_imported_and_say_that_nothing_is_shared(platform: str) -> None:
+    program = (
+        f"import sys, ctypes, mmap, os, socket, asyncio, scaler.net.connection; sys.platform = {platform!r};"
+        "sys.modules['fcntl'] = sys.modules['resource'] = None;"
+        "del os.memfd_create, os.MFD_CLOEXEC, os.MFD_ALLOW_SEALING, os.pwritev;"
+        "from scaler.object_storage import descriptors, shared_memory;"
+        "assert not shared_memory.is_supported();"
+        "assert descriptors.join('scaler-00/00', bytes(8)) is None"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,257 @@
+"""What the storage's core and its peers' rules do with shared memory, which is played."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scaler.errors import LimitError
+from scaler.ids import IdFactory, result_id
+from scaler.net.connection import Broken, Received, Welcomed
+from scaler.object_storage.layout import cut
+from scaler.object_storage.requests import Command, Ended, Requests, Say
+from scaler.object_storage.state import ReceivedMemory, Send
+from scaler.protocol.messages import (
+    MAX_CHUNK_BYTES,
+    ForgetObjects,
+    GetObject,
+    LinkObject,
+    PutObject,
+    StatStorage,
+    StorageReply,
+    StorageResult,
+    Welcome,
+)
+from tests.unit.object_storage.storage_story import (
+    CLIENT,
+    READER,
+    SCHEDULER,
+    WORKER,
+    Story,
+    contents,
+    messages,
+    replies,
+)
+
+MADE = IdFactory(CLIENT)
+OBJECT = MADE.object()
+OTHER = MADE.object()
+RESULT = result_id(MADE.task(), 1)
+SERVER = bytes(8)
+PARTS = [b"pickle", b"buffer"]
+
+
+class Shared:
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = [memoryview(part) for part in parts]
+
+    def pieces(self) -> list[memoryview]:
+        return [piece for message in cut(self.parts) for piece in message]
+
+
+class Vast(Shared):
+    """Larger than a message."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes(MAX_CHUNK_BYTES + 1))
+
+
+def shares(
+    story: Story, peer: bytes, object_id: bytes, memory: Shared | None, sizes: Sequence[int], request: int = 1
+) -> list[Send]:
+    return story.step(ReceivedMemory(peer, PutObject(request, object_id, list(sizes), 0, True), (), memory))
+
+
+def sizes_of(parts: Sequence[bytes]) -> list[int]:
+    return [len(part) for part in parts]
+
+
+def used_bytes(story: Story) -> int:
+    status: Any = story.says(SCHEDULER, StatStorage(99))[0].message
+    return int(status.bytes)
+
+
+# -- the storage ------------------------------------------------------------------------------------------------------
+
+
+def test_who_shares_memory_gets_the_very_memory_that_was_put() -> None:
+    story, memory = Story(), Shared(*PARTS)
+    assert replies(shares(story, WORKER, OBJECT, memory, [6, 6], request=7)) == [(WORKER, 7, "ok")]
+    (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0, True))
+    assert answer == Send(READER, StorageReply(3, StorageResult.OK, "", [6, 6], 0, True), (), memory)
+
+
+def test_who_does_not_share_memory_gets_frames_of_it() -> None:
+    story = Story()
+    shares(story, WORKER, OBJECT, Shared(*PARTS), [6, 6])
+    for request in (3, 4):
+        (answer,) = story.says(READER, GetObject(request, OBJECT, 0.0))
+        assert contents([answer]) == [(READER, request, b"picklebuffer")]
+        assert messages([answer])[0].parts == [6, 6]
+        assert not messages([answer])[0].shared
+        assert answer.memory is None
+
+
+def test_who_shares_memory_gets_frames_of_what_was_put_as_frames() -> None:
+    story = Story()
+    story.puts(CLIENT, OBJECT, *PARTS)
+    (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0, True))
+    assert contents([answer]) == [(READER, 3, b"picklebuffer")]
+    assert answer.memory is None
+
+
+def test_waiting_gets_are_answered_with_memory_and_with_frames_each_as_it_asked() -> None:
+    story, memory = Story(), Shared(*PARTS)
+    story.says(READER, GetObject(1, OBJECT, 5.0, True))
+    story.says(CLIENT, GetObject(2, OBJECT, 5.0))
+    _, shared, framed = sorted(shares(story, WORKER, OBJECT, memory, [6, 6]), key=lambda send: send.peer, reverse=True)
+    assert (shared.peer, shared.memory) == (READER, memory)
+    assert contents([framed]) == [(CLIENT, 2, b"picklebuffer")]
+
+
+def test_a_put_whose_descriptor_is_not_there_is_to_be_said_again_with_frames() -> None:
+    story = Story()
+    assert replies(shares(story, WORKER, OBJECT, None, [6, 6])) == [(WORKER, 1, "unshared")]
+    assert replies(story.says(WORKER, PutObject(2, OBJECT, [6, 6], 0, True))) == [(WORKER, 2, "unshared")]
+    assert used_bytes(story) == 0
+    assert replies(story.puts(WORKER, OBJECT, *PARTS)) == [(WORKER, 1, "ok")]
+
+
+def test_the_limits_hold_for_shared_memory_and_it_is_freed_when_it_is_refused() -> None:
+    story = Story(limit_bytes=20, max_object_bytes=15)
+    memory = Shared(bytes(16))
+    reference = weakref.ref(memory)
+    assert replies(shares(story, WORKER, OBJECT, memory, [16])) == [(WORKER, 1, "too_large")]
+    del memory
+    assert reference() is None
+    assert replies(shares(story, WORKER, OBJECT, Shared(*PARTS), [6, 6])) == [(WORKER, 1, "ok")]
+    assert replies(shares(story, WORKER, OTHER, Shared(*PARTS), [6, 6])) == [(WORKER, 1, "full")]
+    assert used_bytes(story) == 12
+
+
+def test_shared_memory_may_be_larger_than_a_message_and_is_cut_for_readers_elsewhere() -> None:
+    story = Story(limit_bytes=-1)
+    assert replies(shares(story, WORKER, OBJECT, Vast(), [MAX_CHUNK_BYTES + 1])) == [(WORKER, 1, "ok")]
+    sent = story.says(READER, GetObject(3, OBJECT, 0.0))
+    assert [[piece.nbytes for piece in send.attachments] for send in sent] == [[MAX_CHUNK_BYTES], [1]]
+
+
+def test_memory_is_freed_with_the_last_name_of_its_object() -> None:
+    story, memory = Story(), Shared(*PARTS)
+    reference = weakref.ref(memory)
+    shares(story, WORKER, OBJECT, memory, [6, 6])
+    del memory
+    story.says(CLIENT, GetObject(2, OBJECT, 0.0))
+    story.says(CLIENT, LinkObject(3, OTHER, OBJECT))
+    story.says(CLIENT, ForgetObjects([OBJECT]))
+    assert reference() is not None
+    story.says(CLIENT, ForgetObjects([OTHER]))
+    assert reference() is None
+    assert used_bytes(story) == 0
+
+
+def test_room_that_was_asked_for_is_kept_until_the_peer_leaves() -> None:
+    story = Story(limit_bytes=20)
+    assert replies(story.says(WORKER, PutObject(1, RESULT, [12], 0))) == [(WORKER, 1, "ok")]
+    assert used_bytes(story) == 12
+    assert replies(story.says(CLIENT, PutObject(1, OTHER, [12], 0))) == [(CLIENT, 1, "full")]
+    assert replies(shares(story, WORKER, RESULT, Shared(bytes(12)), [12])) == [(WORKER, 1, "ok")]
+    assert used_bytes(story) == 12
+    assert replies(story.says(READER, PutObject(1, OTHER, [5], 0))) == [(READER, 1, "ok")]
+    story.leaves(READER)
+    assert used_bytes(story) == 12
+
+
+def test_memory_that_does_not_continue_an_upload_is_invalid() -> None:
+    story = Story()
+    story.says(WORKER, PutObject(1, RESULT, [6, 6], 0), [b"pic"])
+    assert replies(shares(story, WORKER, RESULT, Shared(*PARTS), [6, 6])) == [(WORKER, 1, "invalid")]
+    assert used_bytes(story) == 0
+
+
+# -- its peers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def requests() -> Requests:
+    requests = Requests("tcp://storage:1", 10.0, 0.0)
+    requests.is_sharing = True
+    requests.step([Welcomed(Welcome(False, 1, 60.0, 2.0))], 0.0)
+    return requests
+
+
+def reply(request: int, result: StorageResult = StorageResult.OK, text: str = "") -> Received:
+    return Received(SERVER, StorageReply(request, result, text))
+
+
+def given(request: int, parts: Sequence[bytes], attachments: Sequence[bytes]) -> Received:
+    message = StorageReply(request, StorageResult.OK, "", sizes_of(parts), 0, True)
+    return Received(SERVER, message, [memoryview(each) for each in attachments])
+
+
+def ended(commands: list[Command]) -> list[tuple[int, object]]:
+    return [(command.ticket, command.outcome) for command in commands if isinstance(command, Ended)]
+
+
+def test_a_shared_put_is_said_with_its_memory_and_without_frames(requests: Requests) -> None:
+    memory = Shared(*PARTS)
+    ticket = requests.put(OBJECT, PARTS, 0.0, memory)
+    assert requests.step([], 0.0) == [Say(PutObject(1, OBJECT, [6, 6], 0, True), [], memory)]
+    assert ended(requests.step([reply(1)], 0.0)) == [(ticket, None)]
+
+
+def test_a_put_that_cannot_be_shared_is_said_again_with_frames(requests: Requests) -> None:
+    ticket = requests.put(OBJECT, PARTS, 0.0, Shared(*PARTS))
+    requests.step([], 0.0)
+    (say,) = requests.step([reply(1, StorageResult.UNSHARED)], 0.0)
+    assert isinstance(say, Say)
+    assert say.message == PutObject(2, OBJECT, [6, 6], 0)
+    assert b"".join(say.attachments) == b"picklebuffer"
+    assert say.memory is None
+    assert ended(requests.step([reply(2)], 0.0)) == [(ticket, None)]
+
+
+def test_a_shared_put_is_said_again_to_a_storage_that_has_forgotten_the_session(requests: Requests) -> None:
+    memory = Shared(*PARTS)
+    ticket = requests.put(OBJECT, PARTS, 0.0, memory)
+    requests.step([], 0.0)
+    again = requests.step([Broken(SERVER), Welcomed(Welcome(False, 2, 60.0, 2.0))], 1.0)
+    assert again == [Say(PutObject(2, OBJECT, [6, 6], 0, True), [], memory)]
+    assert ended(requests.step([reply(2)], 1.0)) == [(ticket, None)]
+
+
+def test_a_refused_shared_put_ends_with_the_storage_s_text(requests: Requests) -> None:
+    requests.put(OBJECT, PARTS, 0.0, Shared(*PARTS))
+    requests.step([], 0.0)
+    ((_, error),) = ended(requests.step([reply(1, StorageResult.FULL, "no room")], 0.0))
+    assert isinstance(error, LimitError)
+    assert "no room" in str(error)
+
+
+def test_room_is_asked_for_without_any_bytes(requests: Requests) -> None:
+    ticket = requests.reserve(OBJECT, [6, 6], 0.0)
+    assert requests.step([], 0.0) == [Say(PutObject(1, OBJECT, [6, 6], 0), [])]
+    assert ended(requests.step([reply(1)], 0.0)) == [(ticket, None)]
+
+
+def test_a_get_that_can_share_says_so_and_takes_the_parts_as_they_are(requests: Requests) -> None:
+    ticket = requests.get(OBJECT, 5.0, 0.0)
+    assert requests.step([], 0.0) == [Say(GetObject(1, OBJECT, 5.0, True))]
+    assert ended(requests.step([given(1, PARTS, PARTS)], 0.0)) == [(ticket, PARTS)]
+
+
+def test_a_get_whose_descriptor_was_lost_is_said_again_for_frames(requests: Requests) -> None:
+    ticket = requests.get(OBJECT, 5.0, 0.0)
+    requests.step([], 0.0)
+    assert requests.step([given(1, PARTS, [])], 1.0) == [Say(GetObject(2, OBJECT, 4.0))]
+    answer = Received(SERVER, StorageReply(2, StorageResult.OK, "", [6, 6]), [memoryview(b"picklebuffer")])
+    assert ended(requests.step([answer], 1.0)) == [(ticket, PARTS)]
+
+
+def test_a_get_without_a_channel_does_not_ask_for_descriptors(requests: Requests) -> None:
+    requests.is_sharing = False
+    requests.get(OBJECT, 5.0, 0.0)
+    assert requests.step([], 0.0) == [Say(GetObject(1, OBJECT, 5.0))]
