@@ -21,6 +21,8 @@ from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, Role, StorageRe
 
 PATIENCE_SECONDS = 10.0
 """How long calls outlive the connection to the storage."""
+MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
+"""More is copied by another thread, so that the loop goes on; handing it over takes longer than to copy a little."""
 
 OnTurn = Callable[[list[ConnectorEvent]], None]
 _T = TypeVar("_T")
@@ -127,7 +129,10 @@ class StorageClient:
         memory = None
         if self._channel is not None:
             with contextlib.suppress(OSError):  # there is no memory to share, or no descriptor: frames need neither
-                memory = await self._loop.run_in_executor(None, SharedMemory.written, parts)
+                if size_bytes <= MAX_COPIED_IN_LOOP_BYTES:
+                    memory = SharedMemory.written(parts)
+                else:
+                    memory = await self._loop.run_in_executor(None, SharedMemory.written, parts)
         await self._begin(self._requests.put(object_id, parts, self._loop.time(), memory))
 
     def _begin(self, ticket: int) -> asyncio.Future[Any]:

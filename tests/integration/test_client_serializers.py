@@ -166,6 +166,21 @@ def test_buffers_travel_beside_the_pickle_and_arrive_writable(client: Client) ->
     assert not result.flags.owndata, "it lies where it was received"
 
 
+def alter(array: Any) -> float:
+    array += 1
+    return float(array.sum())
+
+
+def test_large_arrays_can_be_altered_by_whoever_has_them_and_nobody_else_sees_it(client: Client) -> None:
+    array = np.zeros(1_000_000)
+    assert [client.submit(alter, array).result(SECONDS) for _ in range(4)] == [1e6] * 4
+    assert not array.any()
+    future = client.submit(np.zeros, 1_000_000)
+    mine = future.result(SECONDS)
+    mine += 5
+    assert client.submit(np.sum, future).result(SECONDS) == 0.0
+
+
 # -- output
 
 
