@@ -11,6 +11,7 @@ import pytest
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Broken, Received, Welcomed
+from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.layout import cut
 from scaler.object_storage.requests import Command, Ended, Requests, Say
 from scaler.object_storage.state import ReceivedMemory, Send
@@ -151,6 +152,19 @@ def test_memory_is_freed_with_the_last_name_of_its_object() -> None:
     story.says(CLIENT, ForgetObjects([OTHER]))
     assert reference() is None
     assert used_bytes(story) == 0
+
+
+def test_memory_that_is_forgotten_while_it_waits_for_a_slow_reader_elsewhere_is_freed() -> None:
+    story, memory = Story(), Shared(*PARTS)
+    reference = weakref.ref(memory)
+    shares(story, WORKER, OBJECT, memory, [6, 6])
+    del memory
+    story.puts(CLIENT, OTHER, b"goes before it")
+    story.outboxes[READER] = MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+    assert story.says(READER, GetObject(1, OTHER, 0.0)) == []
+    assert story.says(READER, GetObject(2, OBJECT, 0.0)) == []
+    story.says(CLIENT, ForgetObjects([OBJECT]))
+    assert reference() is None
 
 
 def test_room_that_was_asked_for_is_kept_until_the_peer_leaves() -> None:
