@@ -1,0 +1,324 @@
+"""The client's side: what programs import as `soamapi`."""
+
+from __future__ import annotations
+
+import enum
+import threading
+
+from scaler.testing.soamapi.grid import DEFAULT_PRIORITY, Grid, Response, Session
+from scaler.testing.soamapi.messages import (
+    FailureException,
+    FatalException,
+    InputStream,
+    Message,
+    OutputStream,
+    SoamException,
+    dump,
+    load,
+)
+from scaler.testing.soamapi.service import ServiceContainer, ServiceContext, SessionContext, TaskContext
+from scaler.testing.soamapi.settings import Event, StandIn
+
+__all__ = [
+    "Connection",
+    "DefaultSecurityCallback",
+    "FailureException",
+    "FatalException",
+    "InputStream",
+    "Message",
+    "OutputStream",
+    "ServiceContainer",
+    "ServiceContext",
+    "SessionCallback",
+    "SessionContext",
+    "SessionCreationAttributes",
+    "SessionFlags",
+    "SoamException",
+    "TaskContext",
+    "TaskInputHandle",
+    "TaskOutputHandle",
+    "TaskSubmissionAttributes",
+    "connect",
+    "initialize",
+]
+
+MAX_PRIORITY = 10_000
+
+
+class _State:
+    """The grid of this process, from the first connection on."""
+
+    lock = threading.Lock()
+    settings: StandIn | None = None
+    grid: Grid | None = None
+    connections = 0
+    is_initialized = False
+
+
+def reset(settings: StandIn | None) -> None:
+    """End what is there, and have what follows be like this; None: as the environment says."""
+    with _State.lock:
+        grid, _State.grid, _State.connections = _State.grid, None, 0
+        _State.settings, _State.is_initialized = settings, False
+    if grid is not None:
+        grid.close()
+
+
+def grid() -> Grid:
+    """Return what stands behind the connections of this process. There must be one."""
+    assert _State.grid is not None
+    return _State.grid
+
+
+def initialize() -> None:
+    """Prepare the library."""
+    _State.is_initialized = True
+
+
+class DefaultSecurityCallback:
+    """Says who connects."""
+
+    def __init__(self, user: str, password: str) -> None:
+        self.user = user
+        self.password = password
+
+
+class SessionFlags(enum.IntFlag):
+    """How a client gets its responses."""
+
+    RECEIVE_SYNC = 1
+    PARTIAL_ASYNC = 2
+
+
+class TaskInputHandle:
+    """A task that was sent."""
+
+    def __init__(self, task_id: str) -> None:
+        self._task_id = task_id
+
+    def get_id(self) -> str:
+        """Return the task's id."""
+        return self._task_id
+
+
+class TaskOutputHandle:
+    """A task that has ended."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+
+    def get_id(self) -> str:
+        """Return the task's id."""
+        return self._response.task_id
+
+    def is_successful(self) -> bool:
+        """Tell whether there is an output."""
+        return self._response.output is not None
+
+    def populate_task_output(self, message: Message) -> None:
+        """Fill a message with the output. Raises SoamException."""
+        if self._response.unreadable:
+            raise SoamException(self._response.unreadable)
+        if self._response.output is None:
+            raise SoamException("the task has no output")
+        load(message, self._response.output)
+
+    def get_exception(self) -> SoamException:
+        """Return why there is no output."""
+        if self._response.error is None:
+            raise SoamException("the task has not failed")
+        return self._response.error
+
+
+class SessionCallback:
+    """Extended by clients. Called on threads of the library, several at a time."""
+
+    def on_response(self, handle: TaskOutputHandle) -> None:
+        """Take in that a task has ended."""
+        raise NotImplementedError
+
+    def on_exception(self, exception: SoamException) -> None:
+        """Take in that something is wrong with the session."""
+        raise NotImplementedError
+
+
+class SessionCreationAttributes:
+    """What a session is to be like."""
+
+    def __init__(self) -> None:
+        self.session_name = ""
+        self.session_type = ""
+        self.flags = SessionFlags.RECEIVE_SYNC
+        self.callback: SessionCallback | None = None
+        self.priority = DEFAULT_PRIORITY
+
+    def set_session_name(self, name: str) -> None:
+        """At most 256 characters."""
+        if len(name) > 256:
+            raise SoamException("a session's name has at most 256 characters")
+        self.session_name = name
+
+    def set_session_type(self, kind: str) -> None:
+        """Set the name of a type in the application's profile."""
+        self.session_type = kind
+
+    def set_session_flags(self, flags: SessionFlags) -> None:
+        """Set how responses come."""
+        self.flags = flags
+
+    def set_session_callback(self, callback: SessionCallback) -> None:
+        """Set what is called with responses."""
+        self.callback = callback
+
+    def set_session_priority(self, priority: int) -> None:
+        """Set a priority from 1 to 10,000; a higher one goes first."""
+        self.priority = _priority(priority)
+
+
+class TaskSubmissionAttributes:
+    """What a task is to be like."""
+
+    def __init__(self) -> None:
+        self.task_input: Message | None = None
+
+    def set_task_input(self, message: Message) -> None:
+        """Set what the service gets."""
+        self.task_input = message
+
+
+class ClientSession:
+    """A session as its client sees it."""
+
+    def __init__(self, connection: Connection, session: Session) -> None:
+        self._connection = connection
+        self._session = session
+
+    def get_id(self) -> str:
+        """Return the session's id."""
+        return self._session.session_id
+
+    def send_task_input(self, attributes: TaskSubmissionAttributes) -> TaskInputHandle:
+        """Submit a task. Raises SoamException."""
+        self._connection.check()
+        assert attributes.task_input is not None
+        data = dump(attributes.task_input)
+        fault = grid().fault("send")
+        match fault.do if fault is not None else None:
+            case "abort" if fault is not None:
+                grid().abort(self._session, fault.text)
+            case "disconnect" if fault is not None:
+                self._connection.cut(fault.text)
+            case "refuse" if fault is not None:
+                raise SoamException(fault.text)
+            case _:
+                pass
+        self._connection.check()
+        return TaskInputHandle(grid().send(self._session, data))
+
+    def update_priority(self, priority: int) -> None:
+        """Change the session's priority."""
+        grid().update_priority(self._session, _priority(priority))
+
+    def close(self) -> None:
+        """End the session and all its tasks. Raises SoamException, and RuntimeError in a callback: it would hang."""
+        if grid().agenda.is_own_thread():
+            raise RuntimeError("close() in a callback is a deadlock")
+        self._connection.check()
+        grid().close_session(self._session)
+
+
+class KillingSession(ClientSession):
+    """One of a library that can kill tasks."""
+
+    def kill_task(self, task_id: str) -> None:
+        """End a task, also while it runs. Raises SoamException, also for one that has ended."""
+        self._connection.check()
+        _refuse("kill")
+        grid().kill_task(self._session, task_id)
+
+
+class Connection:
+    """A client's connection."""
+
+    def __init__(self, connection_id: str) -> None:
+        self._connection_id = connection_id
+        self._sessions: list[Session] = []
+        self._cut = ""
+        self._is_closed = False
+
+    def get_id(self) -> str:
+        """Return the connection's id."""
+        return self._connection_id
+
+    def create_session(self, attributes: SessionCreationAttributes) -> ClientSession:
+        """Open a session. Raises SoamException."""
+        self.check()
+        _refuse("create_session")
+        callback = attributes.callback
+        if callback is None or attributes.flags != SessionFlags.PARTIAL_ASYNC:
+            raise SoamException("the stand-in knows sessions with a callback and the flag PARTIAL_ASYNC only")
+        session = grid().create_session(
+            attributes.priority,
+            lambda response: callback.on_response(TaskOutputHandle(response)),
+            callback.on_exception,
+        )
+        self._sessions.append(session)
+        return (KillingSession if grid().settings.can_kill else ClientSession)(self, session)
+
+    def close(self) -> None:
+        """End the connection, with the sessions that are still open."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for session in self._sessions:
+            grid().close_session(session)
+        with _State.lock:
+            _State.connections -= 1
+            last = _State.connections == 0
+        if last:
+            grid().rest()
+
+    def check(self) -> None:
+        """Raise SoamException when the connection has ended."""
+        if self._cut or self._is_closed:
+            raise SoamException(f"the connection is closed: {self._cut or 'by its client'}")
+
+    def cut(self, text: str) -> None:
+        """Break it. text: why."""
+        self._cut = text
+        for session in self._sessions:
+            grid().abort(session, f"connection lost: {text}")
+
+
+def connect(application: str, security: DefaultSecurityCallback) -> Connection:
+    """Connect to an application. Raises SoamException."""
+    if not _State.is_initialized:
+        raise SoamException("initialize() was not called")
+    with _State.lock:
+        if _State.grid is None:
+            _State.grid = Grid(_State.settings or StandIn.from_environment())
+        found = _State.grid
+        _State.connections += 1
+    try:
+        _refuse("connect")
+        settings = found.settings
+        if settings.applications and application not in settings.applications:
+            raise SoamException(f"application {application} is not registered")
+        if settings.users is not None and settings.users.get(security.user) != security.password:
+            raise SoamException(f"user {security.user} could not be authenticated")
+    except SoamException:
+        Connection("").close()
+        raise
+    return Connection(str(_State.connections))
+
+
+def _refuse(event: Event) -> None:
+    fault = grid().fault(event)
+    if fault is not None:
+        raise SoamException(fault.text)
+
+
+def _priority(priority: int) -> int:
+    if not 1 <= priority <= MAX_PRIORITY:
+        raise SoamException(f"a priority must be from 1 to {MAX_PRIORITY}")
+    return priority

@@ -1,0 +1,343 @@
+"""What stands for Symphony: sessions, their tasks, and slots that run them in service processes.
+
+Pending tasks of the session with the highest priority go first, then in the order in which they came. A task whose
+process dies is run again up to the retry limit; one that is reclaimed with its slot is run again, too, and that does
+not count. A session ends when it is closed, killed, or when its client's connection breaks; its running tasks are
+killed then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from scaler.testing.soamapi.agenda import Agenda
+from scaler.testing.soamapi.instance import Answer, Answered, Died, Instance, Invoke, Threw
+from scaler.testing.soamapi.messages import FatalException, SoamException
+from scaler.testing.soamapi.settings import Event, Fault, Script, StandIn
+
+DEFAULT_PRIORITY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How a task has ended: with its output, or an error. unreadable: it cannot be fetched, and this is why."""
+
+    task_id: str
+    output: bytes | None
+    error: SoamException | None = None
+    unreadable: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """A task that has not ended."""
+
+    task_id: str
+    data: bytes
+    deaths: int = 0
+    slot: Slot | None = None
+    """Where it runs."""
+    interrupted: str = ""
+    """Its process is being ended, and this is why; the task goes on elsewhere if it is reclaimed."""
+    is_reclaimed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """A session that has not ended has all its tasks that have not."""
+
+    session_id: str
+    priority: int
+    on_response: Callable[[Response], None]
+    on_exception: Callable[[SoamException], None]
+    tasks: dict[str, Task] = field(default_factory=dict)
+    count: int = 0
+    is_suspended: bool = False
+    ended: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """Where one service process runs."""
+
+    instance: Instance | None = None
+
+
+class Grid:
+    """See the module. Safe to use from any thread."""
+
+    def __init__(self, settings: StandIn) -> None:
+        self.settings = settings
+        self.callback_errors: list[BaseException] = []
+        """What callbacks have raised, which they must not."""
+        self.agenda = Agenda()
+        self._script = Script(settings.faults)
+        self._changed = threading.Condition()
+        self._sessions: dict[str, Session] = {}
+        self._count = 0
+        self._is_closed = False
+        self._is_resting = False
+        self._slots = [Slot() for _ in range(settings.slots)]
+        self._threads = [
+            threading.Thread(target=self._serve, args=(slot,), name="soam-slot", daemon=True) for slot in self._slots
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End everything, and wait until it has."""
+        with self._changed:
+            for session in self._sessions.values():
+                self._end(session, "the grid was shut down")
+            self._is_closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self.agenda.close()
+
+    def rest(self) -> None:
+        """End all service processes, until a session is opened. All sessions must have ended."""
+        with self._changed:
+            self._is_resting = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._is_resting or all(slot.instance is None for slot in self._slots))
+
+    # -- what clients do
+
+    def fault(self, event: Event) -> Fault | None:
+        """Count an event, and return what is to go wrong."""
+        with self._changed:
+            return self._script.next(event)
+
+    def create_session(
+        self, priority: int, on_response: Callable[[Response], None], on_exception: Callable[[SoamException], None]
+    ) -> Session:
+        with self._changed:
+            self._is_resting = False
+            self._count += 1
+            session = Session(str(self._count), priority, on_response, on_exception)
+            self._sessions[session.session_id] = session
+            return session
+
+    def send(self, session: Session, data: bytes) -> str:
+        """Submit a task, and return its id. Raises SoamException when the session has ended."""
+        with self._changed:
+            if session.ended:
+                raise SoamException(f"Session <{session.session_id}> is not open: {session.ended}")
+            session.count += 1
+            task = Task(str(session.count), data)
+            session.tasks[task.task_id] = task
+            self._changed.notify()
+            return task.task_id
+
+    def close_session(self, session: Session) -> None:
+        """End a session in order: its responses are discarded."""
+        with self._changed:
+            self._end(session, "it was closed")
+
+    # -- what administrators do
+
+    def sessions(self) -> list[Session]:
+        """Return those that have not ended."""
+        with self._changed:
+            return [session for session in self._sessions.values() if not session.ended]
+
+    def running(self, session: Session) -> dict[str, int]:
+        """Return the running tasks of a session and the process ids of their instances."""
+        with self._changed:
+            placed = {task.task_id: task.slot.instance for task in session.tasks.values() if task.slot is not None}
+            return {task_id: instance.pid for task_id, instance in placed.items() if instance is not None}
+
+    def suspend(self, session: Session) -> None:
+        """Start no more tasks of a session."""
+        with self._changed:
+            session.is_suspended = True
+
+    def resume(self, session: Session) -> None:
+        """Start tasks of a session again."""
+        with self._changed:
+            session.is_suspended = False
+            self._changed.notify_all()
+
+    def update_priority(self, session: Session, priority: int) -> None:
+        with self._changed:
+            session.priority = priority
+
+    def kill_task(self, session: Session, task_id: str) -> None:
+        """End a task, also while it runs; its response is an error. Raises SoamException for one that has ended."""
+        with self._changed:
+            task = session.tasks.get(task_id)
+            if task is None:
+                raise SoamException(f"Task <{task_id}> of session <{session.session_id}> does not exist")
+            if task.slot is None:
+                del session.tasks[task_id]
+                self._respond(session, Response(task_id, None, SoamException(f"Task <{task_id}> was killed")))
+            else:
+                self._interrupt(task, "was killed")
+
+    def abort(self, session: Session, text: str) -> None:
+        """End a session for its client's surprise. text: why."""
+        with self._changed:
+            if session.ended:
+                return
+            self._end(session, text)
+            error = FatalException(f"Session <{session.session_id}> was aborted: {text}")
+            self.agenda.add(lambda: self._call(lambda: session.on_exception(error)))
+
+    def reclaim(self, session: Session, grace_seconds: float) -> None:
+        """Take the slots away on which tasks of a session run, after a grace in which they may end."""
+        with self._changed:
+            running = [task for task in session.tasks.values() if task.slot is not None]
+        for task in running:
+            self.agenda.add(lambda task=task: self._take_away(task), grace_seconds)  # type: ignore[misc]
+
+    def _take_away(self, task: Task) -> None:
+        with self._changed:
+            if task.slot is not None:
+                task.is_reclaimed = True
+                self._interrupt(task, "was reclaimed")
+
+    # -- slots
+
+    def _serve(self, slot: Slot) -> None:
+        """Be the thread of one slot."""
+        while (found := self._next(slot)) is not None:
+            session, task = found
+            fault = self.fault("invoke")
+            if fault is not None and fault.do == "fail":
+                answer: Answer = Threw(RuntimeError(fault.text), again=False)
+            elif slot.instance is None:
+                answer = Died(task.interrupted)  # ended before it was there
+            else:
+                if fault is not None and fault.do == "die":
+                    slot.instance.kill()
+                answer = slot.instance.invoke(Invoke(session.session_id, task.task_id, task.data))
+            with self._changed:
+                if isinstance(answer, Died) or task.interrupted:
+                    self._free(slot)
+                self._has_ended(session, task, answer)
+        with self._changed:
+            self._free(slot)
+
+    def _free(self, slot: Slot) -> None:
+        if slot.instance is not None:
+            slot.instance.close()
+            slot.instance = None
+            self._changed.notify_all()
+
+    def _next(self, slot: Slot) -> tuple[Session, Task] | None:
+        """Wait for a task and place it. Returns None when there will be none."""
+        with self._changed:
+            while True:
+                if self._is_closed:
+                    return None
+                if self._is_resting:
+                    self._free(slot)
+                found = self._best()
+                if found is not None:
+                    found[1].slot = slot
+                    break
+                self._changed.wait()
+        if slot.instance is None:
+            instance = Instance(self.settings.service)
+            with self._changed:
+                if not found[1].interrupted:
+                    slot.instance = instance
+            if slot.instance is None:
+                instance.close()
+        return found
+
+    def _best(self) -> tuple[Session, Task] | None:
+        best = None
+        for session in self._sessions.values():
+            if session.is_suspended or session.ended or (best is not None and best[0].priority >= session.priority):
+                continue
+            task = next((task for task in session.tasks.values() if task.slot is None), None)
+            if task is not None:
+                best = session, task
+        return best
+
+    def _has_ended(self, session: Session, task: Task, answer: Answer) -> None:
+        task.slot = None
+        if session.ended:
+            return
+        match answer:
+            case Answered(data):
+                response = Response(task.task_id, data)
+            case Threw(error, again):
+                if again and self._may_retry(task):
+                    return
+                text = f"Task <{task.task_id}> failed: the service threw {type(error).__name__}: {error}"
+                response = Response(task.task_id, None, SoamException(text, error))
+            case Died(how):
+                if task.is_reclaimed:
+                    task.is_reclaimed, task.interrupted = False, ""
+                    self._changed.notify()
+                    return
+                if not task.interrupted and self._may_retry(task):
+                    return
+                text = f"Task <{task.task_id}> {task.interrupted}" if task.interrupted else self._limit_text(task, how)
+                response = Response(task.task_id, None, SoamException(text))
+            case _:
+                assert_never(answer)
+        del session.tasks[task.task_id]
+        self._respond(session, response)
+
+    def _may_retry(self, task: Task) -> bool:
+        task.deaths += 1
+        self._changed.notify()
+        return task.deaths <= self.settings.task_retry_limit
+
+    def _limit_text(self, task: Task, how: str) -> str:
+        limit = self.settings.task_retry_limit
+        return f"Task <{task.task_id}> exceeded the task retry limit of {limit}: its service instance ended ({how})"
+
+    def _interrupt(self, task: Task, text: str) -> None:
+        task.interrupted = text
+        if task.slot is not None and task.slot.instance is not None:
+            task.slot.instance.kill()
+
+    def _end(self, session: Session, text: str) -> None:
+        if session.ended:
+            return
+        session.ended = text
+        for task in session.tasks.values():
+            self._interrupt(task, text)
+        session.tasks.clear()
+
+    # -- callbacks
+
+    def _respond(self, session: Session, response: Response) -> None:
+        fault = self._script.next("response")
+        times, seconds = 1, 0.0
+        match fault.do if fault is not None else None:
+            case "lose":
+                return
+            case "twice":
+                times = 2
+            case "late" if fault is not None:
+                seconds = fault.seconds
+            case "unreadable" if fault is not None:
+                response = Response(response.task_id, response.output, response.error, fault.text)
+            case "abort" if fault is not None:
+                self.abort(session, fault.text)
+                return
+            case _:
+                pass
+        for _ in range(times):
+            self.agenda.add(lambda: self._deliver(session, response), seconds)
+
+    def _deliver(self, session: Session, response: Response) -> None:
+        with self._changed:
+            is_discarded = session.ended == "it was closed"
+        if not is_discarded:
+            self._call(lambda: session.on_response(response))
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 (kept for the test to see)
+            self.callback_errors.append(error)

@@ -1,0 +1,1 @@
+"""A directory for `sys.path`, with nothing in it but `soamapi`."""

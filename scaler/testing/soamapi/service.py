@@ -1,0 +1,100 @@
+"""What a service uses: its container, and what that is told."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+from scaler.testing.soamapi.instance import SERVICE_FD_VARIABLE, Answer, Answered, Invoke, ServiceEnd, Threw
+from scaler.testing.soamapi.messages import FailureException, FatalException, Message, SoamException, dump, load
+
+
+class ServiceContext:
+    """What a service is told when it is created."""
+
+
+class SessionContext:
+    """What a service is told when tasks of another session follow."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+
+    def get_session_id(self) -> str:
+        """Return the session's id."""
+        return self._session_id
+
+
+class TaskContext:
+    """A task that a service is to run."""
+
+    def __init__(self, task: Invoke) -> None:
+        self._task = task
+        self._output: bytes | None = None
+
+    def get_task_id(self) -> str:
+        """Return the task's id, which is unique within its session."""
+        return self._task.task_id
+
+    def populate_task_input(self, message: Message) -> None:
+        """Fill a message with the task's input."""
+        load(message, self._task.data)
+
+    def set_task_output(self, message: Message) -> None:
+        """Set the task's output."""
+        self._output = dump(message)
+
+    def output(self) -> bytes:
+        """Return the task's output. Raises SoamException when there is none."""
+        if self._output is None:
+            raise FatalException("the service set no output")
+        return self._output
+
+
+class ServiceContainer:
+    """Extended by services."""
+
+    def on_create_service(self, service_context: ServiceContext) -> None:
+        """Prepare, once."""
+
+    def on_session_enter(self, session_context: SessionContext) -> None:
+        """Prepare for tasks of a session."""
+
+    def on_invoke(self, task_context: TaskContext) -> None:
+        """Run a task."""
+        raise NotImplementedError
+
+    def on_session_leave(self) -> None:
+        """Expect no more tasks of the session."""
+
+    def run(self) -> None:
+        """Serve for as long as the grid wants. Raises SoamException when no grid has started this process."""
+        descriptor = os.environ.pop(SERVICE_FD_VARIABLE, None)
+        if descriptor is None:
+            raise SoamException("this process was not started by Symphony")
+        end = ServiceEnd(int(descriptor))
+        self.on_create_service(ServiceContext())
+        session_id = ""
+        while True:
+            task = end.next()
+            if session_id != task.session_id:
+                if session_id:
+                    self.on_session_leave()
+                session_id = task.session_id
+                self.on_session_enter(SessionContext(session_id))
+            end.answer(_sendable(self._invoke(task)))
+
+    def _invoke(self, task: Invoke) -> Answer:
+        context = TaskContext(task)
+        try:
+            self.on_invoke(context)
+            return Answered(context.output())
+        except Exception as error:  # noqa: BLE001 (whatever a service throws is its answer)
+            return Threw(error, again=isinstance(error, FailureException))
+
+
+def _sendable(answer: Answer) -> Answer:
+    try:
+        pickle.dumps(answer)
+    except Exception as error:  # noqa: BLE001 (what cannot be pickled raises anything)
+        return Threw(FatalException(f"what the service threw cannot be sent: {error}"), again=False)
+    return answer

@@ -1,0 +1,87 @@
+"""What the stand-in is like, and its script of faults; travels to other processes as JSON in their environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+ON_PATH = str(Path(__file__).parent / "on_path")
+"""A directory for `sys.path`: `import soamapi` finds the stand-in there."""
+SETTINGS_VARIABLE = "SOAMAPI_STAND_IN"
+
+Event = Literal["connect", "create_session", "send", "kill", "invoke", "response"]
+Action = Literal["refuse", "abort", "disconnect", "fail", "die", "unreadable", "late", "twice", "lose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong at the events of one kind with these numbers, which count from 1.
+
+    refuse: connect, create_session, send or kill raises. abort: at a send or a response, the session ends, with all
+    that runs; disconnect: at a send, the connection breaks, with all its sessions. fail: the service throws text
+    instead of an answer. die: its process dies. unreadable: populate_task_output raises. late: the response comes so
+    many seconds later. twice: it comes twice. lose: it never comes.
+    """
+
+    on: Event
+    do: Action
+    number: int = 1
+    times: int = 1
+    seconds: float = 0.0
+    text: str = "scripted"
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """slots: service processes at the same time. service: their command. users: with passwords; none: anyone may come.
+
+    applications: none: any. task_retry_limit: how often a task is run again whose process died, as in an application
+    profile. can_kill: sessions have `kill_task`.
+    """
+
+    slots: int = 2
+    service: tuple[str, ...] = (sys.executable, "-m", "scaler.worker_manager.symphony.service")
+    applications: tuple[str, ...] = ()
+    users: dict[str, str] | None = None
+    task_retry_limit: int = 3
+    can_kill: bool = True
+    faults: tuple[Fault, ...] = ()
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables with which another process finds the stand-in, and this one's search path behind it."""
+        paths = [ON_PATH, *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {"PYTHONPATH": os.pathsep.join(paths), SETTINGS_VARIABLE: json.dumps(dataclasses.asdict(self))}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Return what the environment says, or the defaults."""
+        document = json.loads(environment.get(SETTINGS_VARIABLE, "{}"))
+        for name in ("service", "applications"):
+            if name in document:
+                document[name] = tuple(document[name])
+        document["faults"] = tuple(Fault(**fault) for fault in document.get("faults", ()))
+        return cls(**document)
+
+
+class Script:
+    """Counts events, and tells which faults are due."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self._faults = faults
+        self._seen: Counter[Event] = Counter()
+
+    def next(self, event: Event) -> Fault | None:
+        """Count one event; return the first fault for it, if any."""
+        self._seen[event] += 1
+        number = self._seen[event]
+        for fault in self._faults:
+            if fault.on == event and fault.number <= number < fault.number + fault.times:
+                return fault
+        return None

@@ -1,0 +1,37 @@
+"""Tasks in a session of IBM Spectrum Symphony: one local agent, whose executor sends them and gets results by callback.
+
+The agent's machine needs the product's client (`soamapi`). The hosts that run tasks need its service library, scaler,
+and the program `python -m scaler.worker_manager.symphony.service` as the application's service.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scaler.worker_manager.offload import OffloadBackend
+from scaler.worker_manager.symphony.login import read_password
+from scaler.worker_manager.symphony.soam import check_installed
+
+if TYPE_CHECKING:
+    from scaler.config.cloud import SymphonyConfig  # importing it takes a tenth of a second
+
+EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
+MOST_TASKS = 100_000
+"""In the session at the same time when max_task_concurrency sets no limit."""
+
+
+def make_backend(config: SymphonyConfig) -> OffloadBackend:
+    """Make the backend of the type symphony. Raises ConfigError: no soamapi, no password, or no secret one."""
+    check_installed()
+    path = None if config.symphony_password_file is None else str(Path(config.symphony_password_file).absolute())
+    read_password(path)
+    settings = {
+        "application": config.service_name,
+        "user": config.symphony_user,
+        "password_file": path,
+        "session_name": config.session_name or config.worker_manager_id,
+        "session_priority": config.session_priority,
+    }
+    limit = config.max_task_concurrency
+    return OffloadBackend(config, EXECUTOR, MOST_TASKS if limit < 0 else limit, settings)

@@ -1,0 +1,54 @@
+"""`python -m scaler.worker_manager.symphony.service`: the service of an application that runs Scaler's tasks.
+
+Symphony starts it on its hosts, once per slot, and calls it with one task after another. What a task raises is part of
+its result; a process that dies of one is Symphony's to replace.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from scaler.errors import ConfigError
+from scaler.worker.job import run_call
+from scaler.worker_manager.symphony.soam import load_library, payload_class
+
+
+def main() -> int:
+    """Serve until Symphony ends this process. Returns the exit code."""
+    try:
+        soamapi = load_library()
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    container_class(soamapi)().run()
+    return 0
+
+
+def container_class(soamapi: Any) -> Any:
+    """Return the class of the service's container."""
+    message_class = payload_class(soamapi)
+
+    class Container(soamapi.ServiceContainer):  # type: ignore[misc]
+        def on_create_service(self, service_context: Any) -> None:
+            """Nothing to prepare: functions stay loaded from one task to the next by themselves."""
+
+        def on_session_enter(self, session_context: Any) -> None:
+            """Sessions have nothing in common that a task would need."""
+
+        def on_invoke(self, task_context: Any) -> None:
+            call = message_class()
+            task_context.populate_task_input(call)
+            task_context.set_task_output(message_class(run_call(call.data)))
+
+        def on_session_leave(self) -> None:
+            """Nothing to undo."""
+
+        def on_destroy_service(self) -> None:
+            """Nothing to undo."""
+
+    return Container
+
+
+if __name__ == "__main__":
+    sys.exit(main())
