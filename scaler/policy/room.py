@@ -29,28 +29,35 @@ class Purse:
 
     left: float = math.inf
 
-    def affords(self, price: float) -> float:
+    def affords(self, price: float, set_aside: float = 0.0) -> float:
         """Return how many units."""
-        return math.inf if price <= 0 or math.isinf(self.left) else max(0, math.floor(self.left / price + _ROUNDING))
+        left = self.left - set_aside
+        return math.inf if price <= 0 or math.isinf(left) else max(0, math.floor(left / price + _ROUNDING))
 
 
 class Room:
-    """Law: used and free slots are what exists, together."""
+    """Law: used and free slots are what exists, together.
+
+    promised: units, those that exist included, whose price the purse does not hold any more.
+    """
 
     __slots__ = (
         "_free",
         "_growth_used",
         "_price",
+        "_promised",
         "_purse",
         "grown",
+        "limit",
         "manager",
+        "promised",
         "reasons",
         "startup",
         "used",
         "wished",
     )
 
-    def __init__(self, manager: ManagerView, purse: Purse, price: float) -> None:
+    def __init__(self, manager: ManagerView, purse: Purse, price: float, promised: int) -> None:
         self.manager = manager
         self.startup = startup_seconds(manager)
         self.used = 0
@@ -60,8 +67,12 @@ class Room:
         self.wished = 0
         """Slots that would be of use and are not worth to be started."""
         self.reasons: list[str] = []
+        self.limit = ""
+        """What kept more units from being started; empty when nothing did."""
         self._purse = purse
         self._price = price
+        self.promised = promised
+        self._promised = max(0, promised - manager.units)
         self._growth_used = 0
         step = manager.unit_slots
         self._free = [Batch(manager.units_running * step, 0.0)]
@@ -106,16 +117,15 @@ class Room:
         if self.manager.max_units is not None:
             short = min(short, self.manager.max_units - self.manager.units)
         if short > 0:
-            self.grown = int(min(short, self._purse.affords(self._price)))
-            self._purse.left -= self.grown * self._price
+            self._start(int(min(short, self._affordable())))
             self.reasons.append(f"the minimum is {units}")
 
-    def growth(self, limit_units: int | None, most_slots: int) -> Batch:
-        """Return the slots that may be added, at most so many."""
+    def growth(self, limit_units: int | None, most_slots: int, set_aside: float = 0.0) -> Batch:
+        """Return the slots that may be added, at most so many. set_aside: what may be spent on others only."""
         if self.manager.fixed:
             return Batch(0, self.startup)
         step = self.manager.unit_slots
-        units = self._purse.affords(self._price)
+        units = self._affordable(set_aside)
         if limit_units is not None:
             units = min(units, max(0, limit_units - self.manager.units - self.grown))
         return Batch(int(min(most_slots, self.grown * step - self._growth_used + units * step)), self.startup)
@@ -131,9 +141,21 @@ class Room:
         taken = self.growth(limit_units, max(0, slots)).slots
         step = self.manager.unit_slots
         units = math.ceil(max(0, taken - (self.grown * step - self._growth_used)) / step)
-        self.grown += units
+        self._start(units)
         self._growth_used += taken
-        self._purse.left -= units * self._price
-        if taken < slots and self._price > 0 and self._purse.affords(self._price) < 1:
-            self.reasons.append("no more may be spent")
+        if taken < slots:
+            self.limit = "no more may be spent" if self._affordable() < 1 else "it may have no more"
         return taken
+
+    def cost(self, growth: Batch) -> float:
+        """Return what it would add per hour to start the units of these slots."""
+        return max(0, math.ceil(growth.slots / self.manager.unit_slots) - self._promised) * self._price
+
+    def _affordable(self, set_aside: float = 0.0) -> float:
+        return self._promised + self._purse.affords(self._price, set_aside)
+
+    def _start(self, units: int) -> None:
+        self.grown += units
+        free = min(units, self._promised)
+        self._promised -= free
+        self._purse.left -= (units - free) * self._price

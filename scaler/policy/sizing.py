@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler.needs import Needs
-from scaler.policy.forecast import best_seconds, soonest_seconds, tasks_done
+from scaler.policy.forecast import Batch, best_seconds, soonest_seconds, tasks_done
 from scaler.policy.patience import IDLE_SHARE, Patience, usual_seconds
 from scaler.policy.room import Purse, Room, startup_seconds
 from scaler.policy.view import ClusterView, ManagerView, Wanted
@@ -67,12 +67,13 @@ NO_TERMS = Terms()
 class Sizing:
     """Plans for the whole cluster. Keeps how long unmeasured work has run, and what was needed and wanted lately."""
 
-    __slots__ = ("_patience", "_trials", "_wanted")
+    __slots__ = ("_patience", "_seen", "_trials", "_wanted")
 
     def __init__(self) -> None:
         self._trials = Trials()
         self._patience: dict[str, Patience] = {}
         self._wanted: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
 
     def plan(
         self, view: ClusterView, choices: Mapping[Needs, Sequence[Choice]], terms: Terms = NO_TERMS
@@ -81,11 +82,14 @@ class Sizing:
 
         choices: for the needs of every demand, the managers that may run it, the preferred one first.
         """
-        purse = Purse(terms.ceiling - sum(self._cost(manager, terms) for manager in view.managers))
-        rooms = {
-            manager.manager_id: Room(manager, purse, terms.price.get(manager.manager_id, 0.0))
-            for manager in view.managers
-        }
+        managers = {manager.manager_id: manager for manager in view.managers}
+        # What was wanted and is not there yet may come at any time: it counts as spent.
+        promised = {key: max(manager.units, self._wanted.get(key, 0)) for key, manager in managers.items()}
+        prices = {key: terms.price.get(key, 0.0) for key in managers}
+        if sum(promised[key] * prices[key] for key in managers) > terms.ceiling:
+            promised = {key: manager.units for key, manager in managers.items()}
+        purse = Purse(terms.ceiling - sum(promised[key] * prices[key] for key in managers))
+        rooms = {key: Room(manager, purse, prices[key], promised[key]) for key, manager in managers.items()}
         for room in rooms.values():
             room.reserve(terms.minimum.get(room.manager.manager_id, 0))
         works = self._trials.works(
@@ -99,19 +103,18 @@ class Sizing:
         wanted = {key: self._decide(room, terms, view.now) for key, room in rooms.items() if not room.manager.fixed}
         self._patience = {key: patience for key, patience in self._patience.items() if key in wanted}
         self._wanted = {key: answer.units for key, answer in wanted.items()}
+        self._seen = {key: manager.units for key, manager in managers.items()}
         return wanted
-
-    def _cost(self, manager: ManagerView, terms: Terms) -> float:
-        """Return the cost per hour of what a manager has, or may come to have by what was wanted last."""
-        units = max(manager.units, self._wanted.get(manager.manager_id, 0))
-        return units * terms.price.get(manager.manager_id, 0.0)
 
     def _decide(self, room: Room, terms: Terms, now: float) -> Wanted:
         manager = room.manager
         patience = self._patience.setdefault(manager.manager_id, Patience(manager.units, now))
-        before = self._wanted.get(manager.manager_id, manager.units)
+        before = min(room.promised, self._wanted.get(manager.manager_id, manager.units))
         usual = terms.patience(room)
-        needed = manager.units + room.grown if room.grown else math.ceil((room.used + room.wished) / manager.unit_slots)
+        needed = math.ceil((room.used + room.wished) / manager.unit_slots)
+        if room.grown or manager.units > max(before, self._seen.get(manager.manager_id, 0)):
+            # Units that nobody asked for were here before this plan knew of them: after a restart, say.
+            needed = manager.units + room.grown
         level = max(patience.level(needed, usual, now), terms.minimum.get(manager.manager_id, 0))
         if room.used and FEW_SHARE * before < level < before:
             level = before
@@ -123,11 +126,12 @@ class Sizing:
         elif leaving > 0:
             patience.left(now)
             wanted -= leaving
-        return Wanted(wanted, "; ".join(room.reasons) or _lull(wanted, patience.seconds(usual)))
+        reasons = [*room.reasons, room.limit] if room.limit else room.reasons
+        return Wanted(wanted, "; ".join(reasons) or _lull(wanted, patience.seconds(usual)))
 
 
 def _lull(units: int, seconds: float) -> str:
-    return f"no work; they go when none comes for {seconds_text(seconds)}" if units else "no work"
+    return f"no work; the last ones go after {seconds_text(seconds)} without any" if units else "no work"
 
 
 def _lay_out(work: Work, choices: Sequence[tuple[Room, int | None]], terms: Terms) -> None:
@@ -142,7 +146,7 @@ def _lay_out(work: Work, choices: Sequence[tuple[Room, int | None]], terms: Term
     for room, limit_units in to_grow:
         if missing and (taken := room.grow(missing, limit_units)):
             missing -= taken
-            room.reasons.append(f"{words}, begins on {work.trial_slots} slots")
+            room.reasons.append(f"{words}, begins on up to {work.trial_slots} slots")
     if work.measured_tasks:
         _lay_out_measured(work, choices, to_grow, terms)
     for room, _ in choices:
@@ -158,7 +162,11 @@ def _lay_out_measured(
 ) -> None:
     tasks, task_seconds = work.measured_tasks, work.task_seconds
     here = [batch for room, _ in choices for batch in room.free]
-    more = [room.growth(limit_units, tasks) for room, limit_units in to_grow]
+    more: list[Batch] = []
+    spent = 0.0
+    for room, limit_units in to_grow:
+        more.append(room.growth(limit_units, tasks, spent))
+        spent += room.cost(more[-1])
     if terms.finish_seconds is None:
         idle = [IDLE_SHARE * terms.patience(room) for room, _ in choices if not room.manager.fixed]
         within = best_seconds(here, more, tasks, task_seconds, min(idle, default=0.0))

@@ -127,7 +127,11 @@ def _entry(entry: str) -> tuple[str, str, float]:
     manager_id, dot, key = left.rpartition(".")
     if key not in OF_ALL + OF_EACH:
         raise UsageError(unknown("policy_content: key", key, OF_ALL + OF_EACH))
-    if dot and (key in OF_ALL or not manager_id):
+    if dot and key in OF_EACH and not manager_id:
+        raise UsageError(
+            f"policy_content {entry!r}: write {key}={text} for all, or a worker manager's id before the dot"
+        )
+    if dot and key in OF_ALL:
         raise UsageError(f"policy_content {entry!r}: {key} holds for all worker managers together: write {key}={text}")
     try:
         value = float(text)

@@ -149,6 +149,13 @@ def test_units_that_were_lost_stay_wanted_as_long_as_they_were_needed_lately() -
     assert sizes(policy, [work(0, 600.0, running=6)], left, 1.5, 5, 30) == [8, 8, 6]
 
 
+def test_units_that_nobody_asked_for_stay_for_a_while_too() -> None:
+    policy = SimplePolicy("")
+    assert units(policy, 0, [], manager()) == [0]
+    adopted = manager(units_running=4, idle_seconds=(0.0,) * 4)
+    assert sizes(policy, [], adopted, 60, 64, 65, 80) == [4, 4, 3, 0]
+
+
 def test_a_tide_that_comes_back_soon_finds_the_units_the_second_time() -> None:
     policy = SimplePolicy("")
     lull = manager(units_running=8, idle_seconds=(60.0,) * 8)

@@ -1,0 +1,157 @@
+"""The policy `target_v1`: what its content says, and what it does with prices, ceilings, minima and targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scaler.errors import UsageError
+from scaler.needs import Needs, Offers
+from scaler.policy.load import load_policy
+from scaler.policy.target import TargetPolicy, parse
+from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy, Wanted
+
+
+def manager(manager_id: str = "m", max_slots: int = -1, **changes: object) -> ManagerView:
+    view = ManagerView(manager_id, "fake", Offers(), max_slots, 1, 0, startup_seconds=10.0)
+    return replace(view, **changes)  # type: ignore[arg-type]
+
+
+def work(queued: int, task_seconds: float | None, running: int = 0, needs: Needs | None = None) -> Demand:
+    return Demand(needs or Needs(), "f", queued, running, task_seconds)
+
+
+def plan(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: ManagerView) -> dict[str, Wanted]:
+    return policy.plan(ClusterView(now, tuple(demand), managers))
+
+
+def units(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: ManagerView) -> list[int]:
+    wanted = plan(policy, now, demand, *managers)
+    return [wanted[view.manager_id].units for view in managers]
+
+
+def test_it_is_installed_under_its_name() -> None:
+    assert isinstance(load_policy("target_v1", ""), TargetPolicy)
+
+
+def test_entries_are_separated_by_lines_or_semicolons_and_text_after_a_hash_says_nothing() -> None:
+    settings = parse(
+        "finish_seconds = 60; idle_seconds=5 # five\n\n# all; of=this\n a.b.price_per_hour=0.5;own.minimum_units=2"
+    )
+    assert (settings.finish_seconds, settings.get("idle_seconds", "any")) == (60.0, 5.0)
+    assert [settings.get("price_per_hour", name) for name in ("a.b", "own")] == [0.5, None]
+    assert settings.get("minimum_units", "own") == 2
+
+
+def test_what_is_said_of_one_manager_goes_before_what_is_said_of_all() -> None:
+    settings = parse("maximum_units=3; big.maximum_units=30")
+    assert [settings.get("maximum_units", name) for name in ("big", "small")] == [30, 3]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("fast", "'fast': write key=value, such as finish_seconds=600, or manager.key=value"),
+        ("finish=60", "key 'finish' is unknown; did you mean 'finish_seconds'"),
+        ("cloud.max=60", "key 'max' is unknown"),
+        ("finish_seconds=soon", "'soon' is not a number"),
+        ("finish_seconds=0", "finish_seconds must be above 0"),
+        ("finish_seconds=nan", "finish_seconds must be above 0"),
+        ("idle_seconds=-1", "idle_seconds must be at least 0"),
+        ("maximum_units=2.5", "maximum_units must be a whole number"),
+        ("a.maximum_units=2; a.maximum_units=3", "'maximum_units' is given twice"),
+        ("a.finish_seconds=2", "finish_seconds holds for all worker managers together: write finish_seconds=2"),
+        (
+            ".maximum_units=2",
+            "'.maximum_units=2': write maximum_units=2 for all, or a worker manager's id before the dot",
+        ),
+        ("minimum_units=2; a.maximum_units=1", "minimum_units of a is 2, above maximum_units, 1"),
+        ("ceiling_per_hour=2", "ceiling_per_hour needs prices: say what a unit costs, such as price_per_hour=0.35"),
+        ("ceiling_per_hour=2; price_per_hour=1; a.minimum_units=3", "minimum_units of a cost 3 per hour, above"),
+    ],
+)
+def test_bad_content_quotes_what_is_wrong_and_says_what_to_write(content: str, text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_policy("target_v1", content)
+    assert text in str(error.value)
+
+
+def test_the_cheapest_slots_are_taken_first_whoever_came_first() -> None:
+    policy = TargetPolicy("dear.price_per_hour=3; cheap.price_per_hour=1; fourfold.price_per_hour=2")
+    dear, cheap = manager("dear"), manager("cheap", max_slots=2)
+    fourfold = manager("fourfold", unit_slots=4, max_slots=4)
+    assert units(policy, 0, [work(10, 60.0)], dear, cheap, fourfold) == [4, 2, 1]
+
+
+def test_of_two_that_cost_the_same_the_one_that_offers_less_is_taken_first() -> None:
+    gpu, plain = manager("gpu", offers=Offers.of({"gpu": 1})), manager("plain")
+    assert units(TargetPolicy(""), 0, [work(3, 60.0)], gpu, plain) == [0, 3]
+
+
+def test_with_a_target_the_fewest_units_are_started_that_reach_it() -> None:
+    demand = [work(1_000, 1.0)]
+    wanted = [units(TargetPolicy(f"finish_seconds={target}"), 0, demand, manager())[0] for target in (110, 210, 1_010)]
+    assert wanted == [10, 5, 1]
+
+
+def test_a_target_that_cannot_be_reached_is_missed_by_as_little_as_possible() -> None:
+    assert units(TargetPolicy("finish_seconds=1"), 0, [work(8, 60.0)], manager()) == [8]
+    assert units(TargetPolicy("finish_seconds=1"), 0, [work(90, 60.0)], manager(max_slots=5)) == [5]
+
+
+def test_what_may_be_spent_bounds_all_managers_together() -> None:
+    policy = TargetPolicy("ceiling_per_hour=10; a.price_per_hour=1; b.price_per_hour=2.5; c.price_per_hour=0")
+    a, b, c = manager("a", max_slots=3), manager("b"), manager("c", max_slots=4)
+    answer = plan(policy, 0, [work(100, 60.0)], a, b, c)
+    assert [answer[name].units for name in "abc"] == [3, 2, 4]
+    assert answer["b"].reason.endswith("done in about 732 s")
+    more = plan(policy, 1, [work(100, 60.0), work(20, None)], a, b, c)
+    assert more["b"].reason.endswith("no more may be spent")
+
+
+def test_units_that_were_wanted_and_are_not_there_yet_are_spent_already() -> None:
+    policy = TargetPolicy("ceiling_per_hour=4; price_per_hour=1")
+    a, b = manager("a", trouble="no quota"), manager("b", max_slots=1)
+    assert units(policy, 0, [work(100, 60.0)], a, b) == [3, 1]
+    sound = replace(b, max_slots=-1, units_running=1)
+    for now in range(1, 60):
+        assert units(policy, now, [work(99, 60.0, running=1)], a, sound) == [3, 1]
+
+
+def test_the_minimum_is_there_without_work_and_within_the_managers_own_limit() -> None:
+    policy = TargetPolicy("minimum_units=2; big.minimum_units=5")
+    assert units(policy, 0, [], manager("m"), manager("big", max_slots=4)) == [2, 4]
+    idle = manager("m", units_running=6, idle_seconds=(600.0,) * 6)
+    assert units(policy, 1, [], idle, manager("big", max_slots=4, units_running=4)) == [6, 4]
+    assert units(policy, 600, [], idle, manager("big", max_slots=4, units_running=4)) == [2, 4]
+
+
+def test_the_units_of_the_minimum_are_used_before_others_are_started() -> None:
+    policy = TargetPolicy("minimum_units=3")
+    answer = plan(policy, 0, [work(4, 60.0)], manager())["m"]
+    assert answer.units == 4
+    assert answer.reason.startswith("the minimum is 3; 240 s of work")
+
+
+def test_no_more_than_the_maximum_is_started() -> None:
+    policy = TargetPolicy("maximum_units=3; small.maximum_units=1")
+    assert units(policy, 0, [work(100, 60.0)], manager("m"), manager("small")) == [3, 1]
+
+
+def test_idle_units_stay_for_as_long_as_was_said() -> None:
+    policy = TargetPolicy("idle_seconds=100; brief.idle_seconds=0")
+    views = [manager(name, units_running=4, idle_seconds=(9.0,) * 4) for name in ("m", "brief")]
+    assert units(policy, 0, [], *views) == [4, 0]
+    assert [units(policy, now, [], *views)[0] for now in (24, 25, 99, 100)] == [4, 3, 1, 0]
+
+
+def test_first_slots_are_what_unknown_work_begins_with() -> None:
+    assert units(TargetPolicy(""), 0, [work(100, None)], manager()) == [16]
+    assert units(TargetPolicy("first_slots=3"), 0, [work(100, None)], manager()) == [3]
+
+
+def test_a_slow_but_cheap_manager_is_not_waited_for_where_a_target_is_at_stake() -> None:
+    policy = TargetPolicy("finish_seconds=100; slow.price_per_hour=1; fast.price_per_hour=2")
+    slow, fast = manager("slow", startup_seconds=300.0), manager("fast", startup_seconds=5.0)
+    assert units(policy, 0, [work(90, 10.0)], slow, fast) == [0, 10]
