@@ -258,6 +258,7 @@ class Connection:
         if callback is None or attributes.flags != SessionFlags.PARTIAL_ASYNC:
             raise SoamException("the stand-in knows sessions with a callback and the flag PARTIAL_ASYNC only")
         session = grid().create_session(
+            attributes.session_name,
             attributes.priority,
             lambda response: callback.on_response(TaskOutputHandle(response)),
             callback.on_exception,

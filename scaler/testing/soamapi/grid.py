@@ -50,6 +50,7 @@ class Session:
     """A session that has not ended has all its tasks that have not."""
 
     session_id: str
+    name: str
     priority: int
     on_response: Callable[[Response], None]
     on_exception: Callable[[SoamException], None]
@@ -113,12 +114,16 @@ class Grid:
             return self._script.next(event)
 
     def create_session(
-        self, priority: int, on_response: Callable[[Response], None], on_exception: Callable[[SoamException], None]
+        self,
+        name: str,
+        priority: int,
+        on_response: Callable[[Response], None],
+        on_exception: Callable[[SoamException], None],
     ) -> Session:
         with self._changed:
             self._is_resting = False
             self._count += 1
-            session = Session(str(self._count), priority, on_response, on_exception)
+            session = Session(str(self._count), name, priority, on_response, on_exception)
             self._sessions[session.session_id] = session
             return session
 

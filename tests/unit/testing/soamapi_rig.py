@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from array import array
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scaler.testing.soamapi import ON_PATH, StandIn, api
+from scaler.testing.soamapi import StandIn, api
 from scaler.testing.soamapi.messages import InputStream, OutputStream, SoamException
 
 DEADLINE_SECONDS = 10.0
@@ -109,8 +110,7 @@ def use(settings: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `import soamapi` find a stand-in like this, here and in the processes that are started from here."""
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.syspath_prepend(ON_PATH)
-    monkeypatch.delitem(sys.modules, "soamapi", raising=False)
+    monkeypatch.setitem(sys.modules, "soamapi", importlib.import_module("scaler.testing.soamapi.on_path.soamapi"))
     api.reset(settings)
 
 
