@@ -408,7 +408,10 @@ class HeartbeatEcho:
 
 @dataclass(slots=True)
 class Drain:
-    """Scheduler to worker: start nothing more than you have started, give the rest back, end when idle."""
+    """Scheduler to worker: start nothing more than you have started, give the rest back, end when idle.
+
+    Worker to scheduler: it does so by somebody else's wish. Answered with the same: nothing was sent after that.
+    """
 
     text: str
 

@@ -20,6 +20,7 @@ from scaler.worker.endings import Endings
 from scaler.worker.feeding import Feeding
 from scaler.worker.frames import Results, pack_forget
 from scaler.worker.hands import Hands
+from scaler.worker.leaving import Leaving
 from scaler.worker.outbox import Level, Outbox
 from scaler.worker.pool import MAX_SUSPENDED, SPARE_SECONDS, Doom, Pool, Processor, Standing
 
@@ -65,8 +66,7 @@ class AgentCore:
         self._queue = Queue()
         self._contact = Contact(now, settings.death_timeout_seconds)
         self._silence = Silence.NONE
-        self._draining = ""
-        self._drain_deadline = float("inf")
+        self._leaving = Leaving()
         self._failed_starts = 0
         self._known_to_scheduler = False
         self.pool = Pool(settings.slots)
@@ -85,6 +85,7 @@ class AgentCore:
             self._forget_everything()
             self.outbox.note(Level.WARNING, "the scheduler has forgotten this worker: it starts afresh")
         self._known_to_scheduler = True
+        self._leaving.welcomed(self.outbox, now)
         self._contact.welcomed(welcome.lease_seconds, now)
         self._silence = Silence.NONE
         self._feeding.use_storage(storage_address)
@@ -113,7 +114,7 @@ class AgentCore:
                 group.ids, group.attempts, group.payloads, inputs, strict=True
             ):
                 item = Attempt(identifier, number, known, payload, values)
-                if self._draining or len(attempts) >= limit or identifier in attempts:
+                if self._leaving.text or len(attempts) >= limit or identifier in attempts:
                     refused.append(item)
                 else:
                     queue.add(item)
@@ -153,17 +154,14 @@ class AgentCore:
 
     def drain(self, text: str) -> None:
         """Start nothing more, give back what has not started, and end when the rest is done."""
-        self._draining = self._draining or text or "drained"
-        for processor in self.pool:
-            if processor.fed:
-                self._feeding.take_back(processor)
-        self.outbox.returned(list(self._queue.drain()), started=False)
+        self._leaving.told(text)
+        self._give_back()
 
     def stop(self, text: str, grace_seconds: float, now: float) -> None:
-        """As `drain`; what still runs after the grace is killed and given back."""
-        self.drain(text)
-        self._drain_deadline = min(self._drain_deadline, now + grace_seconds)
-        self.wake_at = min(self.wake_at, self._drain_deadline)
+        """As `drain`, by another's wish; what still runs after the grace is killed and given back."""
+        look_again = self._leaving.begin(text, self.outbox, grace_seconds, self._known_to_scheduler, now)
+        self._give_back()
+        self.wake_at = min(self.wake_at, look_again)
 
     def shutdown(self, text: str) -> None:
         """End at once, with all that runs."""
@@ -248,10 +246,10 @@ class AgentCore:
         """Bring slots and work together: call it after the inputs of a turn."""
         if self.ending is not None:
             return
-        if self._draining:
+        if self._leaving.text:
             self.outbox.returned(list(self._queue.drain()), started=False)
-            if not self._queue.attempts:
-                self.ending = Ending(0, self._draining)
+            if not self._queue.attempts and self._leaving.is_settled(now):
+                self.ending = Ending(0, self._leaving.text)
                 return
         self._feeding.fill(now)
         if len(self._queue) and self._silence is Silence.NONE:
@@ -272,7 +270,7 @@ class AgentCore:
                 self._hands.end(processor.number)
             elif processor.standing is Standing.SUSPENDED and self._settings.hard_suspend:
                 self._rest(processor, now)
-        if now >= self._drain_deadline:
+        if now >= self._leaving.deadline:
             self._end_the_rest()
 
     @property
@@ -364,9 +362,15 @@ class AgentCore:
             seconds = self._settings.death_timeout_seconds
             self.ending = Ending(1, f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)")
 
+    def _give_back(self) -> None:
+        for processor in self.pool:
+            if processor.fed:
+                self._feeding.take_back(processor)
+        self.outbox.returned(list(self._queue.drain()), started=False)
+
     def _end_the_rest(self) -> None:
         """The grace is over: kill what runs and give it back, charged to nobody."""
-        text = f"the worker was told to end ({self._draining}) while the task ran"
+        text = f"the worker was told to end ({self._leaving.text}) while the task ran"
         for processor in self.pool:
             if processor.fed and processor.standing is not Standing.ENDING:
                 processor.standing = Standing.ENDING

@@ -400,6 +400,9 @@ class SchedulerCore:
                 self._output(message)
             case Started(ids):
                 self.tasks.started(worker, ids)
+            case Drain(text):
+                # It leaves by somebody else's wish, and waits to hear that nothing more comes.
+                self.elastic.drain(worker, text)
             case Goodbye(text):
                 self._forget_peer(worker.id, text, now, retain=False)
             case _:

@@ -99,7 +99,7 @@ class Elastic:
                 old = record.startup_seconds
                 record.startup_seconds = took if old is None else old + STARTUP_WEIGHT * (took - old)
         if unit_id in record.unwanted_units:
-            self._drain(worker, "it is not needed any more")
+            self.drain(worker, "it is not needed any more")
 
     def worker_given_up(self, worker: Worker) -> None:
         """A worker was out of contact for too long: its unit, if it lives, is to be stopped and replaced."""
@@ -204,11 +204,14 @@ class Elastic:
         record.unwanted_units.update(unit.unit_id for unit in pending[:surplus])
         staying.sort(key=lambda worker: (len(worker.tasks), worker.idle_since))
         for worker in staying[: max(0, surplus - len(pending))]:
-            self._drain(worker, wanted.reason)
+            self.drain(worker, wanted.reason)
 
     def _tell(self, record: ManagerRecord, wanted: Wanted) -> None:
         leaving = {unit: not worker.tasks for unit, worker in record.running_units.items() if worker.draining}
         leaving.update((unit, True) for unit in record.unwanted_units if unit not in record.running_units)
+        for unit in record.status.units if record.status is not None else ():
+            if unit.state not in _ALIVE:
+                leaving.pop(unit.unit_id, None)  # its manager sees it leave, and does not count it
         drained = tuple(sorted(unit for unit, is_empty in leaving.items() if is_empty)[:MAX_UNITS_NAMED])
         # The manager counts those that leave among the others until they are named.
         told = (wanted.units + len(leaving) - len(drained), drained)
@@ -234,7 +237,8 @@ class Elastic:
         record.decision = ScalingDecided(manager_id, wanted.units, draining, f"{units}: {wanted.reason}", inputs)
         self._facts.add(record.decision)
 
-    def _drain(self, worker: Worker, reason: str) -> None:
+    def drain(self, worker: Worker, reason: str) -> None:
+        """Give a worker nothing more, and tell it so."""
         worker.draining = True
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))

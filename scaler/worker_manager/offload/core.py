@@ -21,6 +21,7 @@ from scaler.protocol.messages import Outcome, Recall, Run, Started, Undefine, We
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.core import IDLE_TICK_SECONDS, STARTED_AFTER_SECONDS, Ending
+from scaler.worker.leaving import Leaving
 from scaler.worker.outbox import Level, Outbox
 from scaler.worker_manager.offload.executor import CallKey
 from scaler.worker_manager.offload.setbacks import Setbacks
@@ -80,8 +81,7 @@ class OffloadCore:
         self._to_announce: deque[tuple[float, Attempt]] = deque()
         self._contact = Contact(now, settings.death_timeout_seconds)
         self._silence = Silence.NONE
-        self._draining = ""
-        self._drain_deadline = float("inf")
+        self._leaving = Leaving()
         self._known_to_scheduler = False
         self.setbacks = Setbacks()
         self._commands: list[Command] = []
@@ -107,6 +107,7 @@ class OffloadCore:
             self._arriving.clear()
             self._library.clear()
         self._known_to_scheduler = True
+        self._leaving.welcomed(self.outbox, now)
         self._contact.welcomed(welcome.lease_seconds, now)
         self._silence = Silence.NONE
 
@@ -131,7 +132,7 @@ class OffloadCore:
                 group.ids, group.attempts, group.payloads, inputs, strict=True
             ):
                 item = Attempt(identifier, number, known, payload, values)
-                if self._draining or len(attempts) >= limit or identifier in attempts:
+                if self._leaving.text or len(attempts) >= limit or identifier in attempts:
                     refused.append(item)
                 else:
                     self._queue.add(item)
@@ -160,14 +161,14 @@ class OffloadCore:
 
     def drain(self, text: str) -> None:
         """Hand nothing more on, give back what is queued, and end when the rest is done."""
-        self._draining = self._draining or text or "drained"
+        self._leaving.told(text)
         self.outbox.returned(list(self._queue.drain()), started=False)
 
     def stop(self, text: str, grace_seconds: float, now: float) -> None:
-        """As `drain`; what is still out after the grace is ended and given back."""
-        self.drain(text)
-        self._drain_deadline = min(self._drain_deadline, now + grace_seconds)
-        self.wake_at = min(self.wake_at, self._drain_deadline)
+        """As `drain`, by another's wish; what is still out after the grace is ended and given back."""
+        look_again = self._leaving.begin(text, self.outbox, grace_seconds, self._known_to_scheduler, now)
+        self.outbox.returned(list(self._queue.drain()), started=False)
+        self.wake_at = min(self.wake_at, look_again)
 
     def shutdown(self, text: str) -> None:
         """End at once, with all that is out."""
@@ -185,7 +186,7 @@ class OffloadCore:
         back = [out.item for key in keys if (out := self._found(key)) is not None]
         for item in back:
             del self._out[item.id]
-        if self._draining:
+        if self._leaving.text:
             for item in back:
                 del self._queue.attempts[item.id]
             self.outbox.returned(back, started=False)
@@ -258,9 +259,9 @@ class OffloadCore:
         """Hand on what can be: call it after the inputs of a turn."""
         if self.ending is not None:
             return
-        if self._draining:
-            if not self._queue.attempts:
-                self.ending = Ending(0, self._draining)
+        if self._leaving.text:
+            if not self._queue.attempts and self._leaving.is_settled(now):
+                self.ending = Ending(0, self._leaving.text)
             return
         if self._silence is not Silence.NONE or not len(self._queue):
             return
@@ -277,12 +278,12 @@ class OffloadCore:
         self._judge_silence(now)
         self._announce(now)
         self._enforce_limits(now)
-        if now >= self._drain_deadline:
+        if now >= self._leaving.deadline:
             for out in list(self._out.values()):
-                text = f"the worker was told to end ({self._draining}) while the task ran"
+                text = f"the worker was told to end ({self._leaving.text}) while the task ran"
                 self._end(out.item, Outcome.NOT_STARTED, text)
         else:
-            self.wake_at = min(self.wake_at, self._drain_deadline)
+            self.wake_at = min(self.wake_at, self._leaving.deadline)
 
     def take_commands(self) -> list[Command]:
         """Return what is to be done, in order, and forget it."""

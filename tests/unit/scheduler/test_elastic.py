@@ -259,6 +259,45 @@ def test_a_drained_worker_gets_no_more_tasks_and_its_end_charges_nobody() -> Non
     assert cluster.on(other) == [task]
 
 
+def test_a_worker_that_leaves_by_anothers_wish_gets_nothing_more_and_is_told_so() -> None:
+    cluster = Cluster(Told(m=1))
+    client, worker = cluster.client(), cluster.worker("w", manager_id="m")
+    (running,) = cluster.submit(client)
+    cluster.say(worker, Drain("a spot notice"))
+    assert [message for name, message in cluster.said if name == worker][-1] == Drain("a spot notice")
+    (waiting,) = cluster.submit(client, retries=0)
+    assert cluster.on(worker) == [running]
+    cluster.leave(worker, "the worker ends")
+    other = cluster.worker("other", slots=2)
+    assert set(cluster.on(other)) == {running, waiting}
+
+
+def test_workers_that_leave_by_anothers_wish_cost_a_task_none_of_its_retries() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    (task,) = cluster.submit(client, retries=1)
+    for name in ("a", "b", "c", "d"):
+        worker = cluster.worker(name)
+        assert cluster.on(worker) == [task]
+        cluster.say(worker, Drain("a spot notice"))
+        cluster.leave(worker, "the worker ends")
+
+
+def test_units_that_their_manager_sees_leaving_are_not_counted_for_it() -> None:
+    cluster = Cluster(Told(m=2))
+    client, manager = cluster.client(), cluster.manager("m")
+    for name in ("a", "b"):
+        cluster.worker(name, manager_id="m")
+    cluster.submit(client, 2)
+    units = [UnitStatus(f"unit-{name}", UnitState.RUNNING, 1, 9.0) for name in ("a", "b")]
+    report(cluster, manager, *units)
+    assert desired(cluster)[-1].units == 2
+    report(cluster, manager, units[0], UnitStatus("unit-b", UnitState.STOPPING, 1, 9.0, "SpotInterruption"))
+    cluster.say("b", Drain("the worker was told to end"))
+    cluster.wait(1.0, alive=[manager, client, "a", "b"])
+    assert [message.units for message in desired(cluster)] == [2], "one more takes its place, and not two"
+
+
 def test_a_quarantined_worker_is_named_as_drained_only_when_it_has_nothing_left() -> None:
     policy = Told(m=1)
     cluster = Cluster(policy)

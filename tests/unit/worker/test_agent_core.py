@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scaler.protocol.messages import (
     Done,
+    Drain,
     Message,
     Outcome,
     Recall,
@@ -18,6 +19,7 @@ from scaler.protocol.messages import (
 )
 from scaler.worker.core import AgentCore, Settings
 from scaler.worker.frames import ToProcessor
+from scaler.worker.leaving import ANSWER_SECONDS
 from tests.unit.worker.worker_fakes import FakeHands
 
 FUNCTION = b"f" * 16
@@ -309,6 +311,58 @@ def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace() -> None:
     assert story.hands[1].killed
     story.die()
     assert story.done() == {1: Outcome.NOT_STARTED}
+    assert story.core.ending is not None
+
+
+def test_a_worker_that_is_told_to_end_gives_back_what_comes_until_the_scheduler_knows() -> None:
+    story = Story()
+    story.core.stop("SIGTERM", 5.0, story.now)
+    story.settle()
+    assert story.said == [Drain("SIGTERM")]
+    assert story.core.ending is None
+    story.run(1, retries=0)
+    assert story.returned() == [1]
+    assert story.core.ending is None
+    story.core.drain("SIGTERM")
+    story.settle()
+    assert story.core.ending is not None
+
+
+def test_a_worker_that_is_told_to_end_does_not_wait_long_for_a_scheduler_that_says_nothing() -> None:
+    story = Story()
+    story.core.stop("SIGTERM", 5.0, story.now)
+    story.tick(ANSWER_SECONDS - 0.1)
+    assert story.core.ending is None
+    story.tick(0.1)
+    assert story.core.ending is not None
+
+
+def test_a_worker_that_never_had_a_scheduler_or_was_drained_by_it_ends_at_once() -> None:
+    lonely = AgentCore(Settings(1, 1000, 0.0, 300.0, hard_suspend=False), FakeHands(), 100.0)
+    lonely.stop("SIGTERM", 5.0, 100.0)
+    lonely.settle(100.0)
+    assert lonely.ending is not None
+    story = Story()
+    story.core.drain("scale down")
+    story.core.stop("SIGTERM", 5.0, story.now)
+    story.settle()
+    assert story.core.ending is not None
+    assert not [message for message in story.said if isinstance(message, Drain)]
+
+
+def test_a_scheduler_that_comes_back_without_its_memory_is_told_again() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.core.stop("SIGTERM", 5.0, story.now)
+    story.core.drain("SIGTERM")
+    story.core.welcomed(Welcome(False, 2, LEASE, 2.0), "", story.now)
+    story.settle()
+    assert [message for message in story.said if isinstance(message, Drain)] == [Drain("SIGTERM")] * 2
+    story.die()
+    assert story.core.ending is None, "it may have sent something in the new session"
+    story.core.drain("SIGTERM")
+    story.settle()
     assert story.core.ending is not None
 
 
