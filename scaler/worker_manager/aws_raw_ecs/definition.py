@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import UsageError
+from scaler.worker_manager.aws.install import pip_install, requirements_of
 from scaler.worker_manager.aws.session import tag_value
 
 if TYPE_CHECKING:
@@ -61,31 +61,11 @@ def start_command(config: AwsRawEcsConfig, versions: Mapping[str, str]) -> list[
     versions: what the default image gets with pip, by name, unless the configuration asks for these packages itself.
     Raises UsageError when the requirements cannot be read.
     """
-    try:
-        requirements = shlex.split(config.ecs_python_requirements)
-    except ValueError as error:
-        raise UsageError(
-            f"ecs_python_requirements = {config.ecs_python_requirements!r}: {error}; requirements are separated by "
-            "blanks, and one that has blanks itself stands in quotes"
-        ) from None
-    if config.ecs_task_image is None:
-        named = {_package(requirement) for requirement in requirements}
-        pinned = [f"{name}=={version}" for name, version in versions.items() if name not in named]
-        requirements = [*pinned, *requirements]
+    pinned = versions if config.ecs_task_image is None else {}
+    requirements = requirements_of("ecs_python_requirements", config.ecs_python_requirements, pinned)
     if not requirements:
         return list(WORKER_COMMAND)
-    install = ["pip", "install", "--no-cache-dir", "--disable-pip-version-check", "--quiet", *requirements]
-    return ["sh", "-c", f"{shlex.join(install)} && exec {shlex.join(WORKER_COMMAND)}"]
-
-
-def _package(requirement: str) -> str:
-    """Return the name of what a requirement installs: `scaler[x]>=1`, `scaler @ URL`, or a URL or path by its end."""
-    named = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*($|[\[@<>=!~;])", requirement)
-    if named and not requirement.endswith((".whl", ".tar.gz", ".zip")):
-        name = named.group(1)
-    else:
-        name = re.split("[-@#]", requirement.rpartition("/")[2])[0].removesuffix(".git")
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return ["sh", "-c", f"{pip_install(requirements)} && exec {shlex.join(WORKER_COMMAND)}"]
 
 
 def wanted_definition(
