@@ -25,6 +25,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "scaler.config.commands:parse_worker_adapter_native",
         "scaler.worker_manager.runner:run",
     ),
+    "scaler_worker_adapter_symphony": (
+        "scaler.config.commands:parse_worker_adapter_symphony",
+        "scaler.worker_manager.runner:run",
+    ),
 }
 """For each command two functions as `module:function`: one that parses, and one that runs what that returns."""
 
@@ -57,6 +61,11 @@ def cluster() -> int:
 def worker_adapter_native() -> int:
     """Run a worker manager of the type baremetal_native, under the command's older name."""
     return run_command("scaler_worker_adapter_native", sys.argv[1:])
+
+
+def worker_adapter_symphony() -> int:
+    """Run a worker manager of the type symphony, under the command's older name."""
+    return run_command("scaler_worker_adapter_symphony", sys.argv[1:])
 
 
 def main(arguments: Sequence[str]) -> int:

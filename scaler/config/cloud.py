@@ -51,6 +51,18 @@ def _cpus(value: int) -> int:
     return value
 
 
+def _check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:
+    allowed = FARGATE_MEMORY_GB.get(cpus)
+    if allowed is None:
+        raise ValueError(f"{cpu_key} ({cpus}) on Fargate must be 1, 2, 4, 8 or 16")
+    if gigabytes not in allowed:
+        step = allowed[1] - allowed[0]
+        raise ValueError(
+            f"{memory_key} ({gigabytes}) with {cpu_key} ({cpus}) must be from {allowed[0]} to {allowed[-1]} GB in "
+            f"steps of {step}"
+        )
+
+
 Url = Annotated[str, AfterValidator(_url)]
 
 
@@ -101,13 +113,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
 
     @model_validator(mode="after")
     def _memory_fits(self) -> AwsRawEcsConfig:
-        allowed = FARGATE_MEMORY_GB[self.ecs_task_cpu]
-        if self.ecs_task_memory not in allowed:
-            step = allowed[1] - allowed[0]
-            raise ValueError(
-                f"ecs_task_memory ({self.ecs_task_memory}) with ecs_task_cpu ({self.ecs_task_cpu}) must be from "
-                f"{allowed[0]} to {allowed[-1]} GB in steps of {step}"
-            )
+        _check_fargate("ecs_task_cpu", self.ecs_task_cpu, "ecs_task_memory", self.ecs_task_memory)
         return self
 
 
@@ -136,6 +142,34 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
     """offload: most tasks that are submitted as jobs at the same time. worker: most jobs."""
     job_timeout_minutes: Annotated[int, Field(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
     """AWS Batch ends a job that runs for longer."""
+    batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
+    """What `setup` makes jobs run on; those with SPOT cost less, and their jobs may be taken away and run again."""
+    batch_subnets: Annotated[Names, Setting(default_text="those of the default VPC", metavar="SUBNET")] = Field(
+        default=(), max_length=16
+    )
+    """Subnets for the jobs that `setup` makes a queue for; from there they must reach S3."""
+    batch_security_groups: Annotated[Names, Setting(default_text="the VPC's default", metavar="GROUP")] = Field(
+        default=(), max_length=5
+    )
+    """Security groups for these jobs."""
+    batch_image: Annotated[
+        Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
+    ] = None
+    """Image of the job definition that `setup` makes, such as one made with docker/worker.Dockerfile."""
+    batch_python_requirements: Annotated[
+        str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")
+    ] = ""
+    """What its container installs with pip before it starts, separated by blanks; an own image needs nothing."""
+    batch_cpu: Annotated[int, Field(ge=1, le=16), Setting(metavar="COUNT")] = 1
+    """CPUs of a job by that definition; in mode worker it has as many workers."""
+    batch_memory: Annotated[int, Field(ge=1, le=120), Setting(metavar="GB")] = 2
+    """Memory of a job by that definition in GB; Fargate has ranges for every number of CPUs."""
+
+    @model_validator(mode="after")
+    def _memory_fits(self) -> AwsHpcConfig:
+        if self.batch_capacity.startswith("FARGATE"):
+            _check_fargate("batch_cpu", self.batch_cpu, "batch_memory", self.batch_memory)
+        return self
 
 
 class SymphonyConfig(WorkerManagerConfig):

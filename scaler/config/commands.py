@@ -18,6 +18,8 @@ from scaler.config.files import (
     NATIVE_WORKER_ADAPTER,
     OBJECT_STORAGE_SERVER,
     SCHEDULER,
+    SYMPHONY,
+    SYMPHONY_WORKER_ADAPTER,
     WORKER_MANAGER,
     ConfigFile,
     Section,
@@ -43,7 +45,7 @@ MANAGER_MODELS: Mapping[str, type[WorkerManagerConfig]] = {
     BAREMETAL_NATIVE: BaremetalNativeConfig,
     "aws_raw_ecs": AwsRawEcsConfig,
     "aws_hpc": AwsHpcConfig,
-    "symphony": SymphonyConfig,
+    SYMPHONY: SymphonyConfig,
 }
 
 M = TypeVar("M", bound=SettingsModel)
@@ -109,6 +111,14 @@ def parse_worker_adapter_native(
     """Return what `scaler_worker_adapter_native` is told: its type goes without saying, and so may its name."""
     implied = {"worker_manager_id": NATIVE_WORKER_ADAPTER}
     return _parse_worker_manager_of(BAREMETAL_NATIVE, program, arguments, environment, implied)
+
+
+def parse_worker_adapter_symphony(
+    program: str, arguments: Sequence[str], environment: Environment
+) -> WorkerManagerConfig:
+    """Return what `scaler_worker_adapter_symphony` is told, in the same way."""
+    implied = {"worker_manager_id": SYMPHONY_WORKER_ADAPTER}
+    return _parse_worker_manager_of(SYMPHONY, program, arguments, environment, implied)
 
 
 def _parse_worker_manager_of(

@@ -18,9 +18,14 @@ CLUSTER = "cluster"
 BAREMETAL_NATIVE = "baremetal_native"
 NATIVE_WORKER_ADAPTER = "native_worker_adapter"
 """Older name of a worker manager of the type baremetal_native."""
+SYMPHONY = "symphony"
+SYMPHONY_WORKER_ADAPTER = "symphony_worker_adapter"
+"""Older name of a worker manager of the type symphony."""
+ADAPTERS = {NATIVE_WORKER_ADAPTER: BAREMETAL_NATIVE, SYMPHONY_WORKER_ADAPTER: SYMPHONY}
+"""Older sections of worker managers, and their types."""
 
-SERVED_SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, NATIVE_WORKER_ADAPTER)
-FOREIGN_SECTIONS = ("top", "webui", "gui", "symphony_worker_adapter")
+SERVED_SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, *ADAPTERS)
+FOREIGN_SECTIONS = ("top", "webui", "gui")
 """Sections of components that are not part of this version: a file may hold them for other versions."""
 
 Table = Mapping[str, object]
@@ -68,7 +73,7 @@ def read_file(path: str) -> ConfigFile:
         object_storage_server=_single(path, document, OBJECT_STORAGE_SERVER),
         scheduler=_single(path, document, SCHEDULER),
         cluster=_single(path, document, CLUSTER),
-        worker_managers=(*_managers(path, document), *_native_adapter(path, document)),
+        worker_managers=(*_managers(path, document), *_adapters(path, document)),
         foreign=tuple(name for name in FOREIGN_SECTIONS if name in document),
     )
 
@@ -119,10 +124,12 @@ def _managers(path: str, document: Table) -> list[Section]:
     ]
 
 
-def _native_adapter(path: str, document: Table) -> list[Section]:
-    section = _single(path, document, NATIVE_WORKER_ADAPTER)
-    if section is None:
-        return []
-    # The older section knew neither types nor names of managers.
-    values = {"worker_manager_id": NATIVE_WORKER_ADAPTER, **section.values, "type": BAREMETAL_NATIVE}
-    return [Section(section.title, values)]
+def _adapters(path: str, document: Table) -> list[Section]:
+    found = []
+    for name, kind in ADAPTERS.items():
+        section = _single(path, document, name)
+        if section is not None:
+            # The older sections knew neither types nor names of managers.
+            values = {"worker_manager_id": name, **section.values, "type": kind}
+            found.append(Section(section.title, values))
+    return found

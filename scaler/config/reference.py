@@ -7,7 +7,14 @@ import sys
 from collections.abc import Iterator
 
 from scaler.config.commands import MANAGER_MODELS
-from scaler.config.files import CLUSTER, NATIVE_WORKER_ADAPTER, OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER
+from scaler.config.files import (
+    CLUSTER,
+    NATIVE_WORKER_ADAPTER,
+    OBJECT_STORAGE_SERVER,
+    SCHEDULER,
+    SYMPHONY_WORKER_ADAPTER,
+    WORKER_MANAGER,
+)
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, WorkerSettings
@@ -30,6 +37,7 @@ known one, and so is an environment variable that is nearly one of these.
 | `scaler_worker_manager TYPE ADDRESS` | `[[{WORKER_MANAGER}]]` with `type` | a worker manager |
 | `scaler_cluster ADDRESS` | `[{CLUSTER}]` | a fixed set of local workers |
 | `scaler_worker_adapter_native ADDRESS` | `[{NATIVE_WORKER_ADAPTER}]` | older name of the type baremetal_native |
+| `scaler_worker_adapter_symphony ADDRESS` | `[{SYMPHONY_WORKER_ADAPTER}]` | older name of the type symphony |
 
 All commands take `-c FILE` or `--config FILE`, `-h` and `--version`. They end with exit code 0 when they were asked
 to, 2 when something about their settings is wrong, and 1 when they failed. A file may also hold the sections

@@ -31,6 +31,7 @@ COMMANDS: dict[str, list[str]] = {
     "scaler_worker_manager": ["baremetal_native", "-wmi", "m"],
     "scaler_cluster": ["-n", "1"],
     "scaler_worker_adapter_native": [],
+    "scaler_worker_adapter_symphony": ["--service-name", "app"],
 }
 
 
@@ -72,7 +73,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
             "capability '=1': write a name, or name=number",
         ),
         (f'{SCHEDULER}{MANAGER}preload = "os:system(print)"\n'.encode(), "'print' is not a literal"),
-        (f'{SCHEDULER}[[worker_manager]]\ntype = "quantum"\n'.encode(), "known are baremetal_native"),
+        (f'{SCHEDULER}[[worker_manager]]\ntype = "quantum"\n'.encode(), "known are aws_hpc, aws_raw_ecs, baremetal_native, symphony"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

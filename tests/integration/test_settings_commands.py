@@ -125,6 +125,8 @@ def own_logging() -> Iterator[None]:
         ([*MANAGER, "ipc:///a", "-wmi", "m", "-pwc", "gpu=many"], "'many' is not a number"),
         ([*MANAGER, "ipc:///a", "-wmi", "m", "-dts", "1"], "death_timeout_seconds (1) must be more than"),
         (["scaler_worker_adapter_native"], "scheduler_address is missing"),
+        (["scaler_worker_adapter_symphony", "ipc:///a"], "service_name is missing"),
+        (["scaler_worker_adapter_symphony", "ipc:///a", "--service-name", "app"], "soamapi, the Python library of IBM"),
         (["scaler_cluster", "ipc:///a", "-n", "0"], "--num-of-workers = '0': must be greater than or equal to 1"),
         (
             ["scaler_cluster", "ipc:///a", "--num-of-workers", "1", "--max-task-concurrency", "2"],
@@ -157,6 +159,7 @@ def test_a_wrong_command_line_ends_with_code_2_and_one_line_that_says_what_to_ch
         (MANAGER, '[[worker_manager]]\ntype = "baremetal_native"\nio_threads = 1.5\n', "io_threads = 1.5"),
         (["scaler_cluster"], '[cluster]\nscheduler_address = "ipc:///a"\nmode = "fixed"\n', "unknown key 'mode'"),
         (["scaler_worker_adapter_native"], "[native_worker_adapter]\nnum_workers = 2\n", "mean 'num_of_workers'"),
+        (["scaler_worker_adapter_symphony"], "[symphony_worker_adapter]\nservice = 'a'\n", "mean 'service_name'"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from scaler.config.cloud import SymphonyConfig
 from scaler.config.commands import (
     parse_cluster,
     parse_launcher,
     parse_scheduler,
     parse_worker_adapter_native,
+    parse_worker_adapter_symphony,
     parse_worker_manager,
 )
 from scaler.config.models import (
@@ -93,7 +95,7 @@ def test_one_file_is_needed() -> None:
 
 
 def test_single_commands_pass_over_sections_of_other_components(file: Path) -> None:
-    file.write_text(SCHEDULER + '[webui]\nmonitor_address = "x"\n[top]\n[gui]\n[symphony_worker_adapter]\n')
+    file.write_text(SCHEDULER + '[webui]\nmonitor_address = "x"\n[top]\n[gui]\n')
     assert parse_scheduler("scaler_scheduler", ["-c", str(file)], {}).bind_address == "tcp://0.0.0.0:5"
 
 
@@ -127,6 +129,18 @@ def test_the_older_command_needs_neither_type_nor_name(file: Path) -> None:
     file.write_text('[native_worker_adapter]\nscheduler_address = "ipc:///a"\nnum_of_workers = 5\n')
     parsed = parse_worker_adapter_native("scaler_worker_adapter_native", ["-c", str(file)], {})
     assert parsed.max_task_concurrency == 5
+
+
+def test_the_older_command_and_section_of_symphony_need_neither_type_nor_name(file: Path) -> None:
+    words = ["ipc:///a", "--service-name", "app", "-n", "3"]
+    parsed = parse_worker_adapter_symphony("scaler_worker_adapter_symphony", words, {})
+    assert (parsed.type, parsed.worker_manager_id) == ("symphony", "symphony_worker_adapter")
+    assert parsed.max_task_concurrency == 3
+    section = '[symphony_worker_adapter]\nservice_name = "app"\nsession_priority = 9\n'
+    [manager] = launch(file, SCHEDULER + section).worker_managers
+    assert isinstance(manager, SymphonyConfig)
+    assert (manager.worker_manager_id, manager.service_name) == ("symphony_worker_adapter", "app")
+    assert (manager.session_priority, manager.max_task_concurrency) == (9, 1000)
 
 
 @pytest.mark.parametrize("flag", ["-n", "-mtc", "--num-of-workers", "--max-task-concurrency"])
