@@ -33,11 +33,11 @@ def main() -> None:
         README.write_text(with_table(README.read_text(), text))
 
 
-def with_table(page: str, text: str) -> str:
+def with_table(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
     """Return the page with this text between its marks."""
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class SchedulerConfig(LoggingConfig):
     status_report_interval_seconds: Annotated[Seconds, Setting("-sri", metavar="SECONDS")] = 1.0
     """How often monitors are told what is going on."""
     policy_engine_type: Annotated[Name, Setting("-et", metavar="NAME")] = "simple"
-    """The scaling policy: simple, waterfall_v1, or one that is installed under scaler.scaling_policies."""
+    """The scaling policy: simple, waterfall_v1, target_v1, or one that is installed under scaler.scaling_policies."""
     policy_content: Annotated[
         str,
         Setting("-pc", aliases=(Alias("allocate_policy", _content_of_allocate_policy),), metavar="TEXT"),

@@ -81,12 +81,12 @@ WORKLOADS = (
     ),
     Workload("long tail", (Arrival(0.0, "work", _long_tail(400, 2)),), ANY),
     Workload("drip", tuple(Arrival(5.0 * step, "work", _around(3.0, 1, step)) for step in range(120)), ANY),
-    Workload("many tiny", (Arrival(0.0, "work", _around(0.015, 20_000, 3)),), ANY),
+    Workload("many tiny", (Arrival(0.0, "work", _around(0.03, 10_000, 3)),), ANY),
     Workload("few long", (Arrival(0.0, "work", _around(300.0, 6, 4)),), ANY),
     Workload(
         "mixed capabilities",
         (Arrival(0.0, "plain", _around(3.0, 400, 5)), Arrival(0.0, "training", _around(20.0, 30, 6), GPU)),
-        (Fleet("cpu", 24), Fleet("gpu", 8, GPU)),
+        (Fleet("gpu", 8, GPU), Fleet("cpu", 24)),
     ),
     Workload(
         "two tiers",

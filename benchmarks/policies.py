@@ -1,0 +1,97 @@
+"""Scaling policies compared in simulated time: makespan and cost beside all allowed units from the start.
+
+python benchmarks/policies.py [--workloads a,b] [--write]
+
+The real scheduler core and the real reconciler run with simulated units and tasks (`scaler.testing.scaling`), so the
+figures are the same on every machine. `--write` puts the tables into benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.all import README, with_table
+from scaler.testing.scaling.comparison import CONTESTANTS, STARTUP_SECONDS, Cell, Summary, reference, summary, table
+from scaler.testing.scaling.workloads import WORKLOADS, Workload
+
+BEGIN, END = "<!-- the policies begin -->\n", "<!-- the policies end -->\n"
+
+
+def main() -> None:
+    names = [workload.name for workload in WORKLOADS]
+    options = argparse.ArgumentParser(description="Compare scaling policies in simulated time: about a minute.")
+    options.add_argument("--workloads", help=f"those to run, of {','.join(names)} (default: all)")
+    options.add_argument("--write", action="store_true", help="put the tables into benchmarks/README.md")
+    arguments = options.parse_args()
+    wanted = arguments.workloads.split(",") if arguments.workloads else names
+    for name in wanted:
+        if name not in names:
+            raise SystemExit(f"no such workload: {name}; there are {', '.join(names)}")
+    if arguments.write and arguments.workloads:
+        raise SystemExit("--write puts down all workloads: leave out --workloads")
+    workloads = [workload for workload in WORKLOADS if workload.name in wanted]
+    text = tables(workloads)
+    print(text, end="")
+    if arguments.write:
+        README.write_text(with_table(README.read_text(), text, BEGIN, END))
+
+
+def tables(workloads: Sequence[Workload]) -> str:
+    """Return both tables in Markdown: policies summed up, and all cells."""
+    found = {name: table(name, workloads) for name in CONTESTANTS}
+    head = [
+        "policy",
+        "makespan",
+        "of the sums",
+        "response",
+        "unit-seconds",
+        "of the sums",
+        "overshoot",
+        "most flaps",
+        "cells that flap",
+        "lost or rerun by scaling down",
+    ]
+    lines = [row(head), row(["---"] * len(head))]
+    lines += [row([name, *summed(summary(cells), len(cells))]) for name, cells in found.items()]
+    lines.append("\n")
+    head = ["workload", "start-up", "all from the start: s / unit-seconds", *CONTESTANTS]
+    lines += [row(head), row(["---"] * len(head))]
+    for index, (workload, startup) in enumerate((each, startup) for each in workloads for startup in STARTUP_SECONDS):
+        theirs = reference(workload, startup)
+        figures = f"{theirs.makespan_seconds:,.0f} / {theirs.unit_seconds:,.0f}"
+        lines.append(
+            row([workload.name, f"{startup:g} s", figures, *(shown(cells[index]) for cells in found.values())])
+        )
+    return "".join(lines)
+
+
+def row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def summed(whole: Summary, cells: int) -> list[str]:
+    return [
+        f"{whole.makespan:.2f} x",
+        f"{whole.makespan_of_sums:.2f} x",
+        f"{whole.response:.2f} x",
+        f"{whole.cost:.2f} x",
+        f"{whole.cost_of_sums:.2f} x",
+        f"{whole.overshoot:.1f}",
+        str(whole.flaps),
+        f"{whole.cells_that_flap} of {cells}",
+        str(whole.scaled_down + whole.lost),
+    ]
+
+
+def shown(cell: Cell) -> str:
+    """Return makespan and unit-seconds as multiples of the reference's, overshoot and flaps."""
+    return f"{cell.makespan:.2f} / {cell.cost:.2f} / {cell.outcome.overshoot} / {cell.outcome.flaps}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The built-in policies in simulated time, on the real core and the real reconciler: what they cost and bring."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.policy.simple import SimplePolicy
+from scaler.policy.target import TargetPolicy
+from scaler.protocol.messages import Desired
+from scaler.testing.scaling import WORKLOADS, AllFromTheStart, OnePerHeartbeat, Workload, simulate
+from scaler.testing.scaling.comparison import FORMULA, STARTUP_SECONDS, cell, summary, table
+from scaler.testing.scaling.manager import SimulatedManager
+
+NAMES = {workload.name: workload for workload in WORKLOADS}
+TIDE_FLAPS = 3
+"""A tide of ninety submissions is one burst here; once on its way it is followed down a unit too early."""
+
+
+@pytest.mark.parametrize("startup_seconds", STARTUP_SECONDS)
+@pytest.mark.parametrize("workload", WORKLOADS, ids=NAMES)
+def test_no_task_is_lost_or_rerun_by_scaling_down_and_a_burst_goes_up_once_and_down_once(
+    workload: Workload, startup_seconds: float
+) -> None:
+    outcome = cell("target_v1", workload, startup_seconds).outcome
+    assert (outcome.scaled_down, outcome.lost) == (0, 0)
+    assert outcome.flaps <= (TIDE_FLAPS if workload.name == "rise and fall" else 1)
+
+
+def test_over_the_whole_table_it_is_nearly_as_fast_as_all_units_from_the_start_for_much_less() -> None:
+    whole = summary(table("target_v1"))
+    assert max(whole.makespan, whole.makespan_of_sums, whole.response) <= 1.15
+    assert max(whole.cost, whole.cost_of_sums) <= 0.60
+
+
+@pytest.mark.parametrize("policy", ["simple, vanilla", "waterfall_v1"])
+def test_the_simpler_policies_are_better_than_the_formula_that_is_often_met(policy: str) -> None:
+    some = [NAMES[name] for name in ("one burst", "few long", "two tiers")]
+    ours, formula = summary(table(policy, some)), summary(table(FORMULA, some))
+    assert ours.makespan < formula.makespan
+    assert ours.cost < formula.cost
+    assert ours.flaps == 1
+    assert ours.scaled_down + ours.lost == 0
+
+
+@pytest.mark.parametrize("name", ["failing units", "mixed capabilities", "three bursts"])
+def test_the_core_keeps_its_invariants_while_units_come_and_go(name: str) -> None:
+    outcome = simulate(NAMES[name], TargetPolicy(""), startup_seconds=20.0, check_every=20)
+    assert outcome.lost == 0
+
+
+def test_a_run_repeats_itself() -> None:
+    first, second = (simulate(NAMES["failing units"], SimplePolicy(""), 60.0) for _ in range(2))
+    assert first == second
+
+
+def test_all_units_from_the_start_are_as_fast_as_it_gets_and_cost_all_that_time() -> None:
+    workload = NAMES["few long"]
+    outcome = simulate(workload, AllFromTheStart(), 60.0, ends_at_once=True)
+    longest = max(workload.arrivals[0].seconds)
+    assert longest + 50 < outcome.makespan_seconds < longest + 75
+    assert outcome.unit_seconds == pytest.approx(32 * outcome.makespan_seconds, rel=0.02)
+    assert (outcome.most_units, outcome.most_busy, outcome.overshoot) == (32, 6, 26)
+
+
+def test_the_formula_flaps_on_a_drip_and_starts_too_many_where_starting_takes_long() -> None:
+    assert simulate(NAMES["drip"], OnePerHeartbeat(), 1.0).flaps > 50
+    assert simulate(NAMES["few long"], OnePerHeartbeat(), 60.0).overshoot > 20
+
+
+def test_a_manager_that_stops_units_with_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault: it takes every unit for drained as soon as it is told of any that is."""
+    hear = SimulatedManager.hear
+
+    def careless(self: SimulatedManager, message: Desired) -> None:
+        everything = [f"cloud-{number}" for number in range(1, 100)]
+        hear(self, Desired(message.units, everything if message.drained else [], message.reason))
+
+    monkeypatch.setattr(SimulatedManager, "hear", careless)
+    assert simulate(NAMES["long tail"], SimplePolicy(""), 1.0).scaled_down > 0
