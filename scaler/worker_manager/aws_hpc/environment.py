@@ -1,0 +1,187 @@
+"""The compute environment and the job queue: made, shown and removed. Batch takes its time for each change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.session import AwsCalls
+from scaler.worker_manager.aws.setup_tools import MANAGED_TAG, NOT_OURS, Steps
+from scaler.worker_manager.aws_hpc.requests import Fields
+from scaler.worker_manager.aws_hpc.service import ALIVE
+from scaler.worker_manager.aws_hpc.wanted import differences
+
+if TYPE_CHECKING:
+    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
+
+VALID_SECONDS = 300.0
+"""How long a change may take. Batch needs seconds for Fargate, and minutes when instances must go first."""
+PAUSE_SECONDS = 1.0
+ROLE_SECONDS = 30.0
+"""A role that was made just now is not known everywhere at once."""
+TAGS = {MANAGED_TAG: "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Compute environments and queues are alike, but for the words."""
+
+    words: str
+    member: str
+    """Of the answers and requests for several."""
+    one: str
+    """Of the requests for one."""
+    operation: str
+
+    def describe(self, batch: AwsCalls, name: str) -> Fields | None:
+        """Return it as it is; None when there is none, or it is gone."""
+        found = batch.call(f"Describe{self.operation}s", **{self.member: [name]})[self.member]
+        return found[0] if found and found[0].get("status") != "DELETED" else None
+
+
+ENVIRONMENT = _Kind("compute environment", "computeEnvironments", "computeEnvironment", "ComputeEnvironment")
+QUEUE = _Kind("job queue", "jobQueues", "jobQueue", "JobQueue")
+
+
+class Environment:
+    """A compute environment and its queue, both of the queue's name. All methods raise AwsError."""
+
+    def __init__(self, config: AwsHpcConfig, batch: AwsCalls, steps: Steps, *, pause_seconds: float) -> None:
+        self._batch = batch
+        self._steps = steps
+        self._name = config.job_queue
+        self._pause_seconds = pause_seconds
+
+    def ensure(self, resources: Fields) -> None:
+        """Make both, or have the environment be as wanted, and wait until they are VALID."""
+        found = ENVIRONMENT.describe(self._batch, self._name)
+        queue = QUEUE.describe(self._batch, self._name)
+        what = f"compute environment {self._name}"
+        if queue is not None and not _is_ours(queue):
+            self._steps.exists(f"job queue {self._name}", NOT_OURS)
+            return
+        if found is None:
+            self._steps.create(f"{what}: {resources['type']}, {_cpus(resources)}", lambda: self._create(resources))
+        else:
+            self._change(found, resources, what)
+        if queue is None:
+            self._steps.create(f"job queue {self._name}", self._create_queue)
+        else:
+            self._steps.exists(f"job queue {self._name}")
+
+    def show(self) -> None:
+        """Say what is there."""
+        for kind in (ENVIRONMENT, QUEUE):
+            what = f"{kind.words} {self._name}"
+            found = kind.describe(self._batch, self._name)
+            if found is None:
+                self._steps.missing(what)
+                continue
+            resources = found.get("computeResources")
+            more = f", {resources['type']}, {_cpus(resources)}" if resources else ""
+            reason = "" if found["status"] == "VALID" else f": {found.get('statusReason')}"
+            owner = "" if _is_ours(found) else NOT_OURS
+            self._steps.exists(f"{what}: {found['state']}, {found['status']}{reason}{more}", owner)
+
+    def remove(self) -> bool:
+        """Remove both, the queue first, as far as they are ours. Returns False when jobs are in the queue."""
+        queue = QUEUE.describe(self._batch, self._name)
+        if queue is not None and _is_ours(queue) and (jobs := self._jobs()):
+            self._steps.keep(f"job queue {self._name}", f"{jobs} jobs are in it: stop their worker manager first")
+            return False
+        for kind in (QUEUE, ENVIRONMENT):
+            what = f"{kind.words} {self._name}"
+            found = kind.describe(self._batch, self._name)
+            if found is None:
+                self._steps.missing(what)
+            elif not _is_ours(found):
+                self._steps.keep(what, NOT_OURS)
+            else:
+                self._steps.remove(what, self._removal(kind, found))
+        return True
+
+    def _create(self, resources: Fields) -> None:
+        deadline = time.monotonic() + ROLE_SECONDS
+        while True:
+            try:
+                self._batch.call(
+                    "CreateComputeEnvironment",
+                    computeEnvironmentName=self._name,
+                    type="MANAGED",
+                    state="ENABLED",
+                    computeResources=resources,
+                    tags=TAGS,
+                )
+                break
+            except AwsError as error:
+                if "profile" not in error.message.lower() or time.monotonic() > deadline:
+                    raise
+                time.sleep(self._pause_seconds)
+        self._await_valid(ENVIRONMENT)
+
+    def _change(self, found: Fields, resources: Fields, what: str) -> None:
+        current: Fields = found.get("computeResources") or {}
+        if not _is_ours(found):
+            self._steps.exists(what, NOT_OURS)
+        elif current.get("type") != resources["type"]:
+            self._steps.keep(what, f"it is {current.get('type')}: to have {resources['type']}, run teardown first")
+        elif changes := differences(current, resources):
+            parts = ", ".join(f"{name} = {value}" for name, value in changes.items())
+            self._steps.change(f"{what}: {parts}", lambda: self._update(ENVIRONMENT, computeResources=changes))
+        else:
+            self._steps.exists(what)
+
+    def _create_queue(self) -> None:
+        order = [{"order": 1, "computeEnvironment": self._name}]
+        self._batch.call(
+            "CreateJobQueue",
+            jobQueueName=self._name,
+            state="ENABLED",
+            priority=1,
+            computeEnvironmentOrder=order,
+            tags=TAGS,
+        )
+        self._await_valid(QUEUE)
+
+    def _jobs(self) -> int:
+        pages = [
+            self._batch.call("ListJobs", jobQueue=self._name, jobStatus=status)["jobSummaryList"] for status in ALIVE
+        ]
+        return sum(map(len, pages))
+
+    def _removal(self, kind: _Kind, found: Fields) -> Callable[[], None]:
+        def remove() -> None:
+            if found["state"] != "DISABLED":
+                self._update(kind, state="DISABLED")
+            self._batch.call(f"Delete{kind.operation}", **{kind.one: self._name})
+            self._await(kind, lambda shown: shown is None, "is not removed")
+
+        return remove
+
+    def _update(self, kind: _Kind, **changes: Any) -> None:
+        self._batch.call(f"Update{kind.operation}", **{kind.one: self._name}, **changes)
+        self._await_valid(kind)
+
+    def _await_valid(self, kind: _Kind) -> None:
+        self._await(kind, lambda shown: shown is not None and shown["status"] == "VALID", "is not VALID")
+
+    def _await(self, kind: _Kind, fits: Callable[[Fields | None], bool], lack: str) -> None:
+        """Wait until it is as it should be."""
+        deadline = time.monotonic() + VALID_SECONDS
+        while not fits(shown := kind.describe(self._batch, self._name)):
+            status = shown["status"] if shown else "missing"
+            if status == "INVALID" or time.monotonic() > deadline:
+                reason = (shown or {}).get("statusReason") or "no reason given"
+                raise AwsError(f"the {kind.words} {self._name} {lack}: it is {status} ({reason})", "refused")
+            time.sleep(self._pause_seconds)
+
+
+def _is_ours(found: Fields) -> bool:
+    return MANAGED_TAG in (found.get("tags") or {})
+
+
+def _cpus(resources: Fields) -> str:
+    return f"up to {resources['maxvCpus']} vCPUs"

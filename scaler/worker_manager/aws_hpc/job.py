@@ -1,0 +1,125 @@
+"""`python -m scaler.worker_manager.aws_hpc.job`: run one task inside an AWS Batch job, and leave its result in S3."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FrameType
+
+from scaler.errors import ScalerError
+from scaler.worker.job import run_call
+from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_hpc.bundle import call_of, compress
+from scaler.worker_manager.aws_hpc.ticket import (
+    EXIT_NO_CALL,
+    EXIT_NO_RESULT,
+    EXIT_TERMINATED,
+    FIRST_BYTES,
+    JOB_VARIABLE,
+    PARAMETER,
+    TICKET_VARIABLE,
+    Ticket,
+    from_text,
+    index_of,
+)
+
+ATTEMPTS = 6
+"""There is nobody above this program who would try again."""
+READ_TIMEOUT_SECONDS = 60.0
+_PID = os.getpid()
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    aws_region: str
+    aws_endpoint_url: str | None
+    aws_profile: str | None = None
+
+
+def main() -> int:
+    """Run the task that the environment names. Returns the exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
+    environment = dict(os.environ)
+    os.environ.pop(TICKET_VARIABLE, None)  # it is no matter of the task's
+    try:
+        ticket = Ticket.from_environment(environment)
+        index = index_of(environment)
+        s3 = _client(ticket, "s3", environment)
+        call = _call(ticket, index, s3, environment)
+    except (ScalerError, ValueError) as error:
+        _say(f"the task cannot be read, and has not begun: {error}")
+        return EXIT_NO_CALL
+    result = compress(run_call(call))
+    del call
+    try:
+        s3.call("PutObject", Bucket=ticket.bucket, Key=f"{ticket.results}{index}", Body=result)
+    except AwsError as error:
+        _say(f"the task has run, and its result of {len(result)} bytes cannot be written: {error}")
+        return EXIT_NO_RESULT
+    return 0
+
+
+def _call(ticket: Ticket, index: int, s3: AwsClient, environment: Mapping[str, str]) -> bytes:
+    """Return the packed call. Raises ScalerError."""
+    match ticket.input_from:
+        case "variable":
+            data = from_text(ticket.input)
+        case "parameter":
+            data = from_text(_parameter(ticket, environment))
+        case "s3":
+            return call_of(lambda begin, end: _read(ticket, s3, begin, end), index, FIRST_BYTES)
+    return call_of(lambda begin, end: data[begin:end], index, len(data))
+
+
+def _parameter(ticket: Ticket, environment: Mapping[str, str]) -> str:
+    """Return the call that is a parameter of this job. Raises AwsError."""
+    batch = _client(ticket, "batch", environment)
+    job_id = environment.get(JOB_VARIABLE, "")
+    jobs = batch.call("DescribeJobs", jobs=[job_id])["jobs"]
+    if not jobs or PARAMETER not in jobs[0].get("parameters", {}):
+        raise AwsError(f"AWS Batch shows no parameter {PARAMETER!r} of the job {job_id!r}", "refused")
+    return str(jobs[0]["parameters"][PARAMETER])
+
+
+def _read(ticket: Ticket, s3: AwsClient, begin: int, end: int) -> bytes:
+    answer = s3.call("GetObject", Bucket=ticket.bucket, Key=ticket.input, Range=f"bytes={begin}-{end - 1}")
+    with s3.errors("GetObject"):
+        data: bytes = answer["Body"].read()
+    return data
+
+
+def _client(ticket: Ticket, service: str, environment: Mapping[str, str]) -> AwsClient:
+    endpoint = environment.get(f"AWS_ENDPOINT_URL_{service.upper()}") or environment.get("AWS_ENDPOINT_URL")
+    settings = _Settings(ticket.region, endpoint)
+    return AwsClient(settings, service, read_timeout_seconds=READ_TIMEOUT_SECONDS, attempts=ATTEMPTS)
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    if os.getpid() != _PID:  # a process that the task has forked
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
+    _say("SIGTERM: AWS Batch ends this job (it was cancelled, ran for too long, or its host is taken away)")
+    _end(EXIT_TERMINATED)
+
+
+def _say(text: str) -> None:
+    os.write(2, f"scaler job: {text}\n".encode("utf-8", "replace"))  # not sys.stderr: tasks may replace or close it
+
+
+def _end(code: int) -> None:
+    """End now: threads and handlers that the task has left behind must not keep the job."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError) as error:  # the task has closed or replaced it
+            _say(f"what the task has printed last is lost: {error}")
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _end(main())

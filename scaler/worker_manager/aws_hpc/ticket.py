@@ -1,0 +1,89 @@
+"""What a job is told, in the variable SCALER_JOB of its container: where its call is, and where its result goes. Pure.
+
+A call travels inside the job's request when it fits, and otherwise through S3. There are two places inside: the
+container's variables, and the parameters of a job that is no array, which Batch shows to whoever asks for them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from scaler.errors import ConfigError
+
+TICKET_VARIABLE = "SCALER_JOB"
+INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
+JOB_VARIABLE = "AWS_BATCH_JOB_ID"
+PARAMETER = "call"
+JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
+WORKER_MODULE = "scaler.worker"
+
+MAX_VARIABLES_CHARACTERS = 8192 - 1024
+"""Batch starts containers through ECS, which takes overrides of 8,192 characters, what Batch itself adds included. A
+longer one is accepted, and its job fails."""
+MAX_PARAMETER_CHARACTERS = 28 * 1024
+MAX_REQUEST_CHARACTERS = 30 * 1024
+"""Of a whole SubmitJob. Source: service quotas of AWS Batch."""
+FIRST_BYTES = 128 * 1024
+"""Of the object with the calls, that a job reads at first."""
+
+EXIT_NO_CALL = 90
+"""The job could not read its call: its task has not begun."""
+EXIT_NO_RESULT = 91
+"""The task has run, and its result could not be written."""
+EXIT_TERMINATED = 143
+"""The job was told to end: 128 and SIGTERM, as shells count."""
+
+InputFrom = Literal["variable", "parameter", "s3"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """results: the beginning of the keys of results; a job's index follows. input: base64, or a key."""
+
+    region: str
+    bucket: str
+    results: str
+    input_from: InputFrom
+    input: str
+
+    def to_json(self) -> str:
+        """Return it as the variable's value."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Ticket:
+        """Read it. Raises ConfigError."""
+        text = environment.get(TICKET_VARIABLE, "")
+        try:
+            document: Any = json.loads(text)
+            if document["input_from"] not in get_args(InputFrom):
+                raise ValueError(document["input_from"])
+            return cls(**document)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ConfigError(
+                f"{TICKET_VARIABLE} is not what a job of this version of scaler is told ({text[:200]!r}): "
+                "such jobs are submitted by `scaler_worker_manager aws_hpc`; use the same version in the job's image"
+            ) from error
+
+
+def index_of(environment: Mapping[str, str]) -> int:
+    """Return which child of its array a job is; 0 for one that is no child."""
+    return int(environment.get(INDEX_VARIABLE, "0"))
+
+
+def as_text(data: bytes) -> str:
+    """Return bytes as text that may stand in a request."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def from_text(text: str) -> bytes:
+    """Return what `as_text` was given. Raises ConfigError."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ConfigError(f"{len(text)} characters that should be a call are not: {error}") from error

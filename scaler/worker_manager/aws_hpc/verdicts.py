@@ -1,0 +1,83 @@
+"""What the end of a job says, for people and for the scheduler. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from scaler.protocol.messages import Outcome
+from scaler.worker_manager.aws.errors import steady
+from scaler.worker_manager.aws_hpc.ticket import EXIT_NO_CALL, EXIT_NO_RESULT
+
+STOP_REASON = "Stopped by scaler"
+"""Tells what we have ended from what others have."""
+_LOST_HOST = ("Host EC2", "Your Spot Task was interrupted")
+_TIMEOUT = "attempt duration exceeded timeout"
+_NOT_STARTED = "Task failed to start"
+_EXITED = "Essential container in task exited"
+
+
+def reason_of(job: Mapping[str, Any]) -> str:
+    """Return why a job has ended, or waits; empty when nobody has said. Of the last attempt, when there was one."""
+    container = _last_container(job)
+    said = steady(str(job.get("statusReason") or ""))
+    parts = [] if said.startswith(_EXITED) and "exitCode" in container else [said]
+    if "exitCode" in container:
+        parts.append(f"exit code {container['exitCode']}{_signal_of(int(container['exitCode']))}")
+    if container.get("reason") and steady(container["reason"]) not in said:
+        parts.append(steady(container["reason"]))
+    return "; ".join(part.rstrip(".") for part in parts if part)
+
+
+def has_run(job: Mapping[str, Any]) -> bool:
+    """Tell whether a container of this job has ever started."""
+    return any(attempt.get("startedAt") for attempt in _attempts(job)) or bool(job.get("startedAt"))
+
+
+def verdict_on(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
+    """Return what a job without a result means for its task, with a text for people."""
+    container = _last_container(job)
+    status_reason = str(job.get("statusReason") or "")
+    code = container.get("exitCode")
+    reason = reason_of(job) or "no reason given"
+    where = f"the AWS Batch job {job['jobId']}"
+    log = f"; its log stream is {container['logStreamName']}" if container.get("logStreamName") else ""
+    if _TIMEOUT in status_reason:
+        return Outcome.TIMED_OUT, f"{where} ran for longer than job_timeout_minutes ({timeout_minutes}) and was ended"
+    if any(text.startswith(_LOST_HOST) for text in _reasons(job)):
+        return Outcome.NOT_STARTED, f"{where} lost its host: {reason}"
+    if code == EXIT_NO_CALL:
+        text = f"{where} could not read its task: does its role allow that, and is the same scaler in its image?"
+        return Outcome.NOT_STARTED, text + log
+    if code == EXIT_NO_RESULT:
+        return Outcome.WORKER_LOST, f"{where} could not write the result: does its role allow that?{log}"
+    if status_reason.startswith(_NOT_STARTED) or not has_run(job):
+        return Outcome.NOT_STARTED, f"{where} did not start: {reason}"
+    if job.get("isTerminated") or code is None:
+        return Outcome.WORKER_LOST, f"{where} was ended: {reason}{log}"
+    if code == 0:
+        return Outcome.PROCESSOR_DIED, f"{where} ended without a result, with exit code 0{log}"
+    return Outcome.PROCESSOR_DIED, f"{where} died: {reason}{log}"
+
+
+def _reasons(job: Mapping[str, Any]) -> list[str]:
+    last = _attempts(job)[-1:]
+    return [str(job.get("statusReason") or ""), *(str(attempt.get("statusReason") or "") for attempt in last)]
+
+
+def _attempts(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(job.get("attempts") or ())
+
+
+def _last_container(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    attempts = _attempts(job)
+    found: Mapping[str, Any] = (attempts[-1] if attempts else job).get("container") or {}
+    return found
+
+
+def _signal_of(exit_code: int) -> str:
+    try:
+        return f" ({signal.Signals(exit_code - 128).name})" if exit_code > 128 else ""
+    except ValueError:
+        return ""

@@ -1,0 +1,208 @@
+"""The backend of mode worker: starts, stops and lists AWS Batch jobs that run workers.
+
+A unit is a plain job, or a child of an array job: `JOB`, or `JOB:INDEX`, as the service names them for the worker too.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.errors import UsageError
+from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws_hpc.fleet import Fleet
+from scaler.worker_manager.aws_hpc.place import Place
+from scaler.worker_manager.aws_hpc.requests import Definition, Fields, fits, submission
+from scaler.worker_manager.aws_hpc.service import BatchService, child_id
+from scaler.worker_manager.aws_hpc.ticket import WORKER_MODULE
+from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON
+from scaler.worker_manager.backend import BackendError, Capacity, Unit
+
+if TYPE_CHECKING:
+    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
+
+STOP_GRACE_SECONDS = 25.0
+"""How long running tasks of a worker that is stopped may take: Batch kills its container 30 s after SIGTERM."""
+MANAGER_STOP_SECONDS = 20.0
+"""How long the manager may take to have Batch accept that all jobs end. Nobody waits for their end."""
+STOP_RETRY_SECONDS = 8.0
+"""For so long a stop is tried again that Batch was too busy for."""
+FIRST_PAUSE_SECONDS = 0.25
+STOPS_AT_ONCE = 8
+LISTING_SHARE = 0.9
+"""Jobs are listed at most once in this part of a heartbeat, however often something else happens."""
+DOUBT_SECONDS = 20.0
+"""A SubmitJob that was not answered and is not listed after this time has started nothing."""
+MAX_ARRAY = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+class BatchBackend:
+    """A `Backend`. service: of boto3 by default. Raises UsageError, and AwsError when AWS cannot be asked."""
+
+    def __init__(self, config: AwsHpcConfig, service: BatchService | None = None) -> None:
+        self._place = Place.of(config)
+        self._service = BatchService(self._place) if service is None else service
+        self._session = secrets.token_hex(4)
+        self._count = 0
+        self._definition = self._service.definition()
+        slots = max(1, int(self._definition.vcpus))
+        self._request = _worker_request(config, self._place, self._definition, slots)
+        limit, jobs = config.max_task_concurrency, config.max_concurrent_jobs
+        units = jobs if limit < 0 else min(jobs, -(-limit // slots))
+        self.capacity = Capacity(
+            unit_slots=slots,
+            max_slots=units * slots,
+            max_units=units,
+            running_is_joined=False,
+            stop_seconds=MANAGER_STOP_SECONDS,
+            outlive_manager=True,
+        )
+        self._fleet = Fleet(self._place, self._service, slots)
+        self._listing_seconds = config.heartbeat_interval_seconds * LISTING_SHARE
+        self._listed_at: float | None = None
+        self._doubt: tuple[str, int, float] | None = None
+        """Name and size of a submission that was not answered, and when."""
+        self._not_stopped: set[str] = set()
+        """Jobs that Batch has not agreed to end."""
+        if (warning := _unreachable(config)) is not None:
+            _log.warning("%s", warning)
+
+    def start(self, count: int) -> list[str]:
+        started = [*self._settle_doubt()]
+        count -= len(started)
+        while count > 0:
+            size = min(count, MAX_ARRAY)
+            self._count += 1
+            name = self._place.job_name(self._session, self._count)
+            request = self._request | {"jobName": name} | ({"arrayProperties": {"size": size}} if size > 1 else {})
+            try:
+                job_id = self._service.submit(request)
+            except AwsError as error:
+                if error.is_uncertain:
+                    self._doubt = (name, size, time.monotonic())
+                raise BackendError(str(error), started) from error
+            started += self._started(job_id, size)
+            count -= size
+        return started
+
+    def stop(self, unit_ids: Sequence[str]) -> None:
+        left = self._fleet.to_stop(unit_ids)
+        deadline = time.monotonic() + STOP_RETRY_SECONDS
+        pause = FIRST_PAUSE_SECONDS
+        errors: list[AwsError] = []
+        with ThreadPoolExecutor(STOPS_AT_ONCE, "stop") as pool:
+            while left:
+                failed: dict[str, AwsError] = {}
+                for unit_id, outcome in zip(left, pool.map(self._try_stop, left), strict=True):
+                    if isinstance(outcome, AwsError):
+                        failed[unit_id] = outcome
+                    else:
+                        outcome(unit_id)
+                self._not_stopped = (self._not_stopped - set(left)) | set(failed)
+                is_over = time.monotonic() + pause >= deadline
+                errors += [error for error in failed.values() if is_over or not _may_pass(error)]
+                left = [unit_id for unit_id, error in failed.items() if _may_pass(error) and not is_over]
+                if left:
+                    time.sleep(pause)
+                    pause *= 2
+        if errors:
+            raise errors[0]
+
+    def list(self) -> list[Unit]:
+        now = time.monotonic()
+        if self._listed_at is None or now - self._listed_at >= self._listing_seconds:
+            self._fleet.look()
+            self._listed_at = now
+        return self._fleet.units()
+
+    def fileno(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        if self._doubt is not None:
+            try:
+                self.stop(self._settle_doubt())
+            except BackendError as error:
+                _log.error("a start of jobs that AWS Batch did not answer may have left some: %s", error)
+        if self._not_stopped:
+            _log.error(
+                "these jobs may be left: %s; end each with "
+                "`aws batch terminate-job --region %s --reason left --job-id JOB`",
+                ", ".join(sorted(self._not_stopped)),
+                self._place.aws_region,
+            )
+        self._service.close()
+
+    def _settle_doubt(self) -> Sequence[str]:
+        """Return what a start that was not answered has started. Raises BackendError while nobody can know.
+
+        Batch has no token that makes a repeated start harmless, but lists jobs by their names after a while.
+        """
+        if self._doubt is None:
+            return []
+        name, size, since = self._doubt
+        asked_at = time.monotonic()
+        job_id = self._service.find(name)
+        if job_id is None and asked_at - since < DOUBT_SECONDS:
+            raise BackendError("AWS Batch did not answer SubmitJob: looking whether the jobs are there")
+        self._doubt = None
+        return [] if job_id is None else self._started(job_id, size)
+
+    def _started(self, job_id: str, size: int) -> Sequence[str]:
+        unit_ids = [child_id(job_id, index, size) for index in range(size)]
+        self._fleet.started(unit_ids)
+        return unit_ids
+
+    def _try_stop(self, unit_id: str) -> Callable[[str], None] | AwsError:
+        """Return how to take note of what Batch did, or why it did not. Several threads do this at once."""
+        try:
+            self._service.terminate(unit_id, STOP_REASON)
+        except AwsError as error:
+            if error.kind != "refused":
+                return error
+            if self._fleet.is_new(unit_id):
+                # The children of an array that was submitted just now are not there yet.
+                return AwsError("AWS Batch does not know a job yet that was submitted just now", "broken")
+            return self._fleet.gone
+        return self._fleet.stopping
+
+
+def _worker_request(config: AwsHpcConfig, place: Place, definition: Definition, slots: int) -> Fields:
+    """Return the request that all starts share. Raises UsageError when it is longer than Batch allows."""
+    worker = WorkerConfig.of(config, "", slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
+    # Log files of the manager's machine are none of its containers'.
+    document = replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
+    variables = {WORKER_CONFIG_VARIABLE: document}
+    # A unit is one attempt: another one would be another worker under the same id.
+    request = submission(place, definition, "", WORKER_MODULE, variables, size=1, repeat=False)
+    if not fits(request):
+        raise UsageError(
+            f"what the workers are told takes {len(document)} characters, and AWS allows 8,192 with all the rest: "
+            "shorten per_worker_capabilities or preload"
+        )
+    return request
+
+
+def _may_pass(error: AwsError) -> bool:
+    return error.kind in ("throttled", "unanswered", "broken")
+
+
+def _unreachable(config: AwsHpcConfig) -> str | None:
+    """Return what to say when workers on AWS cannot reach this scheduler."""
+    host = urlsplit(config.worker_scheduler_address).hostname or ""
+    is_here = host in ("localhost", "0.0.0.0", "::1", "") or host.startswith("127.")  # noqa: S104 (it is not bound)
+    if not is_here or config.aws_endpoint_url is not None:
+        return None
+    return (
+        f"workers on AWS Batch cannot reach the scheduler at {config.worker_scheduler_address}: set "
+        "worker_scheduler_address to the address that they know it by, or choose mode offload, which needs none"
+    )
