@@ -1,0 +1,206 @@
+"""Whole clusters whose tasks run on the stand-in for Symphony, and what goes wrong there by script."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler import Client
+from scaler.cluster.ports import ReservedPorts
+from scaler.errors import ProcessorDiedError, TaskTimeoutError, WorkerLostError
+from scaler.testing.soamapi import Fault, StandIn
+from tests.integration.settings_rig import Command, command, within
+
+CONFIG = Path(__file__).parents[2] / "config/symphony.toml"
+WAIT_SECONDS = 30.0
+AGENT = "scaler.worker_manager.offload"
+SERVICE = "scaler.worker_manager.symphony.service"
+
+
+@dataclass
+class Cluster:
+    """What `scaler config/symphony.toml` has started."""
+
+    address: str
+    everything: Command
+
+    def processes(self, module: str) -> list[psutil.Process]:
+        """Return those that run this module."""
+        found = []
+        for process in self.everything.descendants():
+            try:
+                if module in process.cmdline():
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+
+@contextmanager
+def cluster(directory: Path, *faults: Fault, told: dict[str, str] | None = None, **stand_in: Any) -> Iterator[Cluster]:
+    """Yield a cluster with these faults, settings and stand-in. In the end nothing of it may be left."""
+    ports = ReservedPorts(3)
+    environment = {
+        "SCALER_OBJECT_STORAGE_SERVER_BIND_ADDRESS": ports.address(1),
+        "SCALER_SCHEDULER_BIND_ADDRESS": ports.address(),
+        "SCALER_WORKER_MANAGER_HEARTBEAT_INTERVAL_SECONDS": "0.2",
+        **StandIn(faults=faults, **stand_in).environment(),
+        **(told or {}),
+    }
+    try:
+        with command("scaler", str(CONFIG), directory=directory, **environment) as everything:
+            everything.addresses()
+            yield Cluster(ports.address(), everything)
+            family = everything.descendants()
+            assert everything.stop() == 0, everything.errors()
+        _, alive = psutil.wait_procs(family, WAIT_SECONDS)
+        assert not alive, "nothing is left running"
+    finally:
+        ports.release()
+
+
+def square(value: int) -> int:
+    return value * value
+
+
+def slow_at_first(directory: str, number: int) -> int:
+    """Hang in the first run, and say in which process."""
+    mark = Path(directory, f"{number}.ran")
+    if not mark.exists():
+        Path(directory, f"{number}.new").write_text(str(os.getpid()))
+        Path(directory, f"{number}.new").rename(mark)
+        time.sleep(60)
+    return number
+
+
+def ran(directory: Path, count: int) -> list[psutil.Process]:
+    """Wait until so many tasks hang, and return their processes."""
+    assert within(WAIT_SECONDS, lambda: len(list(directory.glob("*.ran"))) >= count)
+    return [psutil.Process(int(mark.read_text())) for mark in directory.glob("*.ran")]
+
+
+def test_two_thousand_tasks_take_a_file_from_no_session_up_and_down_to_none(tmp_path: Path) -> None:
+    quick = {"SCALER_SCHEDULER_POLICY_ENGINE_TYPE": "target_v1", "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=0.5"}
+    with cluster(tmp_path, told=quick) as running, Client(running.address) as client:
+        assert running.processes(AGENT) == []
+        futures = [client.submit(square, number) for number in range(2000)]
+        assert within(WAIT_SECONDS, lambda: len(running.processes(SERVICE)) == 2)
+        assert len(running.processes(AGENT)) == 1
+        assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(2000)]
+        assert client.map(square, range(2000)) == [number**2 for number in range(2000)]
+        assert within(WAIT_SECONDS, lambda: not running.processes(AGENT) + running.processes(SERVICE))
+        assert client.submit(square, 7).result(WAIT_SECONDS) == 49
+
+
+def test_failures_are_told_apart(tmp_path: Path) -> None:
+    with (
+        cluster(tmp_path, Fault("invoke", "fail", 1, text="no disk"), task_retry_limit=0) as running,
+        Client(running.address) as client,
+    ):
+        with pytest.raises(RuntimeError, match="no disk"):
+            client.submit(square, 1).result(WAIT_SECONDS)
+        with pytest.raises(ZeroDivisionError) as caught:
+            client.submit(lambda: 1 // 0).result(WAIT_SECONDS)
+        assert "test_symphony.py" in str(caught.value.__cause__)
+        with pytest.raises(ProcessorDiedError, match=r"retry limit of 0: its service instance ended \(exit code 7\)"):
+            client.submit_verbose(os._exit, (7,), retries=1).result(WAIT_SECONDS)
+        with pytest.raises(TaskTimeoutError, match=r"its time limit of 0\.3 s"):
+            client.submit_verbose(time.sleep, (60,), timeout_seconds=0.3).result(WAIT_SECONDS)
+        assert client.submit(square, 2).result(WAIT_SECONDS) == 4
+
+
+def test_callbacks_that_fail_or_come_late_or_twice_lose_no_task(tmp_path: Path) -> None:
+    faults = (
+        Fault("response", "unreadable", 2, times=3, text="torn"),
+        Fault("response", "late", 6, times=5, seconds=0.5),
+        Fault("response", "twice", 11, times=20),
+    )
+    with cluster(tmp_path, *faults) as running, Client(running.address) as client:
+        futures = [client.submit(square, number) for number in range(60)]
+        assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(60)]
+
+
+def test_a_result_that_cannot_be_read_ends_a_task_that_may_run_only_once(tmp_path: Path) -> None:
+    with (
+        cluster(tmp_path, Fault("response", "unreadable", 1, text="torn")) as running,
+        Client(running.address) as client,
+    ):
+        future = client.submit_verbose(square, (3,), retries=0)
+        with pytest.raises(WorkerLostError, match="its result cannot be read: torn"):
+            future.result(WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("how", ["abort", "disconnect"])
+def test_tasks_of_a_session_that_is_lost_run_in_the_next_one_and_are_charged_nothing(tmp_path: Path, how: Any) -> None:
+    with cluster(tmp_path, Fault("send", how, 10)) as running, Client(running.address) as client:
+        # None of these may be lost more than once, or may have begun: what a lost session costs shows at once.
+        slow = [client.submit_verbose(slow_at_first, (str(tmp_path), number), retries=1) for number in range(2)]
+        processes = ran(tmp_path, 2)
+        futures = [client.submit(square, number) for number in range(50)]
+        assert [future.result(WAIT_SECONDS) for future in slow] == [0, 1]
+        assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(50)]
+        assert within(WAIT_SECONDS, lambda: not [process for process in processes if process.is_running()])
+        assert len(running.processes(AGENT)) == 1
+
+
+def test_a_cancelled_task_is_killed_where_it_runs(tmp_path: Path) -> None:
+    with cluster(tmp_path, slots=1) as running, Client(running.address) as client:
+        future = client.submit(slow_at_first, str(tmp_path), 0)
+        [process] = ran(tmp_path, 1)
+        assert within(WAIT_SECONDS, future.running)
+        assert future.cancel()
+        assert within(WAIT_SECONDS, lambda: not process.is_running())
+        assert client.submit(square, 5).result(WAIT_SECONDS) == 25
+
+
+def test_an_agent_that_is_killed_leaves_no_service_behind_and_its_tasks_run_again(tmp_path: Path) -> None:
+    with cluster(tmp_path) as running, Client(running.address) as client:
+        future = client.submit(slow_at_first, str(tmp_path), 0)
+        [process] = ran(tmp_path, 1)
+        [agent] = running.processes(AGENT)
+        agent.send_signal(signal.SIGKILL)
+        assert future.result(WAIT_SECONDS) == 0
+        assert within(WAIT_SECONDS, lambda: not process.is_running())
+
+
+def test_a_stop_in_the_middle_of_work_leaves_nothing_running(tmp_path: Path) -> None:
+    with cluster(tmp_path) as running, Client(running.address) as client:
+        client.submit(slow_at_first, str(tmp_path), 0)
+        ran(tmp_path, 1)
+
+
+def test_who_is_not_let_in_sees_why_and_the_password_is_nowhere(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("hunter2-is-wrong\n")
+    password.chmod(0o600)
+    login = {"SCALER_WORKER_MANAGER_SYMPHONY_PASSWORD_FILE": str(password)}
+    with cluster(tmp_path, told=login, users={"Guest": "other"}) as running, Client(running.address) as client:
+        future = client.submit(square, 2)
+        assert within(WAIT_SECONDS, lambda: "user Guest could not be authenticated" in running.everything.output())
+        for process in running.everything.descendants():
+            try:
+                told = [*process.cmdline(), *process.environ().values()]
+            except psutil.NoSuchProcess:
+                continue
+            assert not [text for text in told if "hunter2" in text]
+        future.cancel()
+    assert not re.search("hunter2", "".join(path.read_text() for path in tmp_path.glob("*.out")))
+
+
+def test_a_right_password_lets_in(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("right\n")
+    password.chmod(0o600)
+    login = {"SCALER_WORKER_MANAGER_SYMPHONY_PASSWORD_FILE": str(password)}
+    with cluster(tmp_path, told=login, users={"Guest": "right"}) as running, Client(running.address) as client:
+        assert client.submit(square, 2).result(WAIT_SECONDS) == 4
