@@ -46,6 +46,8 @@ FIRST_WARNING_SECONDS = 3.0
 """A manager that has been without a scheduler for so long says so."""
 LOST_WARNING_SECONDS = 30.0
 """How often it says so again."""
+STOP_RETRY_SECONDS = 0.5
+"""A manager that ends asks a backend again so soon that could not list or stop its units."""
 MAX_REASON_CHARACTERS = 500
 ALIVE = (UnitState.PENDING, UnitState.RUNNING, UnitState.STOPPING)
 
@@ -92,6 +94,7 @@ class Runner:
         self._refused: Refused | None = None
         self._shutdown = False
         self._units: list[Unit] = []
+        self._has_listed = False
         self._trouble = ""
         self._in_contact = False
         self._lost_at = time.monotonic()
@@ -239,7 +242,10 @@ class Runner:
         )
 
     def _note(self, units: list[Unit]) -> None:
-        known = {unit.unit_id for unit in self._units or units if unit.state not in ALIVE}
+        # What had ended before this manager began is none of its news.
+        before = self._units if self._has_listed else units
+        self._has_listed = True
+        known = {unit.unit_id for unit in before if unit.state not in ALIVE}
         for unit in units:
             if unit.state not in ALIVE and unit.unit_id not in known:
                 level = logging.WARNING if unit.state is UnitState.FAILED else logging.INFO
@@ -286,8 +292,6 @@ class Runner:
                 _log.warning("units did not end within %g s and are killed", seconds)
             else:
                 _log.error("not all units could be stopped within %g s; stop by hand: %s", seconds, self._alive_units())
-        except BackendError as error:
-            _log.error("cannot stop units in order: %s; still there: %s", error, self._alive_units())
         await self._call(self._backend.close)
         self._thread.shutdown()
         if self._connector is not None:
@@ -301,21 +305,29 @@ class Runner:
         asked: set[str] = set()
         while True:
             self._wake.clear()
-            self._note(await self._call(self._backend.list))
-            self._report()
-            alive = [unit for unit in self._units if unit.state in ALIVE]
-            staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
-            # What was started a moment ago may not be listed yet, and must not stay behind.
-            known = {unit.unit_id for unit in self._units} | asked
-            staying += [unit_id for unit_id in self._reconciler.unlisted(time.monotonic()) if unit_id not in known]
+            try:
+                rest_seconds = await self._stop_some(asked)
+            except BackendError as error:
+                _log.warning("cannot stop units, will try again: %s", error)
+                rest_seconds = STOP_RETRY_SECONDS
+            if rest_seconds is None:
+                return
+            await self._rest(rest_seconds)
+
+    async def _stop_some(self, asked: set[str]) -> float | None:
+        """Ask those to stop that stay. Returns how long to rest before the next look, None when all is done."""
+        self._note(await self._call(self._backend.list))
+        self._report()
+        alive = [unit for unit in self._units if unit.state in ALIVE]
+        staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
+        # What was started a moment ago may not be listed yet, and must not stay behind.
+        known = {unit.unit_id for unit in self._units} | asked
+        staying += [unit_id for unit_id in self._reconciler.unlisted(time.monotonic()) if unit_id not in known]
+        if staying:
+            await self._call(self._backend.stop, staying)
             asked.update(staying)
-            if not (alive or staying):
-                return
-            if staying:
-                await self._call(self._backend.stop, staying)
-            elif self._backend.capacity.outlive_manager:
-                return
-            await self._rest(self._heartbeat_seconds if not staying else 0.0)
+            return 0.0
+        return self._heartbeat_seconds if alive and not self._backend.capacity.outlive_manager else None
 
 
 def _connect(config: WorkerManagerConfig) -> Connect:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.testing.backends import MemoryBackend
+from scaler.worker_manager import runner
 from scaler.worker_manager.backend import BackendError, Capacity, Unit
 from scaler.worker_manager.runner import ROUND_GAP_SECONDS, Runner
 
@@ -271,6 +273,56 @@ def test_nobody_waits_for_units_that_end_without_their_manager() -> None:
 
     stage = play(story, backend, leaves=["unit-1"])
     assert [unit.state for unit in stage.backend.list()] == [UnitState.STOPPING]
+
+
+class BusyBackend(MemoryBackend):
+    """Cannot list, and then cannot stop, when it is asked for the first time after it became busy."""
+
+    busy = False
+    refusals = 0
+
+    def list(self) -> list[Unit]:
+        self._refuse(0)
+        return super().list()
+
+    def stop(self, unit_ids: Sequence[str]) -> None:
+        self._refuse(1)
+        super().stop(unit_ids)
+
+    def _refuse(self, turn: int) -> None:
+        if self.busy and self.refusals == turn:
+            self.refusals += 1
+            raise BackendError("throttled")
+
+
+def test_a_manager_that_ends_while_its_service_is_busy_asks_again_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "STOP_RETRY_SECONDS", 0.01)
+    backend = BusyBackend(Capacity(1, 8, 8, outlive_manager=True))
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.until(running(2))
+        stage.stop.set()
+        backend.busy = True
+
+    assert play(story, backend).task.result() == 0
+    assert backend.refusals == 2
+
+
+def test_the_end_of_the_first_unit_is_told_whenever_it_comes(caplog: pytest.LogCaptureFixture) -> None:
+    backend = MemoryBackend(Capacity(1, 8, 8))
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME))
+        await stage.scheduler.next_status()
+        backend.lose(backend.start(1)[0], "cannot pull the image")
+        await stage.scheduler.until(lambda status: bool(status.units))
+
+    with caplog.at_level(logging.WARNING):
+        play(story, backend)
+    assert "cannot pull the image" in caplog.text
 
 
 def test_out_of_contact_units_stay_and_nothing_new_is_started() -> None:
