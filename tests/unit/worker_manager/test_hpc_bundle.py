@@ -1,0 +1,97 @@
+"""Calls as one block of bytes: each job takes its own from it, and no more than it needs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.errors import ProtocolError
+from scaler.worker_manager.aws_hpc.bundle import call_of, compress, decompress, pack_bundle
+
+
+class Store:
+    """Counts what is read of some bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.reads: list[tuple[int, int]] = []
+
+    def read(self, begin: int, end: int) -> bytes:
+        self.reads.append((begin, end))
+        return self.data[begin:end]
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(24, 500))
+def test_every_call_comes_out_as_it_went_in_however_much_is_read_first(calls: list[bytes], first: int) -> None:
+    data = pack_bundle(calls)
+    assert [call_of(Store(data).read, index, first) for index in range(len(calls))] == calls
+
+
+@pytest.mark.parametrize("size", [10, 40_000, 70_000, 200_000])
+def test_calls_of_any_size_come_out_as_they_went_in(size: int) -> None:
+    calls = [noise(size), noise(size, 1), b"the same again " * (size // 15), noise(100)]
+    data = pack_bundle(calls)
+    assert [call_of(Store(data).read, index, 1024) for index in range(4)] == calls
+
+
+def test_calls_that_share_their_function_take_the_room_of_one() -> None:
+    function = noise(5000)
+    calls = [function + noise(20, seed) for seed in range(100)]
+    assert len(pack_bundle(calls)) < 5000 + 100 * 120
+    assert len(pack_bundle(calls[:1])) < 5100
+
+
+def test_a_small_bundle_is_read_once_and_of_a_large_one_only_a_part() -> None:
+    small = Store(pack_bundle([b"a" * 100, b"b" * 100]))
+    call_of(small.read, 1, 1000)
+    assert small.reads == [(0, 1000)]
+    large = Store(pack_bundle([noise(100_000, seed) for seed in range(10)]))
+    assert call_of(large.read, 9, 50_000) == noise(100_000, 9)
+    assert len(large.reads) == 2
+    assert sum(end - begin for begin, end in large.reads) < 200_000
+
+
+def test_what_does_not_become_smaller_is_not_compressed() -> None:
+    assert compress(noise(1000)) == b"\0" + noise(1000)
+    assert len(compress(bytes(1_000_000))) < 10_000
+    mixed = bytes(64 * 1024) + noise(10_000_000)
+    assert decompress(compress(mixed)) == mixed
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 100_000])
+def test_what_was_compressed_comes_back(size: int) -> None:
+    for data in (bytes(size), noise(size)):
+        assert decompress(compress(data)) == data
+        assert decompress(compress(memoryview(data))) == data
+
+
+@pytest.mark.parametrize(
+    ("damaged", "text"),
+    [
+        (b"", "they do not begin with scalbndl"),
+        (b"something else, and long enough", "they do not begin with scalbndl"),
+        (pack_bundle([b"a" * 50, b"b" * 50])[:30], "the calls end at 30"),
+        (pack_bundle([b"a" * 50, b"b" * 50])[:-3], "the calls end at"),
+    ],
+)
+def test_damaged_calls_are_said_to_be(damaged: bytes, text: str) -> None:
+    with pytest.raises(ProtocolError, match=text):
+        call_of(Store(damaged).read, 1, 1000)
+
+
+def test_an_index_that_is_not_there_is_said() -> None:
+    with pytest.raises(ProtocolError, match="there are 2 calls, and none for the index 2"):
+        call_of(Store(pack_bundle([b"a", b"b"])).read, 2, 1000)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\7abc", b"\1abc", compress(bytes(1000))[:-4]])
+def test_damaged_results_are_said_to_be(damaged: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decompress(damaged)

@@ -1,0 +1,244 @@
+"""What AWS Batch is asked for, what jobs are told and called, and what is made of their ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scaler.config.cloud import AwsHpcConfig
+from scaler.errors import ConfigError
+from scaler.protocol.messages import Outcome
+from scaler.worker.call import Call, pack_call
+from scaler.worker_manager.aws_hpc import batches
+from scaler.worker_manager.aws_hpc.batches import batches_of
+from scaler.worker_manager.aws_hpc.pace import FIRST_SECONDS, LAST_FAILURE_SECONDS, LAST_SECONDS, Pace
+from scaler.worker_manager.aws_hpc.place import Place
+from scaler.worker_manager.aws_hpc.requests import Definition, fits, places_for, submission
+from scaler.worker_manager.aws_hpc.service import counts_of, index_in
+from scaler.worker_manager.aws_hpc.ticket import Ticket, from_text, index_of
+from scaler.worker_manager.aws_hpc.verdicts import reason_of, verdict_on
+
+DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)
+
+
+def place(**changes: Any) -> Place:
+    settings = {"scheduler_address": "tcp://h:1", "worker_manager_id": "burst", "job_queue": "q", "job_definition": "d"}
+    return Place.of(AwsHpcConfig.model_validate({**settings, "s3_bucket": "bucket", **changes}))
+
+
+def request(**changes: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"size": 1, "repeat": True, **changes}
+    return submission(place(), DEFINITION, "name", "module", {"A": "b"}, **arguments)
+
+
+def call(number: int, *, once: bool = False, size: int = 10) -> tuple[Call, bytes]:
+    made = Call(number.to_bytes(16, "big"), 1, b"f", bytes(size), once=once)
+    return made, pack_call(made)
+
+
+# -- names
+
+
+def test_names_of_jobs_are_what_batch_allows_and_tell_whose_they_are() -> None:
+    mine = place(name="a b/c")
+    name = mine.job_name("0a1b2c3d", 12)
+    assert name == f"a_b_c-{mine.mark}-0a1b2c3d-12"
+    assert mine.owns(name)
+    assert place(name="renamed").owns(name)
+    assert not place(worker_manager_id="other").owns(name)
+    assert not place(scheduler_address="tcp://other:1").owns(name)
+    assert len(place(name="x" * 300).job_name("0a1b2c3d", 10**6)) <= 128
+    assert place(name="-x").job_name("0", 1).startswith("scaler-x-")
+
+
+def test_keys_begin_with_prefix_manager_and_session() -> None:
+    mine = place(s3_prefix="here", worker_manager_id="a/b c")
+    assert mine.session_keys("5e").startswith("here/a_b_c/")
+    assert mine.session_keys("5e").endswith("-5e/")
+    assert place(worker_manager_id="a_b_c").keys != mine.keys
+
+
+def test_a_place_travels_as_json() -> None:
+    assert Place.from_json(json.loads(json.dumps(place().to_json()))) == place()
+
+
+# -- requests
+
+
+def test_a_lone_call_is_a_plain_job_and_several_are_an_array() -> None:
+    assert "arrayProperties" not in request()
+    assert request(size=7)["arrayProperties"] == {"size": 7}
+    assert request()["timeout"] == {"attemptDurationSeconds": 3600}
+    assert request()["tags"] == {"scaler:manager": "burst", "scaler:cluster": "tcp://h:1"}
+
+
+def test_batch_repeats_only_what_may_run_again_and_only_when_a_host_is_lost() -> None:
+    assert request(repeat=False)["retryStrategy"] == {"attempts": 1}
+    strategy = request()["retryStrategy"]
+    assert strategy["attempts"] > 1
+    assert strategy["evaluateOnExit"][0] == {"onStatusReason": "Host EC2*", "action": "RETRY"}
+    assert strategy["evaluateOnExit"][-1] == {"onReason": "*", "action": "EXIT"}
+
+
+def test_the_module_is_named_by_the_command_or_by_a_parameter_that_the_definition_asks_for() -> None:
+    assert request()["containerOverrides"]["command"] == ["python", "-m", "module"]
+    described = {"jobDefinitionArn": "arn", "containerProperties": {"command": ["sh", "-c", "x", "Ref::module"]}}
+    definition = Definition.of(described)
+    assert definition == Definition("arn", 1.0, takes_module=True)
+    made = submission(place(), definition, "n", "module", {}, size=1, repeat=True)
+    assert "command" not in made["containerOverrides"]
+    assert made["parameters"] == {"module": "module"}
+
+
+def test_the_cpus_of_a_definition_are_read_in_both_spellings() -> None:
+    old = {"jobDefinitionArn": "a", "containerProperties": {"vcpus": 4}}
+    new = {"jobDefinitionArn": "a", "containerProperties": {"resourceRequirements": [{"type": "VCPU", "value": "0.5"}]}}
+    assert [Definition.of(each).vcpus for each in (old, new)] == [4.0, 0.5]
+
+
+@pytest.mark.parametrize(("size", "ways"), [(1, ["variable", "parameter"]), (2, ["variable"])])
+def test_small_calls_travel_in_the_request(size: int, ways: list[str]) -> None:
+    assert [way for way, _ in places_for(b"x" * 100, size)] == ways
+    assert all(from_text(text) == b"x" * 100 for _, text in places_for(b"x" * 100, size))
+
+
+def test_a_call_of_28_kib_as_text_travels_in_the_request_and_a_larger_one_does_not() -> None:
+    largest = 28 * 1024 // 4 * 3
+    [*_, (way, text)] = places_for(bytes(largest), 1)
+    assert (way, len(text)) == ("parameter", 28 * 1024)
+    assert fits(request(parameters={"call": text}))
+    assert places_for(bytes(largest + 1), 1) == ()
+
+
+def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
+    assert fits(request())
+    long = submission(place(), DEFINITION, "n", "m", {"A": "x" * 7500}, size=1, repeat=True)
+    assert not fits(long), "ECS takes overrides of 8,192 characters"
+    assert not fits(request(parameters={"call": "x" * 31_000})), "Batch takes requests of 30 KiB"
+
+
+# -- batches
+
+
+def test_calls_that_arrive_together_are_one_job_except_those_that_may_run_once_only() -> None:
+    calls = [call(number, once=number == 2) for number in range(5)]
+    made = list(batches_of(calls))
+    assert [[key[0][-1] for key in batch.keys] for batch in made] == [[0, 1, 3, 4], [2]]
+    assert [batch.repeat for batch in made] == [True, False]
+
+
+def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [call(number) for number in range(10_001)]
+    assert [len(batch.keys) for batch in batches_of(calls)] == [10_000, 1]
+    monkeypatch.setattr(batches, "MAX_TOGETHER_BYTES", 1000)
+    assert [len(batch.keys) for batch in batches_of([call(number, size=400) for number in range(4)])] == [1, 1, 1, 1]
+
+
+# -- what a job is told
+
+
+def test_a_ticket_travels_as_a_variable() -> None:
+    ticket = Ticket("us-east-1", "b", "p/results/1/", "s3", "p/calls/1")
+    assert Ticket.from_environment({"SCALER_JOB": ticket.to_json()}) == ticket
+    assert [index_of({}), index_of({"AWS_BATCH_JOB_ARRAY_INDEX": "7"})] == [0, 7]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"input_from": "pigeon"}', '{"input_from": "s3", "x": 1}'])
+def test_what_is_no_ticket_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="SCALER_JOB is not what a job of this version of scaler is told"):
+        Ticket.from_environment({"SCALER_JOB": text})
+
+
+def test_a_call_that_is_no_base64_is_said_to_be_none() -> None:
+    with pytest.raises(ConfigError, match="5 characters that should be a call"):
+        from_text("a$bcd")
+
+
+# -- how jobs are
+
+
+def test_a_plain_job_counts_as_its_only_child() -> None:
+    array = {"status": "PENDING", "arrayProperties": {"size": 3, "statusSummary": {"RUNNING": 2, "FAILED": 0}}}
+    assert counts_of(array) == {"RUNNING": 2}
+    assert counts_of({"status": "PENDING", "arrayProperties": {"size": 3}}) == {}
+    assert counts_of({"status": "RUNNING"}) == {"RUNNING": 1}
+    assert counts_of({"status": "RUNNING", "arrayProperties": {"index": 3}}) == {"RUNNING": 1}
+    assert [index_in("job"), index_in("job:12")] == [0, 12]
+
+
+def ended(status_reason: str, code: int | None = None, reason: str = "", **more: Any) -> dict[str, Any]:
+    container: dict[str, Any] = {"logStreamName": "d/default/1"}
+    if code is not None:
+        container["exitCode"] = code
+    if reason:
+        container["reason"] = reason
+    attempt = {"container": container, "statusReason": status_reason, "startedAt": 1}
+    return {"jobId": "j:1", "status": "FAILED", "statusReason": status_reason, "attempts": [attempt], **more}
+
+
+EXITED = "Essential container in task exited"
+
+
+@pytest.mark.parametrize(
+    ("job", "outcome", "text"),
+    [
+        (ended(EXITED, 137), Outcome.PROCESSOR_DIED, "died: exit code 137 (SIGKILL); its log stream is d/default/1"),
+        (ended(EXITED, 3), Outcome.PROCESSOR_DIED, "died: exit code 3"),
+        (
+            ended(EXITED, 137, "OutOfMemoryError: Container killed due to memory usage"),
+            Outcome.PROCESSOR_DIED,
+            "exit code 137 (SIGKILL); OutOfMemoryError: Container killed due to memory usage",
+        ),
+        (ended(EXITED, 0), Outcome.PROCESSOR_DIED, "ended without a result, with exit code 0"),
+        (ended("Host EC2 (instance i-1) terminated."), Outcome.NOT_STARTED, "lost its host: Host EC2 (instance i-1)"),
+        (ended("Your Spot Task was interrupted.", 143), Outcome.NOT_STARTED, "lost its host: Your Spot Task"),
+        (ended("Job attempt duration exceeded timeout", 143), Outcome.TIMED_OUT, "job_timeout_minutes (60)"),
+        (ended("Task failed to start", None, "CannotPullContainerError: no"), Outcome.NOT_STARTED, "CannotPull"),
+        (ended("by hand", 143, isTerminated=True), Outcome.WORKER_LOST, "was ended: by hand; exit code 143 (SIGTERM)"),
+        (ended("JobQueue deleted", attempts=[]), Outcome.NOT_STARTED, "did not start: JobQueue deleted"),
+        (ended(EXITED, 90), Outcome.NOT_STARTED, "could not read its task"),
+        (ended(EXITED, 91), Outcome.WORKER_LOST, "could not write the result"),
+        ({"jobId": "j:1", "status": "FAILED"}, Outcome.NOT_STARTED, "did not start: no reason given"),
+    ],
+)
+def test_what_the_end_of_a_job_without_a_result_means(job: dict[str, Any], outcome: Outcome, text: str) -> None:
+    found, said = verdict_on(job, 60)
+    assert found is outcome
+    assert said.startswith("the AWS Batch job j:1 ")
+    assert text in said
+
+
+def test_reasons_are_those_of_the_last_attempt() -> None:
+    job = ended(EXITED, 2)
+    job["attempts"].insert(0, {"container": {"exitCode": 1}, "statusReason": "Host EC2 terminated"})
+    assert reason_of(job) == "exit code 2"
+    assert reason_of({"status": "RUNNABLE", "statusReason": "MISCONFIGURATION:X - y."}) == "MISCONFIGURATION:X - y"
+    assert verdict_on(job, 60)[0] is Outcome.PROCESSOR_DIED
+
+
+# -- how often to look
+
+
+def test_jobs_are_looked_at_often_while_something_happens_and_seldom_otherwise() -> None:
+    pace = Pace()
+    assert pace.wait_seconds(0.0, has_news=False) == FIRST_SECONDS
+    assert pace.wait_seconds(30.0, has_news=False) == pytest.approx(3.0)
+    assert pace.wait_seconds(1e6, has_news=False) == LAST_SECONDS
+    assert pace.wait_seconds(1e6, has_news=True) == FIRST_SECONDS
+
+
+def test_after_failures_it_waits_longer_and_longer_and_says_so_from_the_second_on() -> None:
+    pace = Pace()
+    waits = []
+    for _ in range(12):
+        pace.failed("throttled", 0.5)
+        waits.append(pace.wait_seconds(0.0, has_news=True))
+    assert waits == sorted(waits)
+    assert waits[-1] == LAST_FAILURE_SECONDS
+    assert pace.trouble == "cannot see how jobs are: throttled"
+    pace.succeeded()
+    assert not pace.is_failing
+    pace.failed("once", 0.5)
+    assert pace.trouble == ""
