@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -80,23 +81,37 @@ class AwsClient:
         attempts: 1 for a service that would do twice what is repeated after a lost answer.
         """
         self.name = _NAMES.get(service, service)
-        endpoint = settings.aws_endpoint_url
-        config = Config(
+        self._settings = settings
+        self._service = service
+        self._config = Config(
             connect_timeout=CONNECT_TIMEOUT_SECONDS,
             read_timeout=read_timeout_seconds,
             retries={"mode": "standard", "total_max_attempts": attempts},
             max_pool_connections=CONNECTIONS,
             user_agent_extra=f"scaler/{__version__}",
             # An emulator or private endpoint rarely has a host name for every bucket.
-            s3={"addressing_style": "path"} if endpoint else None,
+            s3={"addressing_style": "path"} if settings.aws_endpoint_url else None,
         )
+        self._lock = threading.Lock()
+        self._raw = self._made(session or aws_session(settings))
+        self._is_refused = False
+        """The credentials were; they may have been renewed since, which a client does not notice by itself."""
+
+    @property
+    def raw(self) -> Any:
+        """The client of boto3; what it raises is turned into ours with `errors`."""
+        with self._lock:
+            if self._is_refused:
+                self._raw = self._made(aws_session(self._settings))
+                self._is_refused = False
+            return self._raw
+
+    def _made(self, session: boto3.session.Session) -> Any:
+        endpoint, region = self._settings.aws_endpoint_url, self._settings.aws_region
         try:
-            self.raw = (session or aws_session(settings)).client(service, endpoint_url=endpoint, config=config)
-            """The client of boto3; what it raises is turned into ours with `errors`."""
+            return session.client(self._service, endpoint_url=endpoint, config=self._config)
         except (InvalidRegionError, NoRegionError, ValueError) as error:
-            raise UsageError(
-                f"aws_region = {settings.aws_region!r}, aws_endpoint_url = {endpoint!r}: {error}"
-            ) from error
+            raise UsageError(f"aws_region = {region!r}, aws_endpoint_url = {endpoint!r}: {error}") from error
         except BotoCoreError as error:
             raise aws_error(self.name, "client", error) from error
 
@@ -113,7 +128,7 @@ class AwsClient:
 
     def close(self) -> None:
         """Close its connections."""
-        self.raw.close()
+        self._raw.close()
 
     @contextmanager
     def errors(self, operation: str) -> Iterator[None]:
@@ -121,7 +136,9 @@ class AwsClient:
         try:
             yield
         except (BotoCoreError, ClientError) as error:
-            raise aws_error(self.name, operation, error) from error
+            ours = aws_error(self.name, operation, error)
+            self._is_refused = self._is_refused or ours.kind == "credentials"
+            raise ours from error
 
 
 def tag_value(text: str) -> str:

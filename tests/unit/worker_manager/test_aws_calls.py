@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,6 +165,44 @@ def test_a_service_that_says_nothing_is_given_up_after_two_attempts() -> None:
         assert caught.value.is_uncertain
         assert len(taken) == 2
         client.raw.close()
+
+
+def test_credentials_that_were_renewed_in_their_file_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            is_new = "Credential=renewed/" in self.headers["Authorization"]
+            body = b'{"taskArns": []}' if is_new else b'{"__type": "ExpiredTokenException", "message": "expired"}'
+            self.send_response(200 if is_new else 400)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def write(key: str) -> None:
+        path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
+
+    path = tmp_path / "credentials"
+    write("expired")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        client = AwsClient(Settings(aws_endpoint_url=f"http://127.0.0.1:{server.server_address[1]}"), "ecs")
+        try:
+            for _ in range(2):
+                with pytest.raises(AwsError, match="AWS credentials have expired"):
+                    client.call("ListTasks")
+            write("renewed")
+            assert client.call("ListTasks")["taskArns"] == []
+        finally:
+            client.close()
+            server.shutdown()
+            thread.join()
 
 
 def test_a_bucket_lets_a_burst_through_and_then_so_many_a_second() -> None:

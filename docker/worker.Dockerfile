@@ -1,0 +1,24 @@
+# The image of workers in containers, for the worker managers aws_raw_ecs and aws_hpc. Build it from the repository:
+#
+#     docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION=3.12 \
+#         --build-arg REQUIREMENTS="cloudpickle==3.1.1 numpy==2.1.3" -t scaler-worker:1 .
+#
+# Clients and workers must have the same Python (3.x) and should have the same cloudpickle, which a worker says when it
+# connects; and workers need whatever packages your functions import.
+
+ARG PYTHON_VERSION=3.11
+
+FROM python:${PYTHON_VERSION}-slim AS build
+COPY pyproject.toml README.md LICENSE /source/
+COPY scaler /source/scaler
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
+
+FROM python:${PYTHON_VERSION}-slim
+ARG REQUIREMENTS=""
+COPY --from=build /wheels /wheels
+RUN pip install --no-cache-dir /wheels/*.whl ${REQUIREMENTS} && rm -r /wheels
+RUN useradd --create-home worker
+USER worker
+WORKDIR /home/worker
+# What it needs to know comes in SCALER_WORKER_CONFIG, which its manager sets.
+CMD ["python", "-m", "scaler.worker"]

@@ -1,0 +1,93 @@
+"""docs/aws_raw_ecs.md, config/aws_raw_ecs.toml and docker/worker.Dockerfile say what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler.config.cloud import AwsRawEcsConfig
+from scaler.config.commands import launcher_config
+from scaler.config.files import read_file
+from scaler.worker_manager.aws_raw_ecs.definition import WORKER_COMMAND
+from scaler.worker_manager.aws_raw_ecs.setup import execution_role
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs/aws_raw_ecs.md").read_text()
+MANAGER, SETUP, EXECUTION = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
+SERVICES = {"iam": "iam", "logs": "logs", "sts": "sts", "ec2": "ec2"}
+
+
+def actions(policy: dict[str, Any]) -> set[str]:
+    found: set[str] = set()
+    for statement in policy["Statement"]:
+        action = statement["Action"]
+        found |= {action} if isinstance(action, str) else set(action)
+    return found
+
+
+def calls(*modules: str) -> set[str]:
+    """Return the operations that modules call, as rights."""
+    found: set[str] = set()
+    for module in modules:
+        text = (ROOT / f"scaler/worker_manager/{module}.py").read_text()
+        for client, operation in re.findall(r'(\w+)\.(?:call|pages)(?:\(|,)\s*"(\w+)"', text):
+            found.add(f"{SERVICES.get(client, 'ecs')}:{operation}")
+    assert found
+    return found
+
+
+def test_the_managers_policy_allows_what_the_manager_calls() -> None:
+    called = calls("aws_raw_ecs/backend", "aws_raw_ecs/fleet", "aws_raw_ecs/launches")
+    assert called | {"ecs:TagResource", "iam:PassRole"} == actions(MANAGER)
+
+
+def test_the_policy_of_setup_allows_what_setup_calls() -> None:
+    called = calls("aws_raw_ecs/setup", "aws/setup_tools") - {"iam:AttachRolePolicy"}
+    called |= {"ecs:DescribeTaskDefinition", "ecs:RegisterTaskDefinition"}  # by the manager's own functions
+    beside = {"ecs:TagResource", "logs:TagResource", "iam:TagRole", "iam:PassRole", "iam:CreateServiceLinkedRole"}
+    assert called | beside == actions(SETUP)
+
+
+def test_the_execution_role_is_the_one_that_setup_makes() -> None:
+    image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/scaler-worker:1"
+    group = "arn:aws:logs:us-east-1:123456789012:log-group:/scaler/scaler-task-definition"
+    assert EXECUTION["Statement"] == execution_role("name", image, group, "aws").statements
+    assert EXECUTION["Statement"][:1] == execution_role("name", "python:3.11-slim", group, "aws").statements
+
+
+def test_the_page_names_no_setting_that_is_none() -> None:
+    known = set(AwsRawEcsConfig.model_fields)
+    named = {name for name in re.findall(r"`((?:ecs|aws)_[a-z_]+)`", PAGE) if name not in ("aws_raw_ecs", "aws_hpc")}
+    assert named <= known
+    assert {name for name in known if name.startswith("ecs_")} <= named
+
+
+def test_the_file_starts_a_scheduler_a_storage_and_a_manager() -> None:
+    config = launcher_config(read_file(str(ROOT / "config/aws_raw_ecs.toml")), {})
+    [manager] = config.worker_managers
+    assert isinstance(manager, AwsRawEcsConfig)
+    assert manager.worker_scheduler_address != manager.scheduler_address
+    assert config.object_storage_server is not None
+
+
+def test_every_setting_of_the_file_that_is_commented_out_may_be_used(tmp_path: Path) -> None:
+    text = (ROOT / "config/aws_raw_ecs.toml").read_text()
+    used = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    assert used != text
+    path = tmp_path / "used.toml"
+    path.write_text(used)
+    [manager] = launcher_config(read_file(str(path)), {}).worker_managers
+    assert manager.per_worker_capabilities == {"linux": None, "cloud": None}
+
+
+@pytest.mark.parametrize("line", ['CMD ["python", "-m", "scaler.worker"]', "FROM python:${PYTHON_VERSION}-slim"])
+def test_the_image_runs_a_worker_and_is_made_of_files_that_are_there(line: str) -> None:
+    text = (ROOT / "docker/worker.Dockerfile").read_text()
+    assert line in text.splitlines()
+    assert f"CMD {json.dumps(list(WORKER_COMMAND))}" in text
+    for files in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE):
+        assert all((ROOT / name).exists() for name in files.split())
