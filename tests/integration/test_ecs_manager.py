@@ -217,3 +217,28 @@ def test_a_manager_that_ends_while_the_api_is_busy_still_leaves_nothing(tmp_path
         aws.faults.add("ListTasks", Throttle(), times=BOTH_ATTEMPTS)
         assert all(future.cancel() for future in futures)
         assert burst.stop() == 0
+
+
+def test_a_scheduler_that_is_started_again_in_the_middle_of_a_scale_up_gets_no_second_fleet(
+    tmp_path: Path, aws: AwsEmulator
+) -> None:
+    aws.ecs.times.pending = 1.0
+    ports = ReservedPorts(3)
+    address = f"tcp://127.0.0.1:{ports.first}"
+    first = Command("scaler_scheduler", [address], {}, tmp_path)
+    try:
+        first.addresses()
+        with manager(tmp_path, address, aws, 3):
+            with Client(address) as client:
+                client.submit(nap, 0)
+                aws.ecs.wait_until(lambda: bool(aws.ecs.alive()), WAIT_SECONDS)
+                first.process.kill()
+                first.process.wait(WAIT_SECONDS)
+            with command("scaler_scheduler", address, directory=tmp_path) as second:
+                second.addresses()
+                with Client(address) as client:
+                    assert client.map(nap, range(40), [0.1] * 40) == list(range(40))
+                assert len(aws.ecs.tasks()) <= 3
+    finally:
+        first.close()
+        ports.release()
