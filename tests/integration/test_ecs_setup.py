@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -185,3 +187,22 @@ def test_a_user_without_subnets_is_told_those_of_the_account(cloud: Cloud) -> No
     assert note.startswith('subnets of the default VPC: ecs_subnets = ["subnet-')
     assert note.endswith("], ecs_assign_public_ip = true")
     assert not [line for line in cloud.do("show") if line[0] == "note"]
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "scaler.cli", "worker_manager", "aws_raw_ecs", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_prints_each_step_and_fails_in_one_line(cloud: Cloud) -> None:
+    place = ("--ecs-subnets", "subnet-1", "--aws-endpoint-url")
+    code, out, err = run("setup", "--dry-run", *place, cloud.endpoint_url)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "would create  cluster scaler-cluster"
+    code, out, err = run("show", *place, "http://127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert err == (
+        "scaler_worker_manager: ECS DescribeClusters: cannot connect at http://127.0.0.1:1: check the network, "
+        "aws_region and aws_endpoint_url\n"
+    )
