@@ -55,13 +55,18 @@ class _State:
     is_initialized = False
 
 
-def reset(settings: StandIn | None) -> None:
-    """End what is there, and have what follows be like this; None: as the environment says."""
+def reset(settings: StandIn | None) -> list[BaseException]:
+    """End what is there, and have what follows be like this; None: as the environment says.
+
+    Returns what callbacks have raised until now, which they must not.
+    """
     with _State.lock:
         grid, _State.grid, _State.connections = _State.grid, None, 0
         _State.settings, _State.is_initialized = settings, False
-    if grid is not None:
-        grid.close()
+    if grid is None:
+        return []
+    grid.close()
+    return grid.callback_errors
 
 
 def grid() -> Grid:

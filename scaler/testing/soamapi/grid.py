@@ -176,10 +176,11 @@ class Grid:
         with self._changed:
             task = session.tasks.get(task_id)
             if task is None:
-                raise SoamException(f"Task <{task_id}> of session <{session.session_id}> does not exist")
+                raise SoamException(f"Task <{task_id}> of session <{session.session_id}> has ended")
             if task.slot is None:
                 del session.tasks[task_id]
-                self._respond(session, Response(task_id, None, SoamException(f"Task <{task_id}> was killed")))
+                error = SoamException(f"{_name(session, task)} was killed")
+                self._respond(session, Response(task_id, None, error))
             else:
                 self._interrupt(task, "was killed")
 
@@ -275,7 +276,7 @@ class Grid:
             case Threw(error, again):
                 if again and self._may_retry(task):
                     return
-                text = f"Task <{task.task_id}> failed: the service threw {type(error).__name__}: {error}"
+                text = f"{_name(session, task)} failed: the service threw {type(error).__name__}: {error}"
                 response = Response(task.task_id, None, SoamException(text, error))
             case Died(how):
                 if task.is_reclaimed:
@@ -284,7 +285,7 @@ class Grid:
                     return
                 if not task.interrupted and self._may_retry(task):
                     return
-                text = f"Task <{task.task_id}> {task.interrupted}" if task.interrupted else self._limit_text(task, how)
+                text = f"{_name(session, task)} {task.interrupted or self._limit_text(how)}"
                 response = Response(task.task_id, None, SoamException(text))
             case _:
                 assert_never(answer)
@@ -296,9 +297,9 @@ class Grid:
         self._changed.notify()
         return task.deaths <= self.settings.task_retry_limit
 
-    def _limit_text(self, task: Task, how: str) -> str:
+    def _limit_text(self, how: str) -> str:
         limit = self.settings.task_retry_limit
-        return f"Task <{task.task_id}> exceeded the task retry limit of {limit}: its service instance ended ({how})"
+        return f"exceeded the task retry limit of {limit}: its service instance ended ({how})"
 
     def _interrupt(self, task: Task, text: str) -> None:
         task.interrupted = text
@@ -346,3 +347,7 @@ class Grid:
             callback()
         except Exception as error:  # noqa: BLE001 (kept for the test to see)
             self.callback_errors.append(error)
+
+
+def _name(session: Session, task: Task) -> str:
+    return f"Task <{task.task_id}> of session <{session.session_id}>"

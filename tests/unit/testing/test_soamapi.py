@@ -138,11 +138,11 @@ def test_killing_a_task_ends_its_process_and_the_next_goes_on(begin: Begin, gate
     inbox.until(lambda: len(inbox.told) == 3)
     assert not process.is_running()
     assert dict(inbox.told) == {
-        running: f"Task <{running}> was killed",
-        pending: f"Task <{pending}> was killed",
+        running: f"Task <{running}> of session <1> was killed",
+        pending: f"Task <{pending}> of session <1> was killed",
         last: "did last",
     }
-    with pytest.raises(SoamException, match="does not exist"):
+    with pytest.raises(SoamException, match="has ended"):
         session.kill_task(running)
 
 
@@ -152,9 +152,8 @@ def test_a_task_whose_process_dies_is_run_again_up_to_the_retry_limit(begin: Beg
     session = session_of(connection, inbox)
     task_id = send(session, "die")
     [text] = inbox.texts(1)
-    assert (
-        text == f"Task <{task_id}> exceeded the task retry limit of {limit}: its service instance ended (exit code 3)"
-    )
+    reason = f"exceeded the task retry limit of {limit}: its service instance ended (exit code 3)"
+    assert text == f"Task <{task_id}> of session <1> {reason}"
     send(session, "next")
     assert inbox.texts(2)[1] == "did next"
 
@@ -169,7 +168,7 @@ def test_what_a_service_throws_is_embedded_and_a_failure_is_tried_again(begin: B
     connection, inbox = begin(Fault("invoke", "fail", number=4, text="no disk")), Inbox()
     session = session_of(connection, inbox)
     send(session, "throw x")
-    assert inbox.texts(1) == ["Task <1> failed: the service threw KeyError: 'x' [KeyError('x')]"]
+    assert inbox.texts(1) == ["Task <1> of session <1> failed: the service threw KeyError: 'x' [KeyError('x')]"]
     send(session, f"fail {tmp_path / 'mark'}")
     assert inbox.texts(2)[1] == f"did fail {tmp_path / 'mark'}"
     send(session, "echo")
