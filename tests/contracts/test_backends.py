@@ -15,17 +15,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaler.config.cloud import AwsRawEcsConfig
+from scaler.config.cloud import AwsRawEcsConfig, SymphonyConfig
 from scaler.config.models import BaremetalNativeConfig
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.backends import MemoryBackend
+from scaler.testing.soamapi import ON_PATH
 from scaler.worker_manager import baremetal_native, offload
 from scaler.worker_manager.aws.session import AwsClient
 from scaler.worker_manager.aws_raw_ecs import EcsBackend, definition
 from scaler.worker_manager.backend import Backend, Capacity, Unit
 from scaler.worker_manager.baremetal_native import BaremetalNative
 from scaler.worker_manager.offload import OffloadBackend
+from scaler.worker_manager.symphony import make_backend as make_symphony_backend
 
 DEADLINE_SECONDS = 10.0
 
@@ -99,6 +101,18 @@ def offload_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case
 
 
 @contextmanager
+def symphony_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    monkeypatch.setattr(offload, "COMMAND", (sys.executable, str(script)))
+    monkeypatch.syspath_prepend(ON_PATH)
+    config = SymphonyConfig(
+        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", service_name="app", max_task_concurrency=1
+    )
+    backend = make_symphony_backend(config)
+    yield Case(backend, lambda unit_id: os.kill(backend.pid_of(unit_id), signal.SIGKILL))
+    backend.close()
+
+
+@contextmanager
 def ecs_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     monkeypatch.setattr(definition, "WORKER_COMMAND", ("python", str(script)))
     with AwsEmulator() as aws:
@@ -123,7 +137,7 @@ def ecs_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
         backend.close()
 
 
-@pytest.fixture(params=["memory", "baremetal_native", "offload", "aws_raw_ecs"])
+@pytest.fixture(params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs"])
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     script = tmp_path / "agent.py"
     script.write_text(AGENT)
@@ -134,6 +148,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             made = baremetal_case(script, monkeypatch)
         case "offload":
             made = offload_case(script, monkeypatch)
+        case "symphony":
+            made = symphony_case(script, monkeypatch)
         case _:
             made = ecs_case(script, monkeypatch)
     with made as found:
