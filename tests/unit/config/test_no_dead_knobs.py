@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import scaler
+from scaler.config.cloud import SymphonyConfig
 from scaler.config.models import (
     BaremetalNativeConfig,
     ClusterConfig,
@@ -26,6 +27,7 @@ READERS: dict[type, tuple[str, ...]] = {
     ObjectStorageServerConfig: ("object_storage/", *LOGGING),
     SchedulerConfig: ("scheduler/", *LOGGING),
     BaremetalNativeConfig: MANAGER,
+    SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
 }
@@ -75,6 +77,8 @@ def test_every_setting_is_read_where_it_has_its_effect(model: type) -> None:
     settings = settings_of(model)
     if model is BaremetalNativeConfig:
         settings -= OF_THE_WORKER - {"scheduler_address", "worker_manager_id"}
+    if model is SymphonyConfig:
+        settings -= settings_of(BaremetalNativeConfig) - {"max_task_concurrency"}
     assert settings - reads_of(READERS[model]) == set()
 
 
