@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +20,7 @@ from scaler.errors import ConfigError
 from scaler.ids import IdFactory
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, to_payload
-from scaler.testing.soamapi import Fault, StandIn, api
+from scaler.testing.soamapi import ON_PATH, Fault, StandIn, api
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker_manager.offload.config import OffloadConfig
 from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
@@ -498,3 +500,30 @@ def test_a_password_file_that_is_no_secret_is_refused(
         path.chmod(mode)
     with pytest.raises(ConfigError, match=text):
         make_backend(config(symphony_password_file=str(path)))
+
+
+# -- the library
+
+
+def run_service(**environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-m", "scaler.worker_manager.symphony.service"],
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_a_service_without_the_library_says_what_to_install() -> None:
+    done = run_service()
+    assert done.returncode == 2
+    assert done.stderr.startswith("soamapi, the Python library of IBM Spectrum Symphony, cannot be imported")
+
+
+def test_the_library_is_found_by_the_module_that_chooses_it_for_this_python(tmp_path: Path) -> None:
+    (tmp_path / "soamapiversion.py").write_text(f"import sys\nsys.path.append({ON_PATH!r})\n")
+    done = run_service(PYTHONPATH=str(tmp_path))
+    assert "SoamException: this process was not started by Symphony" in done.stderr
