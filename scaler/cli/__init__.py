@@ -29,6 +29,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "scaler.config.commands:parse_worker_adapter_symphony",
         "scaler.worker_manager.runner:run",
     ),
+    "scaler_ui": ("scaler.config.commands:parse_webui", "scaler.monitor.web.server:run"),
+    "scaler_gui": ("scaler.config.commands:parse_webui", "scaler.monitor.web.server:run"),
 }
 """For each command two functions as `module:function`: one that parses, and one that runs what that returns."""
 
@@ -66,6 +68,16 @@ def worker_adapter_native() -> int:
 def worker_adapter_symphony() -> int:
     """Run a worker manager of the type symphony, under the command's older name."""
     return run_command("scaler_worker_adapter_symphony", sys.argv[1:])
+
+
+def ui() -> int:
+    """Run the web server of monitors."""
+    return run_command("scaler_ui", sys.argv[1:])
+
+
+def gui() -> int:
+    """Run the web server of monitors, under the command's other name."""
+    return run_command("scaler_gui", sys.argv[1:])
 
 
 def main(arguments: Sequence[str]) -> int:

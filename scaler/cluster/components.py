@@ -33,6 +33,7 @@ RUNS = {
     "scheduler": "scaler.scheduler.server",
     "worker-manager": "scaler.worker_manager.runner",
     "cluster": "scaler.worker_manager.runner",
+    "web-ui": "scaler.monitor.web.server",
 }
 """Module of each kind of component; its function `run` takes the configuration and returns the exit code."""
 

@@ -63,6 +63,8 @@ def components_of(config: LauncherConfig) -> list[Component]:
     if config.object_storage_server is not None:
         found.append(component("object-storage-server", config.object_storage_server, tier=STORAGE_TIER))
     found.append(component("scheduler", config.scheduler, tier=SCHEDULER_TIER))
+    if config.webui is not None:
+        found.append(component("web-ui", config.webui, tier=WORKERS_TIER))
     found.extend(
         component(
             "worker-manager",

@@ -20,6 +20,7 @@ from scaler.config.files import (
     SCHEDULER,
     SYMPHONY,
     SYMPHONY_WORKER_ADAPTER,
+    WEBUI,
     WORKER_MANAGER,
     ConfigFile,
     Section,
@@ -31,6 +32,7 @@ from scaler.config.launcher import LauncherConfig
 from scaler.config.load import Sources, reason_of, resolve, variable_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
+from scaler.config.webui import WebUiConfig
 from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, WorkerManagerConfig
 from scaler.errors import ConfigError, UsageError
 
@@ -85,6 +87,14 @@ def parse_cluster(program: str, arguments: Sequence[str], environment: Environme
     line = parse_flags(flags_parser(program, CLUSTER, ClusterConfig, "Run a fixed set of local workers."), arguments)
     file = _file_of(line)
     return resolve(ClusterConfig, _sources(CLUSTER, line, environment, file.cluster if file else None))
+
+
+def parse_webui(program: str, arguments: Sequence[str], environment: Environment) -> WebUiConfig:
+    """Return what `scaler_ui` is told."""
+    purpose = "Serve what goes on in a cluster as web pages, JSON and metrics."
+    line = parse_flags(flags_parser(program, WEBUI, WebUiConfig, purpose), arguments)
+    file = _file_of(line)
+    return resolve(WebUiConfig, _sources(WEBUI, line, environment, file.webui if file else None))
 
 
 def parse_worker_manager(
@@ -166,9 +176,9 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
     """Return what `scaler FILE` starts."""
     parser = bare_parser(program, "Start everything that a TOML file describes, and stop it on Ctrl-C.")
     parser.epilog = (
-        "The file has the sections [object_storage_server], [scheduler], [[worker_manager]] and [cluster]; "
-        "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h and scaler_cluster -h "
-        "list their keys."
+        "The file has the sections [object_storage_server], [scheduler], [[worker_manager]], [cluster] and [webui]; "
+        "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h, scaler_cluster -h and "
+        "scaler_ui -h list their keys."
     )
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
@@ -206,8 +216,14 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
     managers = [load(model_of(_type_in(file, table)), WORKER_MANAGER, table, here) for table in file.worker_managers]
     if file.cluster is not None:
         managers.append(load(ClusterConfig, CLUSTER, file.cluster, here).as_worker_manager())
+    webui = None
+    if file.webui is not None:
+        watched = {"monitor_address": local_address(scheduler.monitor_address)}
+        webui = load(WebUiConfig, WEBUI, file.webui, watched)
     try:
-        return LauncherConfig(object_storage_server=storage, scheduler=scheduler, worker_managers=tuple(managers))
+        return LauncherConfig(
+            object_storage_server=storage, scheduler=scheduler, worker_managers=tuple(managers), webui=webui
+        )
     except ValidationError as error:
         raise ConfigError(f"{file.path}: {reason_of(error)}") from None
 

@@ -24,8 +24,12 @@ SYMPHONY_WORKER_ADAPTER = "symphony_worker_adapter"
 ADAPTERS = {NATIVE_WORKER_ADAPTER: BAREMETAL_NATIVE, SYMPHONY_WORKER_ADAPTER: SYMPHONY}
 """Older sections of worker managers, and their types."""
 
-SERVED_SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, *ADAPTERS)
-FOREIGN_SECTIONS = ("top", "webui", "gui")
+WEBUI = "webui"
+GUI = "gui"
+"""Older name of the web server's section."""
+
+SERVED_SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, *ADAPTERS, WEBUI, GUI)
+FOREIGN_SECTIONS = ("top",)
 """Sections of components that are not part of this version: a file may hold them for other versions."""
 
 Table = Mapping[str, object]
@@ -48,6 +52,7 @@ class ConfigFile:
     scheduler: Section | None
     cluster: Section | None
     worker_managers: tuple[Section, ...]
+    webui: Section | None
     foreign: tuple[str, ...]
     """Known sections that this version has no component for."""
 
@@ -74,6 +79,7 @@ def read_file(path: str) -> ConfigFile:
         scheduler=_single(path, document, SCHEDULER),
         cluster=_single(path, document, CLUSTER),
         worker_managers=(*_managers(path, document), *_adapters(path, document)),
+        webui=_webui(path, document),
         foreign=tuple(name for name in FOREIGN_SECTIONS if name in document),
     )
 
@@ -110,6 +116,13 @@ def _single(path: str, document: Table, name: str) -> Section | None:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: {name} must be one table, [{name}]")
     return Section(f"[{name}]", value)
+
+
+def _webui(path: str, document: Table) -> Section | None:
+    found = [section for name in (WEBUI, GUI) if (section := _single(path, document, name)) is not None]
+    if len(found) > 1:
+        raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names of one section; give one of them")
+    return found[0] if found else None
 
 
 def _managers(path: str, document: Table) -> list[Section]:

@@ -134,7 +134,8 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
     else:
         group.add_argument(*item.setting.short_flags, item.flag, dest=item.name, **options, help=help_text)
     for alias in item.setting.aliases:
-        group.add_argument(flag_of(alias.name), dest=alias.name, **options, help=f"another name of {item.name}")
+        if flag_of(alias.name) not in group._option_string_actions:  # noqa: SLF001 (an alias may be of two settings)
+            group.add_argument(flag_of(alias.name), dest=alias.name, **options, help=f"another name of {item.name}")
 
 
 def _choices(annotation: object) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
+from scaler.config.webui import WebUiConfig
 from scaler.config.worker_managers import WorkerManagerConfig
 
 
@@ -19,6 +20,7 @@ class LauncherConfig(SettingsModel):
     scheduler: SchedulerConfig
     worker_managers: tuple[WorkerManagerConfig, ...] = ()
     """All of them, in the order of the file; `[cluster]` is one of them."""
+    webui: WebUiConfig | None = None
 
     @model_validator(mode="after")
     def _components_fit_together(self) -> LauncherConfig:

@@ -55,7 +55,7 @@ def resolve(model: type[M], sources: Sources) -> M:
     given: dict[str, _Given] = {name: _Given(name, value, name, True) for name, value in sources.implied.items()}
     for source in (_from_table(sources, known), _from_environment(sources, known), _from_flags(sources)):
         given |= _by_setting(source, known)
-    values = {name: _validated(model, name, known[item.key][1], item) for name, item in given.items()}
+    values = {name: _validated(model, name, _alias_of(name, known[item.key]), item) for name, item in given.items()}
     missing = [item for item in describe(model).values() if item.field.is_required() and item.name not in values]
     if missing:
         raise ConfigError(_missing_text(missing[0], sources))
@@ -76,13 +76,15 @@ def variable_of(section: str, key: str) -> str:
     return f"SCALER_{section}_{key}".upper()
 
 
-_Known = dict[str, tuple[Described, Alias | None]]
+_Known = dict[str, list[tuple[Described, Alias | None]]]
+"""The settings that a key sets: an alias may stand for several, each of which takes its part of the value."""
 
 
 def _known_keys(model: type[SettingsModel]) -> _Known:
-    known: _Known = {name: (item, None) for name, item in describe(model).items()}
+    known: _Known = {name: [(item, None)] for name, item in describe(model).items()}
     for item in describe(model).values():
-        known |= {alias.name: (item, alias) for alias in item.setting.aliases}
+        for alias in item.setting.aliases:
+            known.setdefault(alias.name, []).append((item, alias))
     return known
 
 
@@ -117,11 +119,17 @@ def _from_flags(sources: Sources) -> Iterator[_Given]:
 def _by_setting(source: Iterable[_Given], known: _Known) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
     for item in source:
-        name = known[item.key][0].name
-        if name in found:
-            raise ConfigError(f"{item.origin}: {item.key} and {found[name].key} set the same thing; give one of them")
-        found[name] = item
+        for setting, _ in known[item.key]:
+            name = setting.name
+            if name in found:
+                both = f"{item.key} and {found[name].key}"
+                raise ConfigError(f"{item.origin}: {both} set the same thing; give one of them")
+            found[name] = item
     return found
+
+
+def _alias_of(name: str, meant: list[tuple[Described, Alias | None]]) -> Alias | None:
+    return next(alias for setting, alias in meant if setting.name == name)
 
 
 def _validated(model: type[SettingsModel], name: str, alias: Alias | None, given: _Given) -> object:

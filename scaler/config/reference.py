@@ -13,10 +13,12 @@ from scaler.config.files import (
     OBJECT_STORAGE_SERVER,
     SCHEDULER,
     SYMPHONY_WORKER_ADAPTER,
+    WEBUI,
     WORKER_MANAGER,
 )
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
+from scaler.config.webui import WebUiConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, WorkerSettings
 
 _INTRODUCTION = f"""\
@@ -31,21 +33,22 @@ known one, and so is an environment variable that is nearly one of these.
 
 | command | section | what it starts |
 |---|---|---|
-| `scaler FILE` | all | object storage, scheduler and every worker manager of a file |
+| `scaler FILE` | all | object storage, scheduler, every worker manager, and the web server where `[{WEBUI}]` stands |
 | `scaler_object_storage_server ADDRESS` | `[{OBJECT_STORAGE_SERVER}]` | an object storage |
 | `scaler_scheduler ADDRESS` | `[{SCHEDULER}]` | a scheduler, with an object storage inside when it is given none |
 | `scaler_worker_manager TYPE ADDRESS` | `[[{WORKER_MANAGER}]]` with `type` | a worker manager |
 | `scaler_cluster ADDRESS` | `[{CLUSTER}]` | a fixed set of local workers |
 | `scaler_worker_adapter_native ADDRESS` | `[{NATIVE_WORKER_ADAPTER}]` | older name of the type baremetal_native |
 | `scaler_worker_adapter_symphony ADDRESS` | `[{SYMPHONY_WORKER_ADAPTER}]` | older name of the type symphony |
+| `scaler_ui ADDRESS`, also `scaler_gui` | `[{WEBUI}]`, also `[gui]` | the web server of monitors |
 
 All commands take `-c FILE` or `--config FILE`, `-h` and `--version`. They end with exit code 0 when they were asked
-to, 2 when something about their settings is wrong, and 1 when they failed. A file may also hold the sections
-`[top]`, `[webui]` and `[gui]` of other versions; `scaler FILE` refuses them, the other commands pass over them.
+to, 2 when something about their settings is wrong, and 1 when they failed. A file may also hold the section
+`[top]` of other versions; `scaler FILE` refuses it, the other commands pass over it.
 
-In the file of `scaler FILE`, `scheduler_address` of workers and `object_storage_address` of the scheduler may be
-left out: they are those of the same file. When a file has several worker managers of one type,
-`scaler_worker_manager TYPE` takes the one that `--worker-manager-id` names.
+In the file of `scaler FILE`, `scheduler_address` of workers, `object_storage_address` of the scheduler and
+`monitor_address` of the web server may be left out: they are those of the same file. When a file has several worker
+managers of one type, `scaler_worker_manager TYPE` takes the one that `--worker-manager-id` names.
 
 Addresses are `tcp://host:port` or `ipc://path`. `-1` stands for no limit where a default says so. Truth values are
 `true` and `false`; a flag alone, such as `-hps`, means true. Several log files are several words after `-lp`, a
@@ -68,6 +71,7 @@ def settings_page() -> str:
     ]
     shared = f"\nBeside these, every key of [[{WORKER_MANAGER}]] under Workers and Logging.\n"
     sections[-1] += shared
+    sections.append(_section(f"[{WEBUI}]", WEBUI, WebUiConfig))
     return _INTRODUCTION + "".join(sections)
 
 

@@ -11,6 +11,7 @@ from scaler.config.commands import (
     parse_cluster,
     parse_launcher,
     parse_scheduler,
+    parse_webui,
     parse_worker_adapter_native,
     parse_worker_adapter_symphony,
     parse_worker_manager,
@@ -72,7 +73,9 @@ def test_the_environment_reaches_the_components_of_a_file(file: Path) -> None:
     ("text", "reason"),
     [
         ("", r"section \[scheduler\] is missing"),
-        (SCHEDULER + "[webui]\n", r"this version has no component for \[webui\]"),
+        (SCHEDULER + "[webui]\n[gui]\n", r"\[webui\] and \[gui\] are two names of one section"),
+        (SCHEDULER + '[webui]\ngui_address = "h"\n', "gui_address = 'h': must be host:port"),
+        (SCHEDULER + '[webui]\ngui_address = "h:1"\nport = 2\n', "port and gui_address set the same thing"),
         (SCHEDULER + MANAGER.format("a") * 2, "same worker_manager_id: 'a'"),
         (SCHEDULER + "[[worker_manager]]\n", "type is missing; types are aws_hpc, aws_raw_ecs, baremetal_native"),
         (SCHEDULER + '[[worker_manager]]\ntype = "aws_lambda"\n', "no worker manager of the type 'aws_lambda'"),
@@ -95,8 +98,29 @@ def test_one_file_is_needed() -> None:
 
 
 def test_single_commands_pass_over_sections_of_other_components(file: Path) -> None:
-    file.write_text(SCHEDULER + '[webui]\nmonitor_address = "x"\n[top]\n[gui]\n')
+    file.write_text(SCHEDULER + '[webui]\nmonitor_address = "x"\n[top]\n')
     assert parse_scheduler("scaler_scheduler", ["-c", str(file)], {}).bind_address == "tcp://0.0.0.0:5"
+
+
+def test_the_web_server_of_a_file_watches_the_scheduler_of_the_file(file: Path) -> None:
+    assert launch(file, SCHEDULER).webui is None
+    for text in ("[webui]\n", "[gui]\n"):
+        config = launch(file, SCHEDULER + text).webui
+        assert config is not None
+        assert (config.monitor_address, config.web_host, config.web_port) == ("tcp://127.0.0.1:7", "127.0.0.1", 50001)
+    elsewhere = launch(file, SCHEDULER + '[webui]\nmonitor_address = "tcp://h:1"\n').webui
+    assert elsewhere is not None
+    assert elsewhere.monitor_address == "tcp://h:1"
+
+
+def test_the_older_key_of_the_web_server_gives_host_and_port(file: Path) -> None:
+    file.write_text('[gui]\nmonitor_address = "tcp://h:1"\ngui_address = "[::1]:81"\n')
+    config = parse_webui("scaler_gui", ["-c", str(file)], {})
+    assert (config.web_host, config.web_port) == ("::1", 81)
+    stronger = parse_webui("scaler_gui", ["-c", str(file), "--port", "82"], {})
+    assert (stronger.web_host, stronger.web_port) == ("::1", 82)
+    by_flag = parse_webui("scaler_ui", ["tcp://h:1", "--gui-address", "0.0.0.0:83"], {"SCALER_WEBUI_WEB_PORT": "84"})
+    assert (by_flag.web_host, by_flag.web_port) == ("0.0.0.0", 83)
 
 
 def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> None:

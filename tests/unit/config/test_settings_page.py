@@ -8,7 +8,13 @@ import pytest
 
 from scaler.config.commands import launcher_config
 from scaler.config.files import read_file
-from scaler.config.models import BaremetalNativeConfig, ClusterConfig, ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.models import (
+    BaremetalNativeConfig,
+    ClusterConfig,
+    ObjectStorageServerConfig,
+    SchedulerConfig,
+    WebUiConfig,
+)
 from scaler.config.reference import settings_page
 from scaler.config.setting import SettingsModel, describe, documentation
 
@@ -18,6 +24,7 @@ MODELS: tuple[type[SettingsModel], ...] = (
     ClusterConfig,
     ObjectStorageServerConfig,
     SchedulerConfig,
+    WebUiConfig,
 )
 
 

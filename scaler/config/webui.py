@@ -1,0 +1,57 @@
+"""The web server of monitors: its pages, live events, JSON and metrics."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+from scaler.config.addresses import MAX_PORT
+from scaler.config.kinds import Name, Names, Seconds, ServerAddress
+from scaler.config.logging import LoggingConfig
+from scaler.config.setting import Alias, Setting
+
+MAX_LISTED_TASKS = 10_000
+"""The model remembers no more."""
+
+_GUI_ADDRESS = re.compile(r"(?:tcp://|http://)?(?P<host>\[[^\]]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})/?")
+
+
+def _host_of(value: object) -> object:
+    return _gui_address(value)["host"].strip("[]")
+
+
+def _port_of(value: object) -> object:
+    return int(_gui_address(value)["port"])
+
+
+def _gui_address(value: object) -> re.Match[str]:
+    found = _GUI_ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("must be host:port, such as 127.0.0.1:50001")
+    return found
+
+
+class WebUiConfig(LoggingConfig):
+    """Web server."""
+
+    monitor_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
+    """Where the scheduler serves its monitors: two ports above its own address unless it was told otherwise."""
+    web_host: Annotated[Name, Setting(aliases=(Alias("gui_address", _host_of),), metavar="HOST")] = "127.0.0.1"
+    """Where it listens. Everybody who can connect there can read everything: there are no passwords.
+
+    gui_address, host:port, gives web_host and web_port together.
+    """
+    web_port: Annotated[
+        int,
+        Field(ge=0, le=MAX_PORT),
+        Setting(aliases=(Alias("port"), Alias("gui_address", _port_of)), metavar="PORT"),
+    ] = 50001
+    """The port of the page; 0 means any free one."""
+    allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
+    """Further names under which browsers reach it, such as that of a proxy; others are refused."""
+    broadcast_interval_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 0.5
+    """How often, at most, browsers are told what has changed."""
+    task_log_max_size: Annotated[int, Field(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500
+    """How many of the last tasks a page lists."""
