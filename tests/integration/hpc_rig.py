@@ -1,0 +1,136 @@
+"""The executor on AWS Batch in this process, with the emulator's jobs as processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from scaler.config.cloud import AwsHpcConfig
+from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, to_payload
+from scaler.testing.aws import AwsEmulator
+from scaler.worker.call import Call, CallResult, unpack_result
+from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_hpc.executor import BatchExecutor
+from scaler.worker_manager.aws_hpc.place import Place
+from scaler.worker_manager.offload.executor import CallKey, Failed, Finished, Report, Started, Trouble
+
+WAIT_SECONDS = 20.0
+BUCKET = "calls-and-results"
+
+
+def settings(aws: AwsEmulator, **changes: Any) -> AwsHpcConfig:
+    told = {
+        "scheduler_address": "tcp://127.0.0.1:1",
+        "worker_manager_id": "burst",
+        "job_queue": "queue",
+        "job_definition": "definition",
+        "s3_bucket": BUCKET,
+        "aws_endpoint_url": aws.endpoint_url,
+    }
+    return AwsHpcConfig.model_validate({**told, **changes})
+
+
+def furnish(aws: AwsEmulator, **changes: Any) -> None:
+    """Make queue, job definition and bucket."""
+    aws.batch.furnish(**changes)
+    client = AwsClient(settings(aws), "s3")
+    client.call("CreateBucket", Bucket=BUCKET)
+    client.close()
+
+
+class Rig:
+    """An executor, and all that it has reported."""
+
+    def __init__(self, aws: AwsEmulator, executor: BatchExecutor) -> None:
+        self.aws = aws
+        self.executor = executor
+        self.reports: list[Report] = []
+        self._changed = threading.Condition()
+        self._count = 0
+
+    def hear(self, report: Report) -> None:
+        with self._changed:
+            self.reports.append(report)
+            self._changed.notify_all()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is true of what was reported."""
+        with self._changed:
+            assert self._changed.wait_for(condition, WAIT_SECONDS), self.reports
+
+    def call(self, function: Callable[..., Any], *args: Any, once: bool = False, **kwargs: Any) -> Call:
+        self._count += 1
+        return Call(
+            task=self._count.to_bytes(16, "big"),
+            attempt=1,
+            function=to_payload(dump_function(function)),
+            arguments=to_payload(dump_arguments(args, kwargs)[0]),
+            once=once,
+        )
+
+    def run(self, *calls: Call) -> None:
+        self.executor.run(calls)
+
+    def ends(self) -> dict[CallKey, Finished | Failed]:
+        return {(each.task, each.attempt): each for each in self.reports if isinstance(each, Finished | Failed)}
+
+    def end_of(self, call: Call) -> Finished | Failed:
+        """Wait for the end of a call, which must be its only one."""
+        self.until(lambda: call.key in self.ends())
+        same = [
+            each
+            for each in self.reports
+            if isinstance(each, Finished | Failed) and (each.task, each.attempt) == call.key
+        ]
+        assert len(same) == 1
+        return same[0]
+
+    def result(self, call: Call) -> CallResult:
+        end = self.end_of(call)
+        assert isinstance(end, Finished), end
+        return unpack_result(end.data)
+
+    def value(self, call: Call) -> Any:
+        return load_value(self.result(call).parts)
+
+    def exception(self, call: Call) -> BaseException:
+        return load_exception(bytes(self.result(call).parts[0]))
+
+    def failure(self, call: Call) -> Failed:
+        end = self.end_of(call)
+        assert isinstance(end, Failed), end
+        return end
+
+    def has_started(self, call: Call) -> bool:
+        return Started(*call.key) in self.reports
+
+    def troubles(self) -> list[str]:
+        return [each.text for each in self.reports if isinstance(each, Trouble)]
+
+    def keys(self) -> list[str]:
+        return self.aws.s3.keys(BUCKET)
+
+    def jobs(self, status: str = "") -> list[dict[str, Any]]:
+        """Return the jobs of the queue, arrays as one; those of a status, or all."""
+        if status:
+            found = self.aws.batch.call("ListJobs", {"jobQueue": "queue", "jobStatus": status})
+        else:
+            filters = [{"name": "JOB_NAME", "values": ["*"]}]
+            found = self.aws.batch.call("ListJobs", {"jobQueue": "queue", "filters": filters})
+        jobs: list[dict[str, Any]] = found["jobSummaryList"]
+        return jobs
+
+
+@contextmanager
+def rig_of(aws: AwsEmulator, **arguments: Any) -> Iterator[Rig]:
+    """Yield a started executor; it is closed in the end, and then nothing may be left."""
+    changes = arguments.pop("settings", {})
+    made = Rig(aws, BatchExecutor(Place.of(settings(aws, **changes)), **arguments))
+    try:
+        made.executor.start(made.hear)
+        yield made
+    finally:
+        made.executor.close()
+    aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
