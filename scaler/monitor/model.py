@@ -45,6 +45,8 @@ class Model:
         self.incidents: deque[Incident] = deque(maxlen=MAX_INCIDENTS)
         self.dropped = 0
         """Tasks that the scheduler left out of what it told, because there were too many."""
+        self.heard = 0
+        """How often anything was heard of any task since this object was made: more, and `tasks` has something new."""
         self._document: Document = {}
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
 
@@ -79,6 +81,7 @@ class Model:
         known = self._tasks.get(task.id)
         if known is not None and task.state == RUNNING and known.ended_at is not None and known.attempt >= task.attempt:
             return  # its end was told in the same report, before its beginning
+        self.heard += 1
         self._tasks[task.id] = task
         self._tasks.move_to_end(task.id)
         if len(self._tasks) > MAX_TASKS:
@@ -91,7 +94,14 @@ class Model:
         return self._tasks.get(task_id)
 
     def tasks(
-        self, *, search: str = "", state: str = "", function: str = "", worker: str = "", limit: int = 100
+        self,
+        *,
+        search: str = "",
+        state: str = "",
+        function: str = "",
+        worker: str = "",
+        client: str = "",
+        limit: int = 100,
     ) -> list[TaskRow]:
         """Return the tasks that were heard of last, the newest first.
 
@@ -107,6 +117,7 @@ class Model:
                 (not state or task.state == state or (state == "failed" and task.failed))
                 and (not function or task.function == function)
                 and (not worker or task.worker == worker)
+                and (not client or task.client == client)
                 and (not wanted or wanted in _searched(task))
             ):
                 found.append(task)

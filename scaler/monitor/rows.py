@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, TypeVar, get_type_hints
 
 Document = Mapping[str, Any]
@@ -280,7 +281,7 @@ def _taken(value: object, hint: object) -> object | None:
     if hint is int or hint == int | None:
         return value if isinstance(value, int) else None
     if hint is float or hint == float | None:
-        return float(value) if isinstance(value, int | float) else None
+        return _finite(value)
     if hint is str:
         return value if isinstance(value, str) else None
     if hint == Mapping[str, int]:
@@ -303,7 +304,18 @@ def _counts(value: object) -> dict[str, int]:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return (_finite(value) or 0.0) if not isinstance(value, bool) else 0.0
+
+
+def _finite(value: object) -> float | None:
+    """Return a number, which no NaN is: those who read JSON elsewhere do not accept it."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
 
 
 _HINTS: Mapping[Any, Mapping[str, object]] = {
