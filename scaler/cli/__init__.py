@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "scaler_ui": ("scaler.config.commands:parse_webui", "scaler.monitor.web.server:run"),
     "scaler_gui": ("scaler.config.commands:parse_webui", "scaler.monitor.web.server:run"),
+    "scaler_top": ("scaler.config.commands:parse_top", "scaler.monitor.top.command:run"),
 }
 """For each command two functions as `module:function`: one that parses, and one that runs what that returns."""
 
@@ -78,6 +79,11 @@ def ui() -> int:
 def gui() -> int:
     """Run the web server of monitors, under the command's other name."""
     return run_command("scaler_gui", sys.argv[1:])
+
+
+def top() -> int:
+    """Show a cluster in a terminal."""
+    return run_command("scaler_top", sys.argv[1:])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -20,6 +20,7 @@ from scaler.config.files import (
     SCHEDULER,
     SYMPHONY,
     SYMPHONY_WORKER_ADAPTER,
+    TOP,
     WEBUI,
     WORKER_MANAGER,
     ConfigFile,
@@ -32,6 +33,7 @@ from scaler.config.launcher import LauncherConfig
 from scaler.config.load import Sources, reason_of, resolve, variable_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
+from scaler.config.top import TopConfig, TopForm, TopRequest
 from scaler.config.webui import WebUiConfig
 from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, WorkerManagerConfig
 from scaler.errors import ConfigError, UsageError
@@ -95,6 +97,20 @@ def parse_webui(program: str, arguments: Sequence[str], environment: Environment
     line = parse_flags(flags_parser(program, WEBUI, WebUiConfig, purpose), arguments)
     file = _file_of(line)
     return resolve(WebUiConfig, _sources(WEBUI, line, environment, file.webui if file else None))
+
+
+def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:
+    """Return what `scaler_top` is told."""
+    parser = flags_parser(program, TOP, TopConfig, "Show what goes on in a cluster, in a terminal.")
+    parser.usage = f"{program} [--once | --json] [-c FILE] [settings] [ADDRESS]"
+    options: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
+    parser.add_argument("--once", **options, help="print what it would show as plain text, and end")
+    parser.add_argument("--json", **options, help="print the same as one JSON document, and end")
+    line = parse_flags(parser, arguments)
+    once, as_json = line.flags.pop("once", False), line.flags.pop("json", False)
+    form: TopForm = "json" if as_json else "once" if once else "screen"
+    file = _file_of(line)
+    return TopRequest(resolve(TopConfig, _sources(TOP, line, environment, file.top if file else None)), form)
 
 
 def parse_worker_manager(
@@ -191,11 +207,6 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
 
 def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfig:
     """Return the components of a whole file, with the addresses by which they find each other filled in."""
-    if file.foreign:
-        raise ConfigError(
-            f"{file.path}: this version has no component for [{file.foreign[0]}]; "
-            "take the section out to start the rest"
-        )
     if file.scheduler is None:
         raise ConfigError(
             f"{file.path}: section [{SCHEDULER}] is missing: everything else needs a scheduler; "

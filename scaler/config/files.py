@@ -27,10 +27,9 @@ ADAPTERS = {NATIVE_WORKER_ADAPTER: BAREMETAL_NATIVE, SYMPHONY_WORKER_ADAPTER: SY
 WEBUI = "webui"
 GUI = "gui"
 """Older name of the web server's section."""
+TOP = "top"
 
-SERVED_SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, *ADAPTERS, WEBUI, GUI)
-FOREIGN_SECTIONS = ("top",)
-"""Sections of components that are not part of this version: a file may hold them for other versions."""
+SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, *ADAPTERS, WEBUI, GUI, TOP)
 
 Table = Mapping[str, object]
 
@@ -53,8 +52,7 @@ class ConfigFile:
     cluster: Section | None
     worker_managers: tuple[Section, ...]
     webui: Section | None
-    foreign: tuple[str, ...]
-    """Known sections that this version has no component for."""
+    top: Section | None
 
 
 def read_file(path: str) -> ConfigFile:
@@ -66,13 +64,13 @@ def read_file(path: str) -> ConfigFile:
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from None
     for name, value in document.items():
-        if name in SERVED_SECTIONS or name in FOREIGN_SECTIONS:
+        if name in SECTIONS:
             continue
         if not isinstance(value, dict | list):
             raise ConfigError(
                 f"{path}: the key {name!r} stands above the first section, and every key belongs into one"
             )
-        raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, [*SERVED_SECTIONS, *FOREIGN_SECTIONS])}")
+        raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, list(SECTIONS))}")
     return ConfigFile(
         path=path,
         object_storage_server=_single(path, document, OBJECT_STORAGE_SERVER),
@@ -80,7 +78,7 @@ def read_file(path: str) -> ConfigFile:
         cluster=_single(path, document, CLUSTER),
         worker_managers=(*_managers(path, document), *_adapters(path, document)),
         webui=_webui(path, document),
-        foreign=tuple(name for name in FOREIGN_SECTIONS if name in document),
+        top=_single(path, document, TOP),
     )
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scaler.config.launcher import LauncherConfig
     from scaler.config.logging import LoggingConfig
     from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+    from scaler.config.top import TopConfig
     from scaler.config.webui import WebUiConfig
     from scaler.config.worker import WorkerConfig
     from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, WorkerManagerConfig
@@ -24,6 +25,7 @@ __all__ = [
     "LoggingConfig",
     "ObjectStorageServerConfig",
     "SchedulerConfig",
+    "TopConfig",
     "WebUiConfig",
     "WorkerConfig",
     "WorkerManagerConfig",
@@ -36,6 +38,7 @@ _HOMES = {
     "LoggingConfig": "logging",
     "ObjectStorageServerConfig": "servers",
     "SchedulerConfig": "servers",
+    "TopConfig": "top",
     "WebUiConfig": "webui",
     "WorkerConfig": "worker",
     "WorkerManagerConfig": "worker_managers",

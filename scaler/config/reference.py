@@ -13,11 +13,13 @@ from scaler.config.files import (
     OBJECT_STORAGE_SERVER,
     SCHEDULER,
     SYMPHONY_WORKER_ADAPTER,
+    TOP,
     WEBUI,
     WORKER_MANAGER,
 )
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
+from scaler.config.top import TopConfig
 from scaler.config.webui import WebUiConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, WorkerSettings
 
@@ -41,10 +43,11 @@ known one, and so is an environment variable that is nearly one of these.
 | `scaler_worker_adapter_native ADDRESS` | `[{NATIVE_WORKER_ADAPTER}]` | older name of the type baremetal_native |
 | `scaler_worker_adapter_symphony ADDRESS` | `[{SYMPHONY_WORKER_ADAPTER}]` | older name of the type symphony |
 | `scaler_ui ADDRESS`, also `scaler_gui` | `[{WEBUI}]`, also `[gui]` | the web server of monitors |
+| `scaler_top ADDRESS` | `[{TOP}]` | the monitor in a terminal; `scaler FILE` passes over its section |
 
 All commands take `-c FILE` or `--config FILE`, `-h` and `--version`. They end with exit code 0 when they were asked
-to, 2 when something about their settings is wrong, and 1 when they failed. A file may also hold the section
-`[top]` of other versions; `scaler FILE` refuses it, the other commands pass over it.
+to, 2 when something about their settings is wrong, and 1 when they failed. Each command passes over the
+sections of others.
 
 In the file of `scaler FILE`, `scheduler_address` of workers, `object_storage_address` of the scheduler and
 `monitor_address` of the web server may be left out: they are those of the same file. When a file has several worker
@@ -72,6 +75,7 @@ def settings_page() -> str:
     shared = f"\nBeside these, every key of [[{WORKER_MANAGER}]] under Workers and Logging.\n"
     sections[-1] += shared
     sections.append(_section(f"[{WEBUI}]", WEBUI, WebUiConfig))
+    sections.append(_section(f"[{TOP}]", TOP, TopConfig))
     return _INTRODUCTION + "".join(sections)
 
 

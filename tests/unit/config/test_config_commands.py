@@ -11,6 +11,7 @@ from scaler.config.commands import (
     parse_cluster,
     parse_launcher,
     parse_scheduler,
+    parse_top,
     parse_webui,
     parse_worker_adapter_native,
     parse_worker_adapter_symphony,
@@ -121,6 +122,17 @@ def test_the_older_key_of_the_web_server_gives_host_and_port(file: Path) -> None
     assert (stronger.web_host, stronger.web_port) == ("::1", 82)
     by_flag = parse_webui("scaler_ui", ["tcp://h:1", "--gui-address", "0.0.0.0:83"], {"SCALER_WEBUI_WEB_PORT": "84"})
     assert (by_flag.web_host, by_flag.web_port) == ("0.0.0.0", 83)
+
+
+def test_the_terminal_monitor_is_told_what_to_watch_and_in_which_form(file: Path) -> None:
+    file.write_text(SCHEDULER + '[top]\nmonitor_address = "tcp://h:1"\ntimeout = 2\n')
+    told = parse_top("scaler_top", ["-c", str(file)], {})
+    assert (told.config.monitor_address, told.config.timeout_seconds, told.form) == ("tcp://h:1", 2.0, "screen")
+    assert launch(file, file.read_text()).scheduler.bind_address == "tcp://0.0.0.0:5"
+    assert parse_top("scaler_top", ["tcp://h:1", "--once"], {}).form == "once"
+    assert parse_top("scaler_top", ["--json", "tcp://h:1", "--once"], {}).form == "json"
+    with pytest.raises(UsageError, match="monitor_address"):
+        parse_top("scaler_top", [], {})
 
 
 def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> None:

@@ -13,6 +13,7 @@ from scaler.config.models import (
     ClusterConfig,
     ObjectStorageServerConfig,
     SchedulerConfig,
+    TopConfig,
     WebUiConfig,
 )
 from scaler.config.reference import settings_page
@@ -24,6 +25,7 @@ MODELS: tuple[type[SettingsModel], ...] = (
     ClusterConfig,
     ObjectStorageServerConfig,
     SchedulerConfig,
+    TopConfig,
     WebUiConfig,
 )
 
