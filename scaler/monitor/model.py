@@ -123,6 +123,15 @@ class Model:
                 found.append(task)
         return found
 
+    def oldest_end(self) -> float | None:
+        """Return when the first of the remembered tasks ended (unix seconds); None when none has."""
+        return min((task.ended_at for task in self._tasks.values() if task.ended_at is not None), default=None)
+
+    @property
+    def kept(self) -> int:
+        """How many tasks are remembered."""
+        return len(self._tasks)
+
     def lanes(self, since: float) -> dict[str, list[Bar]]:
         """Return what each worker did from this time (unix seconds) on, by the worker's name."""
         lanes: dict[str, list[Bar]] = {worker.name: [] for worker in self.status.workers}

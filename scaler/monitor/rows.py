@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, TypeVar, get_type_hints
 
 Document = Mapping[str, Any]
@@ -19,6 +18,8 @@ RUNNING = "running"
 DONE = "done"
 """States of a task that are no failure; all others are names of outcomes."""
 CANCELLED = "cancelled"
+MAX_NUMBER = 1e30
+"""Larger ones are no figures of a machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,14 +309,8 @@ def _number(value: object) -> float:
 
 
 def _finite(value: object) -> float | None:
-    """Return a number, which no NaN is: those who read JSON elsewhere do not accept it."""
-    if not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if isfinite(number) else None
+    """Return a number, which no NaN is: JSON has none, and neither has it what sums of too large ones would be."""
+    return float(value) if isinstance(value, int | float) and -MAX_NUMBER < value < MAX_NUMBER else None
 
 
 _HINTS: Mapping[Any, Mapping[str, object]] = {

@@ -53,6 +53,10 @@ class Series:
         place = NAMES.index(name) + 1
         return [(point[0], point[place]) for point in self._points() if point[0] >= at]
 
+    def last(self, name: str) -> float:
+        """Return the newest value of one series; 0 while there is none."""
+        return self._fine[-1][NAMES.index(name) + 1] if self._fine else 0.0
+
     def columns(self, at: float = 0.0) -> dict[str, list[float]]:
         """Return all series as columns, `at` among them, from this time on."""
         points = [point for point in self._points() if point[0] >= at]

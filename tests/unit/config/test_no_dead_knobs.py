@@ -16,6 +16,7 @@ from scaler.config.models import (
     LauncherConfig,
     ObjectStorageServerConfig,
     SchedulerConfig,
+    WebUiConfig,
     WorkerConfig,
 )
 
@@ -30,6 +31,7 @@ READERS: dict[type, tuple[str, ...]] = {
     SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
+    WebUiConfig: ("monitor/web/", *LOGGING),
 }
 """Where a model's settings have their effect. A read elsewhere does not count."""
 

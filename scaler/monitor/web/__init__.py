@@ -1,0 +1,1 @@
+"""The model as web pages, live events, JSON and metrics, over HTTP. Read-only."""

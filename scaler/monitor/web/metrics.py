@@ -1,0 +1,196 @@
+"""The model as Prometheus metrics. docs/metrics.md describes each.
+
+Series of functions are bounded: the first `MAX_FUNCTIONS` that were seen have their own, all others share one. They
+keep them while the scheduler lives, for a counter that changes its label looks like one that began anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+
+from scaler._version import __version__
+from scaler.monitor.model import Model
+from scaler.monitor.rows import FunctionRow, ManagerRow, Status
+
+MAX_FUNCTIONS = 100
+OTHER = "other"
+"""The label of all functions that have none of their own."""
+
+
+class ModelCollector(Collector):
+    """Makes the metrics anew for every scrape."""
+
+    def __init__(self, model: Model, connected: Callable[[], bool], age_seconds: Callable[[], float | None]) -> None:
+        """age_seconds: how old the last state is, None while there is none."""
+        self._model = model
+        self._connected = connected
+        self._age_seconds = age_seconds
+        self._functions = _Functions()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the metrics are not known before the first state."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric; those about a scheduler only when one has said something."""
+        yield InfoMetricFamily("scaler", "The web server that tells these metrics.", {"version": __version__})
+        yield GaugeMetricFamily("scaler_scheduler_up", "1 while the scheduler is connected.", float(self._connected()))
+        age = self._age_seconds()
+        if age is None:
+            return
+        yield GaugeMetricFamily("scaler_state_age_seconds", "How old the state is that all else is read from.", age)
+        status = self._model.status
+        yield from _tasks(status, self._model.dropped)
+        yield from _workers(status)
+        yield from _units(status.managers)
+        yield from _scheduler(status)
+        yield from self._functions.families(status)
+
+
+class Metrics:
+    """The route `/metrics`."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(collector)
+
+    def answer(self, request: Request) -> Response:
+        """Return the metrics in the format that was asked for."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"Content-Type": content_type})
+
+
+class _Functions:
+    """Which functions have series of their own, and what the others have together."""
+
+    def __init__(self) -> None:
+        self._incarnation = 0
+        self._names: set[str] = set()
+        self._other_seconds = 0.0
+        self._other_failed = 0
+
+    def families(self, status: Status) -> Iterator[Metric]:
+        self._admit(status)
+        tasks = GaugeMetricFamily("scaler_function_tasks", "Tasks of a function now.", labels=["function", "state"])
+        failed = CounterMetricFamily(
+            "scaler_function_tasks_failed", "Tasks of a function that have failed.", labels=["function"]
+        )
+        durations = SummaryMetricFamily(
+            "scaler_function_duration_seconds", "Times that tasks of a function took.", labels=["function"]
+        )
+        own = [row for row in status.functions if row.name in self._names]
+        rest = [row for row in status.functions if row.name not in self._names]
+        for row in [*own, self._together(status, own, rest)] if rest else own:
+            name = _label(row.name)
+            tasks.add_metric([name, "queued"], row.queued)
+            tasks.add_metric([name, "running"], row.running)
+            failed.add_metric([name], row.failed)
+            durations.add_metric([name], row.ended, row.seconds_total)
+        yield from (tasks, failed, durations)
+
+    def _admit(self, status: Status) -> None:
+        if status.incarnation != self._incarnation:
+            self._incarnation = status.incarnation
+            self._names = set()
+            self._other_seconds, self._other_failed = 0.0, 0
+        for row in sorted(status.functions, key=lambda row: row.ended, reverse=True):
+            if len(self._names) < MAX_FUNCTIONS and row.name != OTHER:
+                self._names.add(row.name)
+
+    def _together(self, status: Status, own: list[FunctionRow], rest: list[FunctionRow]) -> FunctionRow:
+        # Rows come and go as the scheduler lists some functions only; what was counted once stays counted.
+        self._other_seconds = max(self._other_seconds, sum(row.seconds_total for row in rest))
+        self._other_failed = max(self._other_failed, sum(row.failed for row in rest))
+        return FunctionRow(
+            name=OTHER,
+            queued=sum(row.queued for row in rest),
+            running=sum(row.running for row in rest),
+            ended=max(0, status.tasks.all_ended - sum(row.ended for row in own)),
+            failed=self._other_failed,
+            seconds_total=self._other_seconds,
+        )
+
+
+def _tasks(status: Status, left_out: int) -> Iterator[Metric]:
+    counts = status.tasks
+    now = GaugeMetricFamily("scaler_tasks", "Tasks that have not ended, by what they do.", labels=["state"])
+    now.add_metric(["waiting"], counts.waiting)
+    now.add_metric(["ready"], counts.ready)
+    now.add_metric(["assigned"], max(0, counts.assigned - counts.running))
+    now.add_metric(["running"], counts.running)
+    yield now
+    yield GaugeMetricFamily("scaler_tasks_suspended", "Tasks that wait for tasks of their own.", counts.suspended)
+    ended = CounterMetricFamily("scaler_tasks_ended", "Tasks that have ended, by how.", labels=["outcome"])
+    for outcome, count in counts.ended.items():
+        ended.add_metric([_label(outcome)], count)
+    yield ended
+    text = "Ended tasks that the scheduler did not list one by one, because there were too many."
+    yield CounterMetricFamily("scaler_tasks_left_out", text, left_out)
+    messages = CounterMetricFamily(
+        "scaler_messages", "Messages that the scheduler sent and received.", labels=["direction", "kind"]
+    )
+    for direction, kinds in (("sent", status.sent), ("received", status.received)):
+        for kind, count in kinds.items():
+            messages.add_metric([direction, _label(kind)], count)
+    yield messages
+
+
+def _workers(status: Status) -> Iterator[Metric]:
+    totals = status.totals
+    yield GaugeMetricFamily("scaler_workers", "Workers that the scheduler knows.", totals.workers)
+    yield GaugeMetricFamily("scaler_workers_draining", "Workers that get no more tasks.", totals.draining)
+    yield GaugeMetricFamily("scaler_workers_disconnected", "Workers out of contact.", totals.disconnected)
+    yield GaugeMetricFamily("scaler_slots", "Tasks that all workers can run at a time.", totals.slots)
+    yield GaugeMetricFamily("scaler_clients", "Clients that the scheduler knows.", totals.clients)
+    listed = status.workers
+    cpu = sum(worker.agent_cpu_percent + worker.cpu_percent for worker in listed) / 100
+    memory = sum(worker.agent_rss_bytes + worker.rss_bytes for worker in listed)
+    yield GaugeMetricFamily("scaler_workers_listed", "Workers in the sums of CPU and memory.", len(listed))
+    yield GaugeMetricFamily("scaler_workers_cpu_ratio", "CPUs that the listed workers use: 1 is one CPU.", cpu)
+    yield GaugeMetricFamily("scaler_workers_resident_memory_bytes", "Memory of the listed workers.", memory)
+
+
+def _units(managers: Iterable[ManagerRow]) -> Iterator[Metric]:
+    units = GaugeMetricFamily("scaler_units", "Units of a worker manager, by state.", labels=["manager", "state"])
+    desired = GaugeMetricFamily("scaler_units_desired", "Units that a manager is to have.", labels=["manager"])
+    for manager in managers:
+        name = _label(manager.id)
+        for state in ("running", "pending", "failed"):
+            units.add_metric([name, state], getattr(manager, state))
+        if manager.desired is not None:
+            desired.add_metric([name], manager.desired)
+    yield from (units, desired)
+
+
+def _scheduler(status: Status) -> Iterator[Metric]:
+    scheduler, storage = status.scheduler, status.storage
+    cpu = scheduler.cpu_percent / 100
+    yield GaugeMetricFamily("scaler_scheduler_cpu_ratio", "CPUs that the scheduler uses: 1 is one CPU.", cpu)
+    yield GaugeMetricFamily("scaler_scheduler_resident_memory_bytes", "Memory of the scheduler.", scheduler.rss_bytes)
+    yield GaugeMetricFamily("scaler_scheduler_uptime_seconds", "Since the scheduler's start.", scheduler.uptime_seconds)
+    yield GaugeMetricFamily(
+        "scaler_scheduler_step_seconds_max", "The scheduler's longest step lately.", scheduler.step_seconds_max
+    )
+    if storage.address:
+        yield GaugeMetricFamily("scaler_object_storage_objects", "Objects in the object storage.", storage.objects)
+        yield GaugeMetricFamily("scaler_object_storage_bytes", "Bytes of these objects.", storage.bytes)
+    if storage.limit_bytes > 0:
+        yield GaugeMetricFamily("scaler_object_storage_limit_bytes", "Most bytes that it keeps.", storage.limit_bytes)
+
+
+def _label(text: str) -> str:
+    """Return a text of a cluster as UTF-8 can have it."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,113 @@
+"""What is checked of every request before anything answers it, and said in every answer.
+
+A web page of anybody may have the browser of somebody here send requests to a server on this machine. Such a page
+may not read what is answered, unless its own name was made to lead here (DNS rebinding); then the request has that
+name as its `Host`. So only names and addresses that are known to be this server's are accepted, and no other page's
+`Origin`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scaler.monitor.web.replies import refusal
+
+METHODS = ("GET", "HEAD")
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+NO_STORE = "no-store"
+"""How long an answer may be kept by browsers that does not say so itself."""
+
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
+        """names: hosts under which browsers may know this server, beside its addresses and this machine's name."""
+        self._app = app
+        self._names = {_bare(name) for name in (*names, "localhost", socket.gethostname()) if name}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", NO_STORE)
+            await send(message)
+
+        reason = self._objection(scope)
+        app = self._app if reason is None else refusal(*reason, headers={"Allow": ", ".join(METHODS)})
+        await app(scope, receive, send_with_headers)
+
+    def _objection(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and text of what is wrong with a request, None for nothing."""
+        if scope["method"] not in METHODS:
+            return 405, f"{scope['method']} is not allowed: everything here is read-only, ask with GET"
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        host = hosts[0] if len(hosts) == 1 else ""
+        if not self._is_ours(host, scope.get("server")):
+            return 403, (
+                f"this server does not go by the name {host!r}: open it by its address, "
+                "or add the name to allowed_hosts of its settings"
+            )
+        for origin in headers.getlist("origin"):
+            found = _ORIGIN.fullmatch(origin)
+            if found is None or found["host"].lower() != host.lower():
+                return 403, f"pages of {origin!r} may not read this server"
+        return None
+
+    def _is_ours(self, host: str, server: tuple[str, int | None] | None) -> bool:
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = _bare(found["host"])
+        # Nobody can make an address lead elsewhere, so the one that was connected to is this server's.
+        return name in self._names or _is_loopback(name) or (server is not None and name == _bare(server[0]))
+
+
+def is_open_to_others(host: str) -> bool:
+    """Tell whether other machines can connect to a server that listens here."""
+    return not (host == "localhost" or _is_loopback(_bare(host)))
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _bare(host: str) -> str:
+    """Return a host as it is compared: without brackets and the dot at the end, addresses in their short form."""
+    name = host.strip("[]").rstrip(".").lower()
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

@@ -1,0 +1,154 @@
+"""The web server as a process: `scaler_ui`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from scaler.component import Component, run_component
+from scaler.errors import RefusedError, UnreachableError, UsageError
+from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.security import is_open_to_others
+from scaler.monitor.web.stream import ABORT
+from scaler.net.address import cannot_bind
+
+if TYPE_CHECKING:
+    from scaler.config.models import WebUiConfig  # importing it takes a tenth of a second
+
+BACKLOG = 256
+KEEP_ALIVE_SECONDS = 60
+GRACE_SECONDS = 2
+"""How long requests under way may take when the server ends."""
+
+_log = logging.getLogger(__name__)
+
+
+def run(config: WebUiConfig) -> int:
+    """Serve the page until the process is told to stop, and return the exit code."""
+
+    async def main(component: Component) -> int:
+        listening = listen(config.web_host, config.web_port)
+        with contextlib.closing(listening):
+            await _serve(config, listening, component)
+        return 0
+
+    return run_component("web-ui", config, main)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises UsageError that says why it cannot."""
+    host = host.strip("[]")
+    settings = f"web_host {host}, web_port {port}"
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise UsageError(f"{settings}: {host!r} is no name or address of this machine ({error.strerror})") from None
+    try:
+        listening = socket.create_server(address, family=family, backlog=BACKLOG)
+    except OSError as error:
+        shown = f"[{host}]" if ":" in host else host
+        raise UsageError(f"{settings}: {cannot_bind(f'tcp://{shown}:{port}', error.errno or 0)}") from None
+    # Connections inherit it: a difference is one small write, which must not wait for the one before.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def page_of(listening: socket.socket) -> str:
+    """Return the page's address, as people open it."""
+    host, port = listening.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (these are replaced, not bound)
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+async def _serve(config: WebUiConfig, listening: socket.socket, component: Component) -> None:
+    if is_open_to_others(config.web_host):
+        _log.warning("everybody who can reach %s can read everything: there is no password", config.web_host)
+    settings = WebSettings(
+        broadcast_interval_seconds=config.broadcast_interval_seconds,
+        task_rows=config.task_log_max_size,
+        allowed_hosts=(config.web_host, *config.allowed_hosts),
+    )
+    watch = _Watch(config.monitor_address)
+    app = WebApp(watch.monitor, settings)
+    watch.app = app
+    server = _Server(_uvicorn_config(app))
+    serving = asyncio.ensure_future(server.serve([listening]))
+    stopping = asyncio.ensure_future(component.stop.wait())
+    component.ready({"web page": page_of(listening)})
+    answered = asyncio.ensure_future(watch.say_when_nobody_answers())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        app.close()
+        server.should_exit = True
+        await serving
+    finally:
+        stopping.cancel()
+        answered.cancel()
+        watch.monitor.close()
+
+
+class _Watch:
+    """The connection to the scheduler, which says in the log when it comes and goes."""
+
+    def __init__(self, address: str) -> None:
+        self.app: WebApp | None = None
+        self._connected = False
+        self.monitor = MonitorConnection(address, self._changed)
+
+    async def say_when_nobody_answers(self) -> None:
+        """Warn when no scheduler has answered in time. It may come later."""
+        try:
+            await self.monitor.ready()
+        except (UnreachableError, RefusedError) as error:
+            _log.warning("%s; the page stands empty until then", error)
+
+    def _changed(self) -> None:
+        if self.monitor.connected != self._connected:
+            self._connected = self.monitor.connected
+            if self._connected:
+                _log.info("connected to the scheduler at %s", self.monitor.address)
+            else:
+                _log.warning("%s; the page shows what was known", self.monitor.trouble)
+        if self.app is not None:
+            self.app.changed()
+
+
+class _Connection(H11Protocol):
+    """A browser's connection, which an application can close at once."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, ABORT: transport.abort}
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the component."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _uvicorn_config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=_Connection,
+        loop="none",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
