@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import ValidationError
@@ -37,8 +36,7 @@ from scaler.config.top import TopConfig, TopForm, TopRequest
 from scaler.config.webui import WebUiConfig
 from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, WorkerManagerConfig
 from scaler.errors import ConfigError, UsageError
-
-WORKER_MANAGER_GROUP = "scaler.worker_managers"
+from scaler.plugins import WORKER_MANAGERS
 
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
@@ -121,9 +119,9 @@ def parse_worker_manager(
         parser = bare_parser(program, f"Run a worker manager. {program} TYPE -h lists the settings of a type.")
         parser.usage = f"{program} TYPE [{'|'.join(VERBS)}] [-c FILE] [settings] [ADDRESS]"
         parser.epilog = f"{program} TYPE {'|'.join(VERBS)} makes, lists or removes what a type needs in its cloud."
-        parser.add_argument("type", metavar="TYPE", nargs="?", help=f"one of {', '.join(known_types())}")
+        parser.add_argument("type", metavar="TYPE", nargs="?", help=f"one of {', '.join(WORKER_MANAGERS.names())}")
         parser.parse_known_args(arguments[:1])
-        raise UsageError(f"give the type first: {program} TYPE ADDRESS; types are {', '.join(known_types())}")
+        raise UsageError(f"give the type first: {program} TYPE ADDRESS; types are {', '.join(WORKER_MANAGERS.names())}")
     kind = arguments[0]
     for verb in VERBS:
         if list(arguments[1:2]) == [verb]:
@@ -239,16 +237,11 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
         raise ConfigError(f"{file.path}: {reason_of(error)}") from None
 
 
-def known_types() -> list[str]:
-    """Return the types of worker managers that are installed."""
-    return sorted({entry.name for entry in entry_points(group=WORKER_MANAGER_GROUP)})
-
-
 def model_of(kind: str) -> type[WorkerManagerConfig]:
     """Return the configuration model of a type; one that others have installed has the keys of every type."""
     if (model := MANAGER_MODELS.get(kind)) is not None:
         return model
-    known = known_types()
+    known = WORKER_MANAGERS.names()
     if kind not in known:
         raise UsageError(f"no worker manager of the type {kind!r} is installed{nearest(kind, known)}")
     return WorkerManagerConfig
@@ -265,7 +258,8 @@ def _sources(section: str, line: CommandLine, environment: Environment, table: S
 def _type_in(file: ConfigFile, table: Section) -> str:
     kind = table.values.get("type")
     if not isinstance(kind, str):
-        raise ConfigError(f"{file.path}, {table.title}: type is missing; types are {', '.join(known_types())}")
+        known = ", ".join(WORKER_MANAGERS.names())
+        raise ConfigError(f"{file.path}, {table.title}: type is missing; types are {known}")
     return kind
 
 

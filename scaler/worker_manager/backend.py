@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol, cast
 
 from scaler.errors import ScalerError, UsageError
+from scaler.plugins import WORKER_MANAGERS, load
 from scaler.protocol.messages import UnitState
 
 if TYPE_CHECKING:
     from scaler.config.worker_managers import WorkerManagerConfig  # importing it takes a tenth of a second
-
-ENTRY_POINT_GROUP = "scaler.worker_managers"
 
 
 class BackendError(ScalerError):
@@ -91,8 +89,8 @@ class Backend(Protocol):
 
 def load_backend(config: WorkerManagerConfig) -> Backend:
     """Make the backend that is installed for the configuration's type. Raises UsageError for an unknown one."""
-    found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
-    if config.type not in found:
-        raise UsageError(f"worker manager type {config.type!r} is not installed (known: {', '.join(sorted(found))})")
-    make = cast("Callable[[WorkerManagerConfig], Backend]", found[config.type].load())
-    return make(config)
+    reference = WORKER_MANAGERS.reference(config.type)
+    if reference is None:
+        known = ", ".join(WORKER_MANAGERS.names())
+        raise UsageError(f"worker manager type {config.type!r} is not installed (known: {known})")
+    return cast("Callable[[WorkerManagerConfig], Backend]", load(reference))(config)

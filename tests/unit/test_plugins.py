@@ -1,0 +1,44 @@
+"""Plug-ins are found by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scaler.plugins import POLICIES, WORKER_MANAGERS, Plugins, load
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+@pytest.mark.parametrize("plugins", [POLICIES, WORKER_MANAGERS])
+def test_the_usual_names_mean_what_the_project_declares(plugins: Plugins) -> None:
+    declared = tomllib.loads(PROJECT.read_text())["project"]["entry-points"][plugins.group]
+    assert dict(plugins.usual).items() <= declared.items()
+    assert all(callable(load(reference)) for reference in plugins.usual.values())
+
+
+def test_a_usual_name_is_found_without_a_look_at_what_is_installed() -> None:
+    code = (
+        "import sys; from scaler.policy.load import load_policy; load_policy('simple', ''); "
+        "assert 'importlib.metadata' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_others_are_found_among_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "other-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[scaler.scaling_policies]\nother = collections:OrderedDict.fromkeys\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "other" in POLICIES.names()
+    assert POLICIES.reference("other") == "collections:OrderedDict.fromkeys"
+    assert POLICIES.reference("nobody") is None
+
+
+def test_a_reference_may_lead_into_a_class() -> None:
+    assert load("collections:OrderedDict.fromkeys") == __import__("collections").OrderedDict.fromkeys
