@@ -15,11 +15,8 @@ from typing import Protocol, runtime_checkable
 
 from scaler import logs
 from scaler.errors import ScalerError, UsageError
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 
-READY_FD_VARIABLE = "SCALER_READY_FD"
-"""Names a file descriptor that the component's parent reads one JSON line from, once the component is ready."""
-PARENT_PID_VARIABLE = "SCALER_PARENT_PID"
-"""Names the process whose death the component does not outlive."""
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 """Of a component whose settings cannot be: to start it again does not help."""

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 
 MAX_LAST_LINES = 20
 """Lines of a component that are shown when it ends unexpectedly."""

@@ -19,10 +19,10 @@ from types import FrameType
 from scaler.cluster.components import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, component
 from scaler.cluster.supervision import Component
 from scaler.cluster.supervisor import Supervisor
-from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 from scaler.config.files import BAREMETAL_NATIVE
 from scaler.config.models import LauncherConfig
 from scaler.policy.load import load_policy
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 
 SERVICE_PATIENCE_SECONDS = 24.0
 """How much longer a worker manager may take to end whose units a service stops for it."""

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from scaler.component import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 from scaler.config.worker import OWN_VARIABLES
-from scaler.processes import end_others_born_with, end_with_parent
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_others_born_with, end_with_parent
 
 _ORDER = struct.Struct("<I")
 _REPORT = struct.Struct("<BIi")

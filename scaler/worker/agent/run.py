@@ -1,0 +1,70 @@
+"""The agent as a component: connects to the scheduler, says that it is ready, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from scaler.component import Component, run_component
+from scaler.config.worker import WorkerConfig
+from scaler.ids import new_peer_id
+from scaler.net.versions import own_hello
+from scaler.net.zeromq import ZmqConnector
+from scaler.protocol.messages import Role, WorkerDetails
+from scaler.worker.agent.shell import Agent, OnTurn
+from scaler.worker.nursery import Nursery
+
+
+def run_agent(config: WorkerConfig, nursery: Nursery, complain: Callable[[Exception], None]) -> int:
+    """Run an agent until it ends, and return the exit code. complain: told the error that ends it, if one does."""
+
+    async def work(component: Component) -> int:
+        try:
+            return await _work(component, config, nursery)
+        except Exception as error:
+            complain(error)
+            raise
+
+    return run_component("worker", config, work)
+
+
+async def _work(component: Component, config: WorkerConfig, nursery: Nursery) -> int:
+    details = WorkerDetails(
+        manager_id=config.worker_manager_id,
+        unit_id=config.unit_id,
+        slots=config.slots,
+        queue_size=config.per_worker_task_queue_size,
+        capabilities=config.per_worker_capabilities,
+    )
+
+    def connect(on_turn: OnTurn) -> ZmqConnector:
+        return ZmqConnector(
+            config.scheduler_address,
+            peer=new_peer_id(),
+            hello=own_hello(Role.WORKER, details),
+            on_turn=on_turn,
+            io_threads=config.io_threads,
+        )
+
+    agent = Agent(config, nursery, connect)
+    gc.freeze()  # what is there now stays: it need not be looked at again
+    stop = asyncio.ensure_future(component.stop.wait())
+    welcome = asyncio.ensure_future(agent.welcomed.wait())
+    ended: asyncio.Future[Any] = agent.ended
+    try:
+        await asyncio.wait({stop, welcome, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if welcome.done():
+            component.ready({})
+            await asyncio.wait({stop, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.done() and not agent.ended.done():
+            agent.stop()
+        return await agent.ended
+    finally:
+        for waiter in (stop, welcome):
+            waiter.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await waiter
+        await agent.close()
