@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 LOOK_SECONDS = 0.02
+MAX_LOOK_SECONDS = 0.16
+"""While the task waits for a future, which lends its slot by itself, looks become as rare as this: fifty processors that
+wait would else be a load of their own."""
 IDLE_SHARE = 0.25
 """A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
 BUSY_SHARE = 0.5
@@ -22,6 +25,9 @@ BUSY_SHARE = 0.5
 
 class Slot(Protocol):
     """What the watch needs of its processor."""
+
+    @property
+    def is_waiting(self) -> bool: ...
 
     def lend(self) -> None: ...
 
@@ -60,8 +66,14 @@ class SlotWatch:
         """Look for as long as there is something unfinished."""
         used, at = _cpu_seconds(), time.monotonic()
         was_runnable = False
+        pause = LOOK_SECONDS
         while self._has_unfinished():
-            time.sleep(LOOK_SECONDS)
+            time.sleep(pause)
+            if self._slot.is_waiting:
+                pause = min(2 * pause, MAX_LOOK_SECONDS)
+                used, at = _cpu_seconds(), time.monotonic()
+                continue
+            pause = LOOK_SECONDS
             used_before, at_before = used, at
             used, at = _cpu_seconds(), time.monotonic()
             share = (used - used_before) / (at - at_before)

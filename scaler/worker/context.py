@@ -170,6 +170,11 @@ class ProcessorContext:
         """
         return _Wait(self)
 
+    @property
+    def is_waiting(self) -> bool:
+        """True while the task waits in `blocked`, and its slot is lent for that reason."""
+        return self.is_suspended and not self._is_lent
+
     def begin_wait(self) -> int:
         """Enter a wait; returns what `end_wait` takes."""
         with self._lock:
