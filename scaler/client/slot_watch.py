@@ -15,8 +15,8 @@ from typing import Protocol
 
 LOOK_SECONDS = 0.02
 MAX_LOOK_SECONDS = 0.16
-"""While the task waits for a future, which lends its slot by itself, looks become as rare as this: fifty processors that
-wait would else be a load of their own."""
+"""While the task waits for a future, which lends its slot by itself, looks become as rare as this: fifty processors
+that wait would else be a load of their own."""
 IDLE_SHARE = 0.25
 """A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
 BUSY_SHARE = 0.5

@@ -13,7 +13,7 @@ import sys
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, OWN_VARIABLES, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.processes import end_others_born_with
-from scaler.worker.nursery import Nursery, ProcessorSettings, start_nursery
+from scaler.worker.nursery import ProcessorSettings, start_nursery
 
 
 def main() -> int:

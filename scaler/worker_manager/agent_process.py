@@ -8,9 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 
-from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
-from scaler.processes import describe_exit
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, describe_exit
 from scaler.protocol.messages import UnitState
 
 LAST_WORDS_BYTES = 64 * 1024
