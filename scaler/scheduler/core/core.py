@@ -335,7 +335,7 @@ class SchedulerCore:
     def _client_said(self, client: Client, message: Message) -> None:
         match message:
             case Submit():
-                for text in self.submission.submit(client, message, self._depth(client)):
+                for text in self.submission.submit(client, message):
                     self.facts.add(PeerNonsense(client.id, text))
             case Seen(seen):
                 self.tasks.see(client, seen)
@@ -358,13 +358,6 @@ class SchedulerCore:
                 self._shutdown(client)
             case _:
                 self._nonsense(client.id, message)
-
-    def _depth(self, client: Client) -> int:
-        """Return how deep the task is nested that this client lives in; -1 for a client outside of tasks."""
-        if client.via is None:
-            return -1
-        depths = [task.group.depth for task in client.via.tasks.values()]
-        return max(depths, default=0)
 
     def _shutdown(self, client: Client) -> None:
         if self.settings.protected:

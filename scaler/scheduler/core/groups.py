@@ -20,7 +20,7 @@ class Groups:
         self._objects = objects
         self._timings: dict[bytes, Timing] = {}
 
-    def of(self, client: Client, spec: Spec, depth_of_parent: int) -> Group:
+    def of(self, client: Client, spec: Spec) -> Group:
         """Return the client's group of this spec, whose definitions are known."""
         group = client.groups.get(spec)
         if group is None:
@@ -28,8 +28,7 @@ class Groups:
             self._timings[spec.function] = timing
             if len(self._timings) > MAX_TIMINGS:
                 del self._timings[next(iter(self._timings))]
-            depth = depth_of_parent + 1 if spec.parent else 0
-            group = client.groups[spec] = Group(client, spec, Needs(spec.needs), depth, timing)
+            group = client.groups[spec] = Group(client, spec, Needs(spec.needs), _depth(client, spec), timing)
             self._objects.use_definition(spec.function)
             if spec.serializer:
                 self._objects.use_definition(spec.serializer)
@@ -43,3 +42,11 @@ class Groups:
         self._objects.drop_definition(group.spec.function)
         if group.spec.serializer:
             self._objects.drop_definition(group.spec.serializer)
+
+
+def _depth(client: Client, spec: Spec) -> int:
+    """Return how many tasks these are nested in, by what is known of the one that submits them; 0 outside of tasks."""
+    if client.via is None or not spec.parent:
+        return 0
+    parent = client.via.tasks.get(spec.parent)
+    return 1 if parent is None else parent.group.depth + 1

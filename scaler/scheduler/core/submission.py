@@ -39,7 +39,7 @@ class Submission:
         self._facts = facts
         self._waiting_limit = waiting_limit
 
-    def submit(self, client: Client, message: Submit, depth_of_parent: int) -> list[str]:
+    def submit(self, client: Client, message: Submit) -> list[str]:
         """Take in new tasks. Returns what was wrong with the message: the peer's nonsense, which is dropped."""
         nonsense: list[str] = []
         for identifier, payload in message.definitions:
@@ -49,7 +49,7 @@ class Submission:
             if not self._known(columns.spec):
                 self._reject(client, columns, "its function or serializer was never defined")
                 continue
-            self._take_in(client, columns, depth_of_parent, entangled, nonsense)
+            self._take_in(client, columns, entangled, nonsense)
         for task, references in entangled:
             self._entangle(task, references)
         self._tasks.see(client, message.seen)
@@ -65,12 +65,11 @@ class Submission:
         self,
         client: Client,
         columns: TaskGroup,
-        depth_of_parent: int,
         entangled: list[tuple[Task, tuple[bytes, ...]]],
         nonsense: list[str],
     ) -> None:
         room = self._room(client, len(entangled))
-        group = self._groups.of(client, columns.spec, depth_of_parent)
+        group = self._groups.of(client, columns.spec)
         tasks = client.tasks
         ready: list[Task] = []
         references = columns.references

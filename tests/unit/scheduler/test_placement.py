@@ -156,6 +156,28 @@ def test_a_task_that_waits_for_its_own_tasks_lends_its_slot() -> None:
     assert cluster.outcome(client, outer) is Outcome.SUCCESS
 
 
+def test_tasks_of_the_more_deeply_nested_task_come_first() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", queue_size=1)
+    (outer,) = cluster.submit(client)
+    first = cluster.nested("first", worker)
+    cluster.say(worker, Suspended([outer], [1], [True]))
+    (middle,) = cluster.submit(first, parent=outer)
+    second = cluster.nested("second", worker)
+    cluster.say(worker, Suspended([middle], [1], [True]))
+    (inner,) = cluster.submit(second, parent=middle)
+    cluster.submit(client)  # what the worker may have ahead is now full
+    (shallow,) = cluster.submit(first, parent=outer)
+    (deep,) = cluster.submit(second, parent=middle)
+    (orphan,) = cluster.submit(first, parent=bytes(16))
+    cluster.finish(worker, inner)
+    assert cluster.on(worker)[-1] == deep
+    cluster.finish(worker, deep)
+    assert cluster.on(worker)[-1] == shallow
+    cluster.finish(worker, shallow)
+    assert cluster.on(worker)[-1] == orphan
+
+
 def test_a_client_in_a_lost_worker_is_gone_with_it() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
