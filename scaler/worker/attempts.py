@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from scaler.protocol.messages import Spec
 from scaler.worker.frames import SpecFlag, SpecFrame
 
+Rank = tuple[int, int]
+"""Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
 MAX_SPECS = 4096
 """Specs that an agent remembers. One that returns after it fell out is announced to the processors anew."""
 UNKNOWN_COST_US = 10_000.0
@@ -70,7 +74,12 @@ class Library:
         self.definitions: dict[bytes, bytes] = {}
 
     def know(self, spec: Spec) -> tuple[KnownSpec, KnownSpec | None]:
-        """Return the spec under its number, and the one that was forgotten for it, if any."""
+        """Return the spec under its number, and the one that was forgotten for it, if any.
+
+        Who submitted a task makes no difference to those who run it: such specs are one.
+        """
+        if spec.parent:
+            spec = replace(spec, parent=b"")
         known = self._specs.get(spec)
         if known is not None:
             self._specs.move_to_end(spec)
@@ -109,9 +118,18 @@ class Library:
 class Attempt:
     """One attempt of one task, from Run until Done or Returned."""
 
-    __slots__ = ("attempt", "cost_us", "id", "inputs", "payload", "processor", "said_started", "spec")
+    __slots__ = ("attempt", "cost_us", "id", "inputs", "payload", "processor", "rank", "said_started", "spec")
 
-    def __init__(self, identifier: bytes, attempt: int, spec: KnownSpec, payload: bytes, inputs: tuple[bytes, ...]):
+    def __init__(
+        self,
+        identifier: bytes,
+        attempt: int,
+        spec: KnownSpec,
+        payload: bytes,
+        inputs: tuple[bytes, ...],
+        rank: Rank,
+    ) -> None:
+        self.rank = rank
         self.id = identifier
         self.attempt = attempt
         self.spec = spec
@@ -125,52 +143,70 @@ class Attempt:
 
 
 class Queue:
-    """Attempts that are not fed, first in first out. Removal anywhere is O(1): the removed are skipped later.
+    """Attempts that are not fed: by rank, and first in first out within one. Removal is O(1): the removed are skipped.
 
     Invariant: `attempts` has every attempt that is here or with a processor; `len(queue)` counts the former.
     """
 
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
-        self._order: deque[Attempt] = deque()
+        self._lanes: dict[Rank, deque[Attempt]] = {}
+        self._ranks: list[Rank] = []
         self._waiting = 0
 
     def __len__(self) -> int:
         return self._waiting
 
+    def rank(self, spec: Spec) -> Rank:
+        """Return the rank of tasks: children go before their parent's siblings, so that fewer parents wait at once."""
+        if not spec.parent:
+            return (-spec.priority, 0)
+        parent = self.attempts.get(spec.parent)
+        return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
+
     def add(self, attempt: Attempt) -> None:
         self.attempts[attempt.id] = attempt
-        self._order.append(attempt)
+        self._lane(attempt.rank).append(attempt)
         self._waiting += 1
 
     def take(self) -> Attempt | None:
         """Take the first one out, to be fed."""
-        order = self._order
         attempts = self.attempts
-        while order:
-            item = order.popleft()
-            if attempts.get(item.id) is item:
-                self._waiting -= 1
-                return item
+        ranks = self._ranks
+        while ranks:
+            lane = self._lanes[ranks[0]]
+            while lane:
+                item = lane.popleft()
+                if attempts.get(item.id) is item:
+                    self._waiting -= 1
+                    return item
+            del self._lanes[ranks.pop(0)]
         return None
 
     def put_back(self, items: Iterable[Attempt]) -> None:
-        """Put attempts that were fed, in their order, before all others."""
-        back = list(items)
-        for item in back:
+        """Put attempts that were fed, in their order, before all others of their rank."""
+        for item in reversed(list(items)):
             item.processor = 0
-        self._order.extendleft(reversed(back))
-        self._waiting += len(back)
+            self._lane(item.rank).appendleft(item)
+            self._waiting += 1
 
     def remove(self, item: Attempt) -> None:
         """Forget an attempt that is in the queue."""
         del self.attempts[item.id]
         self._waiting -= 1
         if not self._waiting:
-            self._order.clear()
+            self._lanes.clear()
+            self._ranks.clear()
 
     def drain(self) -> Iterator[Attempt]:
         """Forget all that are in the queue, yielding them in their order."""
         while (item := self.take()) is not None:
             del self.attempts[item.id]
             yield item
+
+    def _lane(self, rank: Rank) -> deque[Attempt]:
+        lane = self._lanes.get(rank)
+        if lane is None:
+            lane = self._lanes[rank] = deque()
+            insort(self._ranks, rank)
+        return lane

@@ -109,11 +109,12 @@ class AgentCore:
             known, evicted = library.know(group.spec)
             if evicted is not None:
                 self._feeding.forget([evicted], ())
+            rank = queue.rank(group.spec)
             inputs = group.inputs or [()] * len(group.ids)
             for identifier, number, payload, values in zip(
                 group.ids, group.attempts, group.payloads, inputs, strict=True
             ):
-                item = Attempt(identifier, number, known, payload, values)
+                item = Attempt(identifier, number, known, payload, values, rank)
                 if self._leaving.text or len(attempts) >= limit or identifier in attempts:
                     refused.append(item)
                 else:
@@ -325,7 +326,7 @@ class AgentCore:
                 item.said_started = True
                 self.outbox.send(Started([item.id]))
         else:
-            pause = BUSY_TICK_SECONDS if processor.ready else 10 * BUSY_TICK_SECONDS
+            pause = BUSY_TICK_SECONDS
         self.wake_at = min(self.wake_at, now + pause)
 
     def _rest(self, processor: Processor, now: float) -> None:

@@ -41,8 +41,8 @@ class Feeding:
         if active == pool.slots and not any(each.standing is Standing.WAITING for each in pool.processors.values()):
             return
         waiting = pool.waiting()
-        for processor in pool.active():
-            if waiting and not processor.fed and processor.ready and active + len(waiting) > pool.slots:
+        for processor in sorted(pool.active(), key=lambda each: each.ready):
+            if waiting and not processor.fed and active + len(waiting) > pool.slots:
                 processor.stand(Standing.SPARE, now)
                 active -= 1
         while active < pool.slots:
@@ -72,8 +72,11 @@ class Feeding:
             self._hands.tell(processor.number, pack_storage(self._storage_address))
 
     def feed(self) -> None:
-        """Give out what is in the queue, as far ahead as is good."""
-        hungry = [each for each in self._pool.active() if not each.yielding and each.has_room()]
+        """Give out what is in the queue, as far ahead as is good.
+
+        A processor gets nothing before it is ready: what it would have to begin with may not be the first any more.
+        """
+        hungry = [each for each in self._pool.active() if each.ready and not each.yielding and each.has_room()]
         queue = self._queue
         while hungry and len(queue):
             processor = hungry[0] if len(hungry) == 1 else min(hungry, key=lambda each: (each.work_us, len(each.fed)))
@@ -130,7 +133,7 @@ class Feeding:
                 continue
             glance = self._hands.glance(processor.number)
             is_stuck = glance.begun > processor.resulted and now - glance.begun_at > SHARE_AFTER_SECONDS
-            if is_stuck or not processor.ready:
+            if is_stuck:
                 self.take_back(processor)
                 self.feed()
                 return True

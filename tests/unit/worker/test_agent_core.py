@@ -39,6 +39,7 @@ class Story:
         settings = Settings(slots, queue_size, timeout, death, hard_suspend=False)
         self.core = AgentCore(settings, self.hands, self.now)
         self.said: list[Message] = []
+        self.births_take_time = False
         self.core.settle(self.now)
         for number in self.hands.processors:
             self.core.started(number)
@@ -57,7 +58,7 @@ class Story:
 
     def settle(self) -> None:
         self.core.settle(self.now)
-        for number in self.hands.processors:
+        for number in () if self.births_take_time else self.hands.processors:
             if number in self.core.pool.processors:
                 self.core.started(number)
         self.core.settle(self.now)
@@ -80,6 +81,12 @@ class Story:
 
     def die(self, number: int = 1, how: str = "killed by signal 9 (SIGKILL)") -> None:
         self.core.exited(number, how, self.now)
+        self.settle()
+
+    def wait_in(self, number: int) -> None:
+        """Let a processor begin its next task, which waits for tasks of its own."""
+        self.hands[number].begin(self.now)
+        self.core.blocked(number, self.now)
         self.settle()
 
     def recall(self, *numbers: int, kill: bool, attempt: int = 1) -> None:
@@ -410,6 +417,65 @@ def test_what_waits_behind_a_task_that_blocks_is_not_stuck() -> None:
     story.settle()
     assert story.fed(1) == []
     assert story.fed(2) == [2]
+
+
+def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready() -> None:
+    story = Story()
+    story.births_take_time = True
+    story.run(1, 2)
+    story.wait_in(1)
+    assert story.fed(2) == [], "it is not ready"
+    story.run(3, parent=task_id(1))
+    story.run(4, 5, parent=task_id(3))
+    story.run(6, parent=task_id(99))
+    story.core.started(2)
+    story.settle()
+    assert story.fed(2) == [4, 5]
+    story.wait_in(2)
+    story.core.started(3)
+    story.settle()
+    assert story.fed(3) == [5, 3], "what was taken back keeps its place"
+    story.work(3, 2)
+    assert story.fed(3) == [6, 2]
+
+
+def test_children_do_not_go_before_what_has_a_higher_priority() -> None:
+    story = Story()
+    story.births_take_time = True
+    story.run(1, 2)
+    story.wait_in(1)
+    story.run(3, parent=task_id(1))
+    story.run(4, priority=1)
+    story.core.started(2)
+    story.settle()
+    assert story.fed(2) == [4, 3]
+
+
+def test_a_task_that_goes_on_gets_the_slot_of_a_processor_that_is_not_ready_yet() -> None:
+    story = Story()
+    story.births_take_time = True
+    story.run(1, 2)
+    story.wait_in(1)
+    assert 2 in story.hands.processors
+    story.core.unblocked(1, story.now)
+    story.settle()
+    assert story.hands[1].granted == 1
+    story.core.started(2)
+    story.settle()
+    assert story.fed(2) == []
+    story.hands[1].finish()
+    story.core.results(1, story.hands[1].flush(), True, story.now)
+    story.settle()
+    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.fed(1) == [2]
+
+
+def test_tasks_that_differ_only_in_who_submitted_them_are_introduced_once() -> None:
+    story = Story()
+    story.run(1)
+    story.run(2, parent=task_id(1))
+    story.run(3, parent=task_id(2))
+    assert story.hands[1].told == [ToProcessor.DEFINITION, ToProcessor.SPEC]
 
 
 def test_nested_tasks_deeper_than_the_slots_finish() -> None:
