@@ -198,8 +198,11 @@ class ClientLoop:
 
     def _turn(self) -> None:
         self.futures.is_awake = False
+        self._send()
         if self._session.pending:
             self._doors.submitted(self.futures)
+
+    def _send(self) -> None:
         connector = self._connector
         if self._welcome is None or connector is None or not connector.connected or self.futures.closed is not None:
             return  # what waits, waits in the session, where submit sees its size
