@@ -14,6 +14,7 @@ from scaler.client.future import ScalerFuture
 from scaler.client.graph import Key
 from scaler.client.graph_run import GraphRun
 from scaler.client.imap import ResultIterator, Window
+from scaler.client.in_task import client_of_task
 from scaler.client.kinds import DEFAULT_RETRIES, KindTable, Options, check_call, make_options
 from scaler.client.loop import ClientLoop
 from scaler.client.maps import MapRun, as_tuples, count_of, side_by_side
@@ -319,8 +320,8 @@ class Client(ArgumentOnly):
         self._loop.futures.check_open()
 
 
-def client_of_task(serializer: Serializer | None, options: Options) -> Client:
-    """Return a client inside the task that runs here: what a client in a task's arguments is pickled as."""
+def nested_client(serializer: Serializer | None, options: Options) -> Client:
+    """Return a client inside the task that runs here."""
     client = Client.__new__(Client)
     client._is_nested = True  # noqa: SLF001 (a second constructor)
     client._open(nested_loop(DEFAULT_TIMEOUT_SECONDS), serializer, options)  # noqa: SLF001

@@ -28,7 +28,6 @@ def main() -> int:
         garbage_collect_interval_seconds=config.garbage_collect_interval_seconds,
         trim_memory_threshold_bytes=config.trim_memory_threshold_bytes,
         preload=config.preload,
-        slots=config.slots,
     )
     nursery = start_nursery(settings)
     try:

@@ -7,6 +7,9 @@ session of its own so that it lives to do so. When the nursery is gone, the kern
 
 Orders (agent to nursery): the processor's number, with its `Descriptors`.
 Reports (nursery to agent): `SPAWNED` with a pid and a pidfd, `EXITED` with a return code as in `subprocess`.
+
+A task with a client of its own may wait for other tasks, and each that waits keeps its processor. So when the first one
+imports its client, the nursery does so at once: the processors after it share that memory, and lose no time.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -32,8 +35,12 @@ _ORDER = struct.Struct("<I")
 _REPORT = struct.Struct("<BIi")
 _SPAWNED = 1
 _EXITED = 2
-_CLIENT_MODULES = ("scaler.client.client", "scaler.client.nested", "scaler.object_storage.client")
-"""By their names, as tasks have them: a worker knows nothing of clients."""
+_SIGNS_OF_A_CLIENT = ("scaler.client.in_task", "scaler.client.nested")
+"""A task imports one of these first when it has a client. By name: a worker knows nothing of clients."""
+_CLIENT_MODULES = ("scaler.client.in_task", "scaler.client.client", "scaler.client.nested")
+"""What a client inside a task needs."""
+_LATER_MODULES = ("scaler.object_storage.client",)
+"""What it needs for large values only: imported when there is no order to attend to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,6 @@ class ProcessorSettings:
     garbage_collect_interval_seconds: float
     trim_memory_threshold_bytes: int
     preload: str | None
-    slots: int
 
 
 class Descriptors(NamedTuple):
@@ -156,13 +162,26 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
     _close_all_but(orders.fileno())
     from scaler.worker.processor import run_processor  # noqa: PLC0415 (imported here, so that the agent need not)
 
-    gc.collect()
-    gc.freeze()  # what was imported is shared by all processors, as long as nobody writes to it
+    _share()
+    sought = os.eventfd(0)
     poll = select.poll()
     poll.register(orders, select.POLLIN)
+    poll.register(sought, select.POLLIN)
     children: dict[int, tuple[int, int]] = {}
+    later: tuple[str, ...] = ()
     while True:
-        for descriptor, _ in poll.poll():
+        ready = [descriptor for descriptor, _ in poll.poll(0 if later else None)]
+        if not ready:
+            _import(later)
+            later = ()
+        if sought in ready:  # before any order: whoever is born now needs it most likely
+            ready.remove(sought)
+            poll.unregister(sought)
+            os.close(sought)
+            sought = -1
+            _import(_CLIENT_MODULES)
+            later = _LATER_MODULES
+        for descriptor in ready:
             if descriptor in children:
                 poll.unregister(descriptor)
                 number, pid = children.pop(descriptor)
@@ -176,19 +195,16 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
             except ConnectionError:
                 data = b""
             if not data:
-                for _, pid in children.values():
-                    os.kill(pid, signal.SIGKILL)
-                    _reap(pid)
-                end_others_born_with(*OWN_VARIABLES)  # the agent's manager may be gone as well
+                _end_all(pid for _, pid in children.values())
                 return 0
             (number,) = _ORDER.unpack(data)
-            if len(children) >= settings.slots:
-                _import_for_clients()
             pid = os.fork()
             if not pid:
                 orders.close()
                 for pidfd in children:
                     os.close(pidfd)
+                if sought >= 0:
+                    sys.meta_path.insert(0, _ClientSought(sought))
                 return _be_born(run_processor, Descriptors(*descriptors), settings)
             for each in descriptors:
                 os.close(each)
@@ -199,14 +215,37 @@ def _tend(orders: socket.socket, settings: ProcessorSettings) -> int:
                 socket.send_fds(orders, [_REPORT.pack(_SPAWNED, number, pid)], [pidfd])
 
 
-def _import_for_clients() -> None:
-    """Import what clients inside tasks need. More processors than slots mean that tasks wait for nested ones, so more
-    of them will have clients; they share this memory, and do not each take the time."""
-    if _CLIENT_MODULES[-1] not in sys.modules:
-        for name in _CLIENT_MODULES:
-            importlib.import_module(name)
-        gc.collect()
-        gc.freeze()
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        importlib.import_module(name)
+    _share()
+
+
+def _share() -> None:
+    """Have all processors share what there is now, for as long as nobody writes to it: the collector must not."""
+    gc.collect()
+    gc.freeze()
+
+
+class _ClientSought:
+    """First in a processor's `sys.meta_path`: finds nothing, but tells the nursery when a task has a client."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if name in _SIGNS_OF_A_CLIENT and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            with contextlib.suppress(OSError):  # the task has closed what it did not know
+                os.eventfd_write(self._descriptor, 1)
+                os.close(self._descriptor)
+
+
+def _end_all(pids: Iterable[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        _reap(pid)
+    end_others_born_with(*OWN_VARIABLES)  # the agent's manager may be gone as well
 
 
 def _be_born(

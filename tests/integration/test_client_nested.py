@@ -43,6 +43,18 @@ def test_tasks_nest_far_deeper_than_there_are_workers(client: Client) -> None:
     assert client.submit(depth, client, 6).result(SECONDS) == 6
 
 
+def child(client: Client, expression: str) -> Any:
+    return client.submit(eval, expression).result()
+
+
+def test_processors_import_the_client_only_when_a_task_had_one_and_then_share_it() -> None:
+    nested, loops = (f"{name!r} in __import__('sys').modules" for name in ("scaler.client.nested", "asyncio"))
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert not client.submit(eval, nested).result(SECONDS)
+        assert not client.submit(eval, loops).result(SECONDS)
+        assert client.submit(child, client, nested).result(SECONDS)
+
+
 def all_verbs(client: Client) -> Any:
     with Client() as own:
         return (

@@ -161,7 +161,7 @@ def play(
     **config: Any,
 ) -> None:
     """Run a story with a worker, and see that nothing of the worker is left. with_storage: with a real storage."""
-    nursery = start_nursery(ProcessorSettings(gc, trim, config.get("preload"), config.get("slots", 1)))
+    nursery = start_nursery(ProcessorSettings(gc, trim, config.get("preload")))
     embedded = EmbeddedStorage("tcp://127.0.0.1:0", 2**30) if with_storage else None
     made = WorkerConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="manager", unit_id="unit", **config)
 
