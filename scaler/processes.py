@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 READY_FD_VARIABLE = "SCALER_READY_FD"
@@ -32,8 +33,7 @@ def end_with_parent(signal_number: int, parent_pid: int) -> None:
     """
     if sys.platform != "linux":
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
+    if _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
     # The parent may have died before the kernel knew of our wish; then it will never send the signal.
@@ -44,9 +44,15 @@ def end_with_parent(signal_number: int, parent_pid: int) -> None:
 def give_memory_back() -> None:
     """Give freed memory back to the system, where the C library can. Takes milliseconds per hundred megabytes."""
     if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
+        libc = _libc()
         if hasattr(libc, "malloc_trim"):
             libc.malloc_trim(0)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library. To look a function up takes a while, so a forked process has it from its parent."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def describe_exit(returncode: int) -> str:
