@@ -13,7 +13,6 @@ Laws: ids are never reused; a result id names its task and attempt; ids of two p
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 
@@ -52,6 +51,8 @@ def result_id(task_id: bytes, attempt: int) -> bytes:
 
 def content_id(*parts: bytes | bytearray | memoryview) -> bytes:
     """Return the 16-byte digest of these bytes, the same for the same bytes everywhere."""
+    import hashlib  # noqa: PLC0415 (it loads OpenSSL, 4 MB that a processor does not need)
+
     digest = hashlib.blake2b(digest_size=ID_BYTES)
     for part in parts:
         digest.update(part)

@@ -37,7 +37,7 @@ _SPAWNED = 1
 _EXITED = 2
 _SIGNS_OF_A_CLIENT = ("scaler.client.in_task", "scaler.client.nested")
 """A task imports one of these first when it has a client. By name: a worker knows nothing of clients."""
-_CLIENT_MODULES = ("scaler.client.in_task", "scaler.client.client", "scaler.client.nested")
+_CLIENT_MODULES = ("hashlib", "scaler.client.in_task", "scaler.client.client", "scaler.client.nested")
 """What a client inside a task needs."""
 _LATER_MODULES = ("scaler.object_storage.client",)
 """What it needs for large values only: imported when there is no order to attend to."""
