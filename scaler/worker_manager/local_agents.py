@@ -8,7 +8,7 @@ tasks have started is killed, also what has left their process groups.
 from __future__ import annotations
 
 import re
-import secrets
+import os
 import select
 import sys
 import time
@@ -48,7 +48,7 @@ class LocalAgents:
         self._make_document = make_document
         self._sizes = tuple(sizes)
         self._stop_grace_seconds = stop_grace_seconds
-        self._prefix = f"{re.sub('[^A-Za-z0-9_.-]', '_', label)}-{secrets.token_hex(3)}"
+        self._prefix = f"{re.sub('[^A-Za-z0-9_.-]', '_', label)}-{os.urandom(3).hex()}"
         self._count = 0
         self._alive: dict[str, AgentProcess] = {}
         self._ended: deque[tuple[float, Unit]] = deque(maxlen=ENDED_UNITS_SHOWN)
