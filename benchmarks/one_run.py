@@ -46,6 +46,8 @@ def run_once(row: str, system: str, arguments: Mapping[str, int], limit_seconds:
         temporary = here / "t"
         temporary.mkdir()
         environment = {**os.environ, "PYTHONPATH": str(here / "path"), "TMPDIR": str(temporary), MARK: mark}
+        # What was installed has its bytecode; a checkout must be allowed to keep it as well.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [
             str(python),
             "-m",
