@@ -43,9 +43,18 @@ def load(reference: str) -> object:
 
 POLICIES = Plugins(
     "scaler.scaling_policies",
-    {"simple": "scaler.policy.simple:SimplePolicy", "waterfall_v1": "scaler.policy.waterfall:WaterfallPolicy"},
+    {
+        "simple": "scaler.policy.simple:SimplePolicy",
+        "target_v1": "scaler.policy.target:TargetPolicy",
+        "waterfall_v1": "scaler.policy.waterfall:WaterfallPolicy",
+    },
 )
 WORKER_MANAGERS = Plugins(
     "scaler.worker_managers",
-    {"baremetal_native": "scaler.worker_manager.baremetal_native:BaremetalNative"},
+    {
+        "aws_hpc": "scaler.worker_manager.aws_hpc:make_backend",
+        "aws_raw_ecs": "scaler.worker_manager.aws_raw_ecs:EcsBackend",
+        "baremetal_native": "scaler.worker_manager.baremetal_native:BaremetalNative",
+        "symphony": "scaler.worker_manager.symphony:make_backend",
+    },
 )

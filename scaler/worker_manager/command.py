@@ -10,15 +10,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Protocol
 
 from scaler import logs
 from scaler.config.commands import Provision, Verb
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
+from scaler.plugins import WORKER_MANAGERS
 from scaler.worker_manager import runner
-from scaler.worker_manager.backend import ENTRY_POINT_GROUP
 
 Say = Callable[[str], None]
 
@@ -39,8 +38,9 @@ def run(told: WorkerManagerConfig | Provision) -> int:
 
 def provisioner_of(kind: str) -> Provisioner:
     """Return what sets up a type. Raises UsageError for one that needs nothing."""
-    found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
-    module = importlib.import_module(found[kind].module)
+    reference = WORKER_MANAGERS.reference(kind)
+    assert reference is not None, "its configuration could not have been read"
+    module = importlib.import_module(reference.partition(":")[0])
     provision: Provisioner | None = getattr(module, "provision", None)
     if provision is None:
         raise UsageError(f"a worker manager of the type {kind} needs nothing in a cloud: there is nothing to set up")

@@ -7,8 +7,8 @@ tasks have started is killed, also what has left their process groups.
 
 from __future__ import annotations
 
-import re
 import os
+import re
 import select
 import sys
 import time

@@ -127,11 +127,12 @@ class OffloadCore:
         refused: list[Attempt] = []
         for group in message.groups:
             known, _ = library.know(group.spec)
+            rank = self._queue.rank(group.spec)
             inputs = group.inputs or [()] * len(group.ids)
             for identifier, number, payload, values in zip(
                 group.ids, group.attempts, group.payloads, inputs, strict=True
             ):
-                item = Attempt(identifier, number, known, payload, values)
+                item = Attempt(identifier, number, known, payload, values, rank)
                 if self._leaving.text or len(attempts) >= limit or identifier in attempts:
                     refused.append(item)
                 else:
