@@ -1,4 +1,4 @@
-"""A connector over ZeroMQ: a fresh DEALER socket for every attempt, on the running event loop."""
+"""A connector on the running event loop: a fresh connection for every attempt, through a door or over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -7,64 +7,21 @@ import os
 import random
 from collections.abc import Callable, Sequence
 
-import zmq
-
 from scaler.config.addresses import check_server_address
 from scaler.errors import RefusedError, UnreachableError
 from scaler.ids import PEER_ID_BYTES
 from scaler.net import context
-from scaler.net.address import is_ipv6
 from scaler.net.connection import Buffer, ConnectorEvent, OutboxLimits
 from scaler.net.connector_core import ConnectorCore, Phase
-from scaler.net.envelopes import HANDSHAKE_SECONDS, LINGER_SECONDS, Counters, Taken
-from scaler.net.frames import (
-    HIGH_WATER_MESSAGES,
-    MAX_BYTES_PER_TURN,
-    MAX_FRAME_BYTES,
-    MAX_MESSAGES_PER_TURN,
-    Socket,
-    receive_parts,
-    send_parts,
-)
-from scaler.net.monitoring import Monitor
+from scaler.net.envelopes import LINGER_SECONDS, Counters, Taken
+from scaler.net.frames import Context
+from scaler.net.lines import Line
+from scaler.net.local import connect, door_of
+from scaler.net.local_line import LocalLine
 from scaler.net.turns import Turns
+from scaler.net.zmq_line import ZmqLine
 from scaler.protocol.messages import Hello, Message, Welcome
 from scaler.protocol.session import SESSION_ID_BYTES
-
-NEVER_MILLISECONDS = 24 * 3600 * 1000
-
-_BREAKS = {
-    zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
-    # Of an attempt that did not even come to a socket; after any of the others it is not the first any more.
-    zmq.EVENT_CONNECT_RETRIED: "no host of this name is known",
-    zmq.EVENT_DISCONNECTED: "the connection broke",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "what listens there does not speak ZeroMQ",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "what listens there does not speak ZeroMQ",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "what listens there does not accept this peer",
-}
-
-
-class _Line:
-    """One connection, or an attempt at one: its socket and what is told of it."""
-
-    __slots__ = ("monitor", "socket")
-
-    def __init__(self, zmq_context: zmq.Context[Socket], address: str) -> None:
-        self.socket = socket = zmq_context.socket(zmq.DEALER)
-        socket.linger = 0
-        # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
-        socket.reconnect_ivl = NEVER_MILLISECONDS
-        socket.maxmsgsize = MAX_FRAME_BYTES
-        socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
-        socket.handshake_ivl = round(HANDSHAKE_SECONDS * 1000)
-        socket.connect_timeout = round(HANDSHAKE_SECONDS * 1000)
-        socket.ipv6 = is_ipv6(address)
-        self.monitor = Monitor(socket)
-
-    def drop(self) -> None:
-        """Close it without another word."""
-        self.monitor.close()
-        self.socket.close()
 
 
 class ZmqConnector:
@@ -96,10 +53,10 @@ class ZmqConnector:
         session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
         jitter = random.Random(session_id).random  # noqa: S311 (spreads attempts, hides nothing)
         self._core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self._loop.time(), jitter)
-        self._context = context.acquire(io_threads)
-        self._line: _Line | None = None
-        self._broken = ""
-        self._has_news = False
+        self._io_threads = io_threads
+        self._context: Context | None = None
+        self._line: Line | None = None
+        self._tries_door = True
         self._closed = False
         self._in_turn = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -189,27 +146,24 @@ class ZmqConnector:
         if self._line is not None:
             if self.connected:
                 self._say_goodbye(self._line, farewell, now)
-                self._line.monitor.close_both(LINGER_SECONDS)
+                self._line.finish(LINGER_SECONDS)
             else:
                 self._line.drop()
         self._core.stop()
-        context.release(self._context)
+        if self._context is not None:
+            context.release(self._context)
         self._wake()
 
-    def _say_goodbye(self, line: _Line, farewell: str, now: float) -> None:
+    def _say_goodbye(self, line: Line, farewell: str, now: float) -> None:
         until = now + LINGER_SECONDS
         blocked = self._core.flush(self._transmit, now)
         while blocked and (left := until - self._loop.time()) > 0:
-            line.socket.poll(round(left * 1000), zmq.POLLOUT)
+            line.wait_writable(left)
             blocked = self._core.flush(self._transmit, now)
         self._core.say_goodbye(farewell)
         self._core.flush(self._transmit, now)
 
     # -- the turn ------------------------------------------------------------------------------------------------
-
-    def _news(self) -> None:
-        self._has_news = True
-        self._turn()
 
     def _turn(self) -> None:
         now = self._loop.time()
@@ -219,12 +173,9 @@ class ZmqConnector:
         line = self._line
         drained = True
         if line is not None:
-            # Before the messages: what a connection brought before it broke can be read after the news of the break.
-            if self._has_news:
-                self._look_at_connection(line)
-            drained = self._drain(line, now)
-            if drained and self._broken:
-                self._hang_up(self._broken, now)
+            drained = line.drain(core, now)
+            if drained and line.broken:
+                self._hang_up(line.broken, now)
         core.tick(now)
         if core.hang_up:
             self._hang_up(core.trouble, now)
@@ -245,57 +196,38 @@ class ZmqConnector:
         core = self._core
         if self._line is not None:
             blocked = core.flush(self._transmit, now)
-            # Reading EVENTS takes in what the descriptor has announced: it must be the last word of a turn.
-            ready = int(self._line.socket.getsockopt(zmq.EVENTS))
-            if not drained or ready & zmq.POLLIN or (blocked and ready & zmq.POLLOUT):
+            if self._line.rest(blocked) or not drained:
                 self._turns.soon()
         if core.hang_up or core.has_events:
             self._turns.soon()
         self._turns.at(core.next_at())
 
-    def _drain(self, line: _Line, now: float) -> bool:
-        size = 0
-        for _ in range(MAX_MESSAGES_PER_TURN):
-            parts = receive_parts(line.socket, routed=False)
-            if parts is None:
-                return True
-            if parts.problem:
-                self._core.malformed(parts.problem)
-            else:
-                self._core.receive(parts.header, parts.body, parts.attachments, now)
-            size += parts.size_bytes
-            if size > MAX_BYTES_PER_TURN:
-                break
-        return False
-
-    def _transmit(self, _peer: bytes, header: bytes, body: bytes, attachments: Sequence[Buffer]) -> Taken:
+    def _transmit(self, peer: bytes, header: bytes, body: bytes, attachments: Sequence[Buffer]) -> Taken:
         assert self._line is not None, "the core flushes only over a connection"
-        return send_parts(self._line.socket, b"", header, body, attachments)
+        return self._line.transmit(peer, header, body, attachments)
 
     def _dial(self, now: float) -> None:
-        self._broken = ""
-        self._line = line = _Line(self._context, self._address)
-        self._has_news = True
-        self._turns.watch((int(line.socket.getsockopt(zmq.FD)), self._turn), (line.monitor.file_descriptor, self._news))
+        self._line = self._local_line() or self._zmq_line()
         self._core.dialled(now)
-        try:
-            line.socket.connect(self._address)
-        except zmq.ZMQError as error:
-            self._hang_up(str(error), now)
 
-    def _look_at_connection(self, line: _Line) -> None:
-        self._has_news = False
-        for event in line.monitor.take():
-            if not self._broken:
-                self._broken = _BREAKS.get(zmq.Event(event.kind), "")
+    def _local_line(self) -> Line | None:
+        door = door_of(self._address) if self._tries_door else None
+        stream = connect(door) if door is not None else None
+        return LocalLine(self._loop, self._turn, stream) if stream is not None else None
+
+    def _zmq_line(self) -> Line:
+        if self._context is None:
+            self._context = context.acquire(self._io_threads)
+        return ZmqLine(self._loop, self._turn, self._context, self._address)
 
     def _hang_up(self, why: str, now: float) -> None:
+        # Should somebody be behind the door who does not welcome this peer, the server itself may.
+        self._tries_door = self.connected or not isinstance(self._line, LocalLine)
         self._drop_line()
         self._core.broken(why, now)
 
     def _drop_line(self) -> None:
         if self._line is not None:
-            self._turns.watch()
             self._line.drop()
             self._line = None
 

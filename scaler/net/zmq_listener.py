@@ -1,4 +1,4 @@
-"""A listener over ZeroMQ: one ROUTER socket on the running event loop."""
+"""A listener on the running event loop: one ROUTER socket of ZeroMQ, and beside it doors for peers of its host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import zmq
 
+from scaler.config.addresses import local_address
 from scaler.errors import UsageError
 from scaler.net import context
-from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_ipv6
+from scaler.net.address import SocketFile, advertised, cannot_bind, check_not_in_use, is_ipv6
 from scaler.net.connection import Admit, Buffer, ListenerEvent, OutboxLimits
+from scaler.net.door import LINK_BYTES, Door
 from scaler.net.envelopes import HANDSHAKE_SECONDS, LINGER_SECONDS, SILENCE_SECONDS, Counters, Taken
 from scaler.net.frames import (
     HIGH_WATER_MESSAGES,
@@ -27,6 +29,7 @@ from scaler.net.frames import (
     send_parts,
 )
 from scaler.net.listener_core import ListenerCore
+from scaler.net.local import door_of
 from scaler.net.monitoring import Connections, Monitor
 from scaler.net.repeats import Repeats
 from scaler.net.turns import Turns
@@ -52,11 +55,13 @@ class ZmqListener:
         on_turn: Callable[[list[ListenerEvent]], None],
         outbox: OutboxLimits | None = None,
         io_threads: int = 1,
+        has_doors: bool = False,
     ) -> None:
         """Bind to all addresses. on_turn is called from the loop, never from here.
 
-        io_threads: of the process's ZeroMQ context, when this is the first to use it. Raises UsageError when an
-        address is malformed, taken or not of this host; nothing stays bound then.
+        io_threads: of the process's ZeroMQ context, when this is the first to use it. has_doors: peers of this host
+        and user come without ZeroMQ. Raises UsageError when an address is malformed, taken or not of this host;
+        nothing stays bound then.
         """
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -82,9 +87,11 @@ class ZmqListener:
             raise
         self._has_news = True
         self._turns = Turns(self._loop, self._turn)
-        self._turns.watch(
-            (int(self._socket.getsockopt(zmq.FD)), self._turn), (self._monitor.file_descriptor, self._news)
-        )
+        watched = [(int(self._socket.getsockopt(zmq.FD)), self._turn), (self._monitor.file_descriptor, self._news)]
+        self._door = self._open_doors() if has_doors else None
+        if self._door is not None:
+            watched.append((self._door.fileno(), self._turn))
+        self._turns.watch(*watched)
         # The descriptors tell of changes only, and something may have come since the address was bound.
         self._turns.soon()
 
@@ -112,6 +119,12 @@ class ZmqListener:
             self._files.append(SocketFile(address))
         assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
         return endpoint.rstrip(b"\0").decode()
+
+    def _open_doors(self) -> Door | None:
+        # Behind a wildcard, peers of this host may know it by either of these.
+        known = {name(address) for address in self._addresses for name in (local_address, advertised)}
+        names = [door for address in known if (door := door_of(address)) is not None]
+        return Door(names, self._core, self._strangers) if names else None
 
     # -- Listener ------------------------------------------------------------------------------------------------
 
@@ -165,6 +178,8 @@ class ZmqListener:
             time.sleep(BLOCKED_RETRY_SECONDS / 4)
         self._core.end_all(now)
         self._core.flush(self._transmit, now)
+        if self._door is not None:
+            self._door.close(LINGER_SECONDS)
         self._close_socket(LINGER_SECONDS)
         self._strangers.flush()
         self._refusals.flush()
@@ -199,6 +214,10 @@ class ZmqListener:
             drained = self._drain(now)
             self._report_broken(drained)
             self._cut_silent(now)
+            if self._door is not None:
+                self._door.visit(now)
+                self._door.cut_silent(now)
+                self._turns.at(self._door.next_at())
             for refusal in core.take_refusals():
                 self._refusals.add(f"refused a peer: {refusal}", now)
             for events_of_a_kind in (self._strangers, self._refusals):
@@ -254,6 +273,8 @@ class ZmqListener:
         return True
 
     def _transmit(self, route: bytes, header: bytes, body: bytes, attachments: Sequence[Buffer]) -> Taken:
+        if self._door is not None and len(route) == LINK_BYTES:
+            return self._door.transmit(route, header, body, attachments)
         return send_parts(self._socket, route, header, body, attachments)
 
     def _look_at_connections(self, now: float) -> None:
@@ -295,6 +316,9 @@ class ZmqListener:
 
     def _cut(self, routes: Iterable[bytes]) -> None:
         for route in routes:
+            if self._door is not None and len(route) == LINK_BYTES:
+                self._door.cut(route)
+                continue
             self._look_at_connections(self._loop.time())
             descriptor = self._descriptors.get(route)
             if descriptor is not None:

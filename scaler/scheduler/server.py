@@ -115,6 +115,7 @@ class SchedulerServer:
             admit=self._admit,
             on_turn=self._on_turn,
             io_threads=config.io_threads,
+            has_doors=True,
         )
         self._monitor_listener: Listener = ZmqListener(
             [config.monitor_address],

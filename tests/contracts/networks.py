@@ -13,6 +13,7 @@ from typing import Protocol
 from scaler.ids import new_peer_id
 from scaler.net.connection import Admit, Connector, ConnectorEvent, Listener, ListenerEvent, OutboxLimits
 from scaler.net.envelopes import Counters
+from scaler.net.local import door_of
 from scaler.net.memory import MemoryConnector, MemoryNetwork
 from scaler.net.versions import own_hello
 from scaler.net.zeromq import ZmqConnector, ZmqListener
@@ -155,13 +156,14 @@ class InMemory:
 class Relay:
     """Passes bytes between connectors and a listener, until it is told to do worse."""
 
-    def __init__(self, address: str, target: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, address: str, target: str, loop: asyncio.AbstractEventLoop, through_door: bool) -> None:
         self.reachable = True
         self._target = target
+        self._through_door = through_door
         self._loop = loop
         if address.startswith("ipc://"):
             self._server = socket.socket(socket.AF_UNIX)
-            self._server.bind(address.removeprefix("ipc://"))
+            self._server.bind(self._path(address))
             self._server.listen()
             self.address = address
         else:
@@ -173,6 +175,11 @@ class Relay:
         self._swallowed: set[socket.socket] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         loop.add_reader(self._server, self._accept)
+
+    def _path(self, address: str) -> str:
+        door = door_of(address) if self._through_door else address.removeprefix("ipc://")
+        assert door is not None, "this host has no doors"
+        return door
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -199,7 +206,7 @@ class Relay:
         if self._target.startswith("ipc://"):
             there = socket.socket(socket.AF_UNIX)
             try:
-                there.connect(self._target.removeprefix("ipc://"))
+                there.connect(self._path(self._target))
             except OSError:
                 there.close()
                 raise
@@ -241,17 +248,26 @@ class Relay:
 class OverZmq:
     """Connectors reach the listener through a relay, which breaks what a test wants broken."""
 
-    def __init__(self, address: str, relayed: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, address: str, relayed: str, loop: asyncio.AbstractEventLoop, through_door: bool = False) -> None:
+        """through_door: the relay has a door only, and passes on to the server's."""
         self._loop = loop
         self._address = address
-        self._relay = Relay(relayed, address, loop)
+        self._through_door = through_door
+        self._relay = Relay(relayed, address, loop, through_door)
         self._ends: list[ZmqListener | ZmqConnector] = []
 
     def serve(
         self, kind: str = "object_storage", admit: Admit = welcome_all, outbox: OutboxLimits | None = None
     ) -> Server:
         async def make() -> ZmqListener:
-            return ZmqListener([self._address], server_kind=kind, admit=admit, on_turn=server.on_turn, outbox=outbox)
+            return ZmqListener(
+                [self._address],
+                server_kind=kind,
+                admit=admit,
+                on_turn=server.on_turn,
+                outbox=outbox,
+                has_doors=self._through_door,
+            )
 
         server = Server()
         server.listener = listener = self._loop.run_until_complete(make())
@@ -313,6 +329,8 @@ def make_network(kind: str, directory: Path, loop: asyncio.AbstractEventLoop) ->
             return InMemory()
         case "tcp":
             return OverZmq(free_tcp_address(), "tcp://127.0.0.1:0", loop)
+        case "door":
+            return OverZmq(f"ipc://{directory}/server", f"ipc://{directory}/relay", loop, through_door=True)
         case _:
             return OverZmq(f"ipc://{directory}/server", f"ipc://{directory}/relay", loop)
 

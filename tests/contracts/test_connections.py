@@ -48,7 +48,7 @@ from scaler.protocol.messages import (
 from tests.contracts.networks import Network, Peer, Server, make_network, messages_of, welcome_all
 
 
-@pytest.fixture(params=["memory", "tcp", "ipc", "tcp-uvloop"])
+@pytest.fixture(params=["memory", "tcp", "ipc", "door", "tcp-uvloop", "door-uvloop"])
 def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]:
     kind, _, loop_kind = request.param.partition("-")
     loop = uvloop.new_event_loop() if loop_kind else asyncio.new_event_loop()
