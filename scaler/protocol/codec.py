@@ -14,6 +14,7 @@ import capnp
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.protocol import batch_shapes as b
+from scaler.protocol import lone
 from scaler.protocol import messages as m
 from scaler.protocol.shapes import SHAPES
 
@@ -59,6 +60,13 @@ def encode(message: m.Message) -> bytes:
     Raises LimitError when it is larger than the protocol allows, and ValueError when it breaks a rule of its own, such
     as columns of different lengths.
     """
+    write_lone = lone.WRITERS.get(type(message))
+    if write_lone is not None and (lone_body := write_lone(message, _specs)) is not None:
+        return lone_body
+    return _encode(message)
+
+
+def _encode(message: m.Message) -> bytes:
     wire, write, largest, limit = _WRITERS[type(message)]
     builder = _BODY.new_message()
     try:
@@ -81,6 +89,16 @@ def decode(body: bytes | memoryview) -> m.Message:
         raise ProtocolError(f"a body of {size} bytes is larger than MAX_BATCH_BYTES ({m.MAX_BATCH_BYTES})")
     # Cap'n Proto needs aligned memory, which a part of a frame need not be and bytes objects are.
     whole = body if isinstance(body, bytes) else bytes(body)
+    message = lone.read(whole, _specs)
+    if message is None:
+        message = _decode(whole)
+        if isinstance(message, m.Submit | m.Run) and len(message.groups) == 1 and len(message.groups[0].ids) == 1:
+            _specs.bytes_of(message.groups[0].spec)
+    return message
+
+
+def _decode(whole: bytes) -> m.Message:
+    size = len(whole)
     name = "message"
     try:
         with _BODY.from_bytes(whole, max(MIN_TRAVERSAL_WORDS, size // _WORD_BYTES * 4), NESTING_LIMIT) as reader:
@@ -91,6 +109,9 @@ def decode(body: bytes | memoryview) -> m.Message:
             return read(getattr(reader, wire))
     except (capnp.KjException, ValueError) as error:
         raise ProtocolError(f"malformed {name}: {_text(error)}") from error
+
+
+_specs = lone.Specs(_encode)
 
 
 def _text(error: Exception) -> str:
