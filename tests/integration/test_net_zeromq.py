@@ -45,10 +45,12 @@ _made: list[Callable[[], None]] = []
 class Servant:
     """A storage server that answers, and remembers what it was told."""
 
-    def __init__(self, *addresses: str, refuse: Refused | None = None) -> None:
+    def __init__(self, *addresses: str, refuse: Refused | None = None, has_doors: bool = False) -> None:
         self.events: list[ListenerEvent] = []
         self.refuse = refuse
-        self.listener = ZmqListener(addresses, server_kind="object_storage", admit=self._admit, on_turn=self._on_turn)
+        self.listener = ZmqListener(
+            addresses, server_kind="object_storage", admit=self._admit, on_turn=self._on_turn, has_doors=has_doors
+        )
         _made.append(self.listener.close)
 
     @property
@@ -299,10 +301,11 @@ def child(address: str, then: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CHILD, address, then])
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+@pytest.mark.parametrize("scheme", ["tcp", "ipc", "door"])
 def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> None:
     async def test() -> None:
-        server = Servant("tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/socket")
+        address = f"ipc://{tmp_path}/socket" if scheme == "ipc" else "tcp://127.0.0.1:0"
+        server = Servant(address, has_doors=scheme == "door")
         process = child(server.address, "stay")
         try:
             await until(lambda: server.saw(Received))
@@ -318,9 +321,10 @@ def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> Non
     run(test)
 
 
-def test_what_was_sent_before_a_close_arrives_though_the_process_ends() -> None:
+@pytest.mark.parametrize("has_doors", [False, True], ids=["tcp", "door"])
+def test_what_was_sent_before_a_close_arrives_though_the_process_ends(has_doors: bool) -> None:
     async def test() -> None:
-        server = Servant("tcp://127.0.0.1:0")
+        server = Servant("tcp://127.0.0.1:0", has_doors=has_doors)
         process = child(server.address, "close")
         try:
             await until(lambda: server.saw(Closed))
@@ -332,9 +336,10 @@ def test_what_was_sent_before_a_close_arrives_though_the_process_ends() -> None:
     run(test)
 
 
-def test_a_forked_child_leaves_its_parents_connections_alone() -> None:
+@pytest.mark.parametrize("has_doors", [False, True], ids=["tcp", "door"])
+def test_a_forked_child_leaves_its_parents_connections_alone(has_doors: bool) -> None:
     async def test() -> None:
-        server = Servant("tcp://127.0.0.1:0")
+        server = Servant("tcp://127.0.0.1:0", has_doors=has_doors)
         client = Asker(server.address)
         await client.ask(1)
         pid = os.fork()
@@ -349,13 +354,14 @@ def test_a_forked_child_leaves_its_parents_connections_alone() -> None:
     run(test)
 
 
-def test_closing_leaves_no_descriptor_and_no_thread_and_frees_the_address() -> None:
+@pytest.mark.parametrize("has_doors", [False, True], ids=["tcp", "door"])
+def test_closing_leaves_no_descriptor_and_no_thread_and_frees_the_address(has_doors: bool) -> None:
     process = psutil.Process()
 
     async def test() -> None:
         address = "tcp://127.0.0.1:0"
         for _ in range(10):
-            server = Servant(address)
+            server = Servant(address, has_doors=has_doors)
             address = server.address
             client = Asker(address)
             await client.ask(1)

@@ -1,0 +1,346 @@
+"""Peers of a server's own host and user come through its door; all others, and all that goes wrong there, by ZeroMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import psutil
+import pytest
+
+from scaler.ids import new_peer_id
+from scaler.net import connector_core, door
+from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, OutboxLimits, Received
+from scaler.net.local import door_of
+from scaler.net.versions import own_hello
+from scaler.net.zeromq import ZmqConnector, ZmqListener
+from scaler.protocol.codec import encode
+from scaler.protocol.messages import (
+    MAX_BATCH_BYTES,
+    MAX_CHUNK_BYTES,
+    PROTOCOL_VERSION,
+    GetObject,
+    Hello,
+    Refused,
+    Role,
+    StatStorage,
+    StorageReply,
+    StorageResult,
+    Welcome,
+)
+from scaler.protocol.session import Header
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no doors here")
+
+SESSION_ID = bytes(range(16))
+_made: list[Callable[[], None]] = []
+"""How to close what the running test has made, the last one first; closing twice is fine."""
+
+
+class Servant:
+    """A storage server that answers; objects of whatever id have 60 MB."""
+
+    def __init__(self, address: str = "tcp://127.0.0.1:0", outbox: OutboxLimits | None = None) -> None:
+        self.events: list[ListenerEvent] = []
+        self.listener = ZmqListener(
+            [address],
+            server_kind="object_storage",
+            admit=self._admit,
+            on_turn=self._on_turn,
+            outbox=outbox,
+            has_doors=True,
+        )
+        _made.append(self.listener.close)
+
+    @property
+    def address(self) -> str:
+        return self.listener.addresses[0].replace("0.0.0.0", "127.0.0.1")
+
+    @property
+    def door(self) -> str:
+        found = door_of(self.address)
+        assert found is not None
+        return found
+
+    def saw(self, kind: type[ListenerEvent]) -> bool:
+        return any(isinstance(event, kind) for event in self.events)
+
+    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+    def _on_turn(self, events: list[ListenerEvent]) -> None:
+        self.events.extend(events)
+        for event in events:
+            if isinstance(event, Received) and isinstance(event.message, StatStorage):
+                self.listener.send(event.peer, StorageReply(event.message.request, StorageResult.OK))
+            elif isinstance(event, Received) and isinstance(event.message, GetObject):
+                self.listener.send(event.peer, StorageReply(1, StorageResult.OK), [bytes(60_000_000)])
+
+
+class Asker:
+    """A client that can ask the server, to see that it still answers."""
+
+    def __init__(self, address: str) -> None:
+        self.events: list[ConnectorEvent] = []
+        self.connector = ZmqConnector(
+            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_turn=self.events.extend
+        )
+        _made.append(self.connector.close)
+
+    async def ask(self, number: int) -> None:
+        self.connector.send(StatStorage(number))
+        await until(
+            lambda: any(
+                isinstance(event, Received) and event.message == StorageReply(number, StorageResult.OK)
+                for event in self.events
+            )
+        )
+
+
+class Stranger:
+    """A bare socket at a door."""
+
+    def __init__(self, door: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(door)
+        self.socket.setblocking(False)
+        _made.append(self.socket.close)
+
+    async def say(self, body: bytes, sequence: int = 0, session: bytes = SESSION_ID) -> None:
+        header = Header(PROTOCOL_VERSION, 0, session, sequence, 0).pack()
+        await self.put(struct.pack("=II", len(body), 0) + header + body)
+
+    async def put(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.socket, data)
+
+    async def was_cut(self) -> bool:
+        async with asyncio.timeout(4):
+            try:
+                while await asyncio.get_running_loop().sock_recv(self.socket, 1 << 20):
+                    pass
+            except ConnectionResetError:
+                pass
+        return True
+
+
+async def until(condition: Callable[[], bool], seconds: float = 4.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 (what other threads and processes do announces nothing here)
+            await asyncio.sleep(0.001)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        try:
+            await test()
+        finally:
+            while _made:
+                _made.pop()()
+
+    asyncio.run(whole())
+
+
+def tcp_connections(address: str) -> int:
+    """How many connections of this process ZeroMQ has with this address."""
+    port = int(address.rpartition(":")[2])
+    return sum(
+        connection.status == psutil.CONN_ESTABLISHED and connection.raddr.port == port
+        for connection in psutil.Process().net_connections("tcp")
+        if connection.raddr
+    )
+
+
+# -- who comes through ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://*:0"])
+def test_peers_of_the_same_host_come_through_the_door_and_need_no_tcp(address: str) -> None:
+    async def test() -> None:
+        server = Servant(address)
+        client = Asker(server.address)
+        await client.ask(1)
+        assert tcp_connections(server.address) == 0
+
+    run(test)
+
+
+def test_a_server_whose_door_is_taken_is_reached_all_the_same() -> None:
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as once:
+            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+        door_name = door_of(address)
+        with socket.socket(socket.AF_UNIX) as squatter:
+            squatter.bind(door_name)  # type: ignore[arg-type]
+            client = Asker(Servant(address).address)
+            await client.ask(1)
+            assert tcp_connections(address) == 1
+
+    run(test)
+
+
+def test_who_sits_behind_a_door_and_welcomes_nobody_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector_core, "HANDSHAKE_SECONDS", 0.2)
+
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as once:
+            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+        door_name = door_of(address)
+        with socket.socket(socket.AF_UNIX) as squatter:
+            squatter.bind(door_name)  # type: ignore[arg-type]
+            squatter.listen()
+            client = Asker(Servant(address).address)
+            await client.ask(1)
+
+    run(test)
+
+
+AS_NOBODY = """
+import os, socket, sys
+os.setuid(65534)
+end = socket.socket(socket.AF_UNIX)
+name = sys.argv[2].replace("@", chr(0), 1)
+if sys.argv[1] == "sit":
+    end.bind(name)
+    end.listen()
+    print("ready", flush=True)
+    sys.stdin.read()
+else:
+    end.connect(name)
+    print("cut" if end.recv(1) == b"" else "welcomed", flush=True)
+"""
+
+
+def nobody(what: str, door_name: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", AS_NOBODY, what, door_name.replace("\0", "@")]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@needs_root
+def test_another_user_is_not_let_in_and_disturbs_nobody() -> None:
+    async def test() -> None:
+        server = Servant()
+        with nobody("come", server.door) as other:
+            client = Asker(server.address)
+            await client.ask(1)
+            said, _ = await asyncio.to_thread(other.communicate)
+        assert said == "cut\n"
+        await client.ask(2)
+        assert sum(isinstance(event, Opened) for event in server.events) == 1
+
+    run(test)
+
+
+@needs_root
+def test_what_another_user_has_put_behind_the_name_of_a_door_is_not_spoken_to() -> None:
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as once:
+            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+        door_name = door_of(address)
+        assert door_name is not None
+        with nobody("sit", door_name) as other:
+            assert other.stdout is not None
+            assert await asyncio.to_thread(other.stdout.readline) == "ready\n"
+            client = Asker(Servant(address).address)
+            await client.ask(1)
+            assert tcp_connections(address) == 1
+            other.kill()
+
+    run(test)
+
+
+# -- strangers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3,
+        struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, bytes(40)),
+        struct.pack("=II40sI", 1, 1, bytes(40), MAX_CHUNK_BYTES + 1),
+    ],
+    ids=["http", "body", "attachment"],
+)
+def test_who_sends_what_no_peer_sends_is_cut_at_once_and_nobody_else(noise: bytes) -> None:
+    async def test() -> None:
+        server = Servant()
+        client = Asker(server.address)
+        await client.ask(1)
+        stranger = Stranger(server.door)
+        await stranger.put(noise)
+        assert await stranger.was_cut()
+        assert server.listener.counters.malformed == 1
+        await client.ask(2)
+
+    run(test)
+
+
+def test_an_oversized_envelope_within_a_session_breaks_the_connection_and_not_the_session() -> None:
+    async def test() -> None:
+        server = Servant()
+        stranger = Stranger(server.door)
+        await stranger.say(encode(own_hello(Role.CLIENT)))
+        await until(lambda: server.saw(Opened))
+        await stranger.put(struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, bytes(40)))
+        assert await stranger.was_cut()
+        await until(lambda: server.saw(Broken))
+        assert not server.saw(Closed)
+
+    run(test)
+
+
+def test_who_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "SILENCE_SECONDS", 0.3)
+
+    async def test() -> None:
+        server = Servant()
+        client = Asker(server.address)
+        assert await Stranger(server.door).was_cut()
+        await client.ask(1)
+        assert not server.saw(Broken)
+
+    run(test)
+
+
+# -- slow peers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_reads_nothing_keeps_nobody_waiting_and_is_given_up_when_its_outbox_is_full() -> None:
+    async def test() -> None:
+        server = Servant(outbox=OutboxLimits(size_bytes=100_000_000))
+        client = Asker(server.address)
+        lazy = Stranger(server.door)
+        await lazy.say(encode(own_hello(Role.CLIENT)))
+        await lazy.say(encode(GetObject(1, bytes(16), 1.0)), sequence=1)
+        await until(lambda: server.saw(Received))
+        await client.ask(1)
+        assert server.listener.outbox_bytes(SESSION_ID[:8]) > 60_000_000
+        assert not server.saw(Closed)
+        await lazy.say(encode(GetObject(2, bytes(16), 1.0)), sequence=2)
+        await until(lambda: server.saw(Closed))
+        await client.ask(2)
+
+    run(test)
+
+
+def test_a_large_answer_comes_in_pieces_while_others_are_answered() -> None:
+    async def test() -> None:
+        server = Servant()
+        reader, other = Asker(server.address), Asker(server.address)
+        reader.connector.send(GetObject(1, bytes(16), 1.0))
+        for number in range(3):
+            await other.ask(number)
+        await until(lambda: any(isinstance(event, Received) for event in reader.events))
+        received = reader.events[-1]
+        assert isinstance(received, Received)
+        assert [attachment.nbytes for attachment in received.attachments] == [60_000_000]
+        assert received.attachments[0].readonly
+
+    run(test)
