@@ -168,8 +168,8 @@ class ConnectorCore:
         self._session.keep(body, attachments)
 
     def say_goodbye(self, text: str) -> None:
-        """Queue a Goodbye behind what has been flushed."""
-        if self.phase is Phase.CONNECTED:
+        """Queue a Goodbye behind what has been flushed, be it only the Hello."""
+        if self.phase in {Phase.DIALLING, Phase.CONNECTED}:
             self._session.post(encode(Goodbye(text)))
 
     def stop(self) -> None:

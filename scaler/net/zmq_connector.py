@@ -144,7 +144,8 @@ class ZmqConnector:
         self._turns.close()
         now = self._loop.time()
         if self._line is not None:
-            if self.connected:
+            # Through a door a greeting is there as soon as it is sent, and what was greeted must be taken leave of.
+            if self.connected or isinstance(self._line, LocalLine):
                 self._say_goodbye(self._line, farewell, now)
                 self._line.finish(LINGER_SECONDS)
             else:

@@ -47,6 +47,7 @@ class Servant:
 
     def __init__(self, address: str = "tcp://127.0.0.1:0", outbox: OutboxLimits | None = None) -> None:
         self.events: list[ListenerEvent] = []
+        self.when_greeted: Callable[[], None] = lambda: None
         self.listener = ZmqListener(
             [address],
             server_kind="object_storage",
@@ -71,6 +72,7 @@ class Servant:
         return any(isinstance(event, kind) for event in self.events)
 
     def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+        self.when_greeted()
         return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
     def _on_turn(self, events: list[ListenerEvent]) -> None:
@@ -252,6 +254,17 @@ def test_what_another_user_has_put_behind_the_name_of_a_door_is_not_spoken_to() 
             await client.ask(1)
             assert tcp_connections(address) == 1
             other.kill()
+
+    run(test)
+
+
+def test_who_leaves_before_it_is_welcomed_says_so() -> None:
+    async def test() -> None:
+        server = Servant()
+        client = Asker(server.address)
+        server.when_greeted = lambda: client.connector.close("changed its mind")
+        await until(lambda: server.saw(Closed))
+        assert server.events[-1] == Closed(client.connector.peer, "changed its mind")
 
     run(test)
 
