@@ -84,7 +84,7 @@ class Sizing:
         """
         managers = {manager.manager_id: manager for manager in view.managers}
         # What was wanted and is not there yet may come at any time: it counts as spent.
-        promised = {key: max(manager.units, self._wanted.get(key, 0)) for key, manager in managers.items()}
+        promised = {key: max(manager.units, self._held(manager)) for key, manager in managers.items()}
         prices = {key: terms.price.get(key, 0.0) for key in managers}
         if sum(promised[key] * prices[key] for key in managers) > terms.ceiling:
             promised = {key: manager.units for key, manager in managers.items()}
@@ -105,6 +105,11 @@ class Sizing:
         self._wanted = {key: answer.units for key, answer in wanted.items()}
         self._seen = {key: manager.units for key, manager in managers.items()}
         return wanted
+
+    def _held(self, manager: ManagerView) -> int:
+        """Return how many units were wanted last, of those that the manager may have now."""
+        wanted = self._wanted.get(manager.manager_id, 0)
+        return wanted if manager.max_units is None else min(wanted, manager.max_units)
 
     def _decide(self, room: Room, terms: Terms, now: float) -> Wanted:
         manager = room.manager

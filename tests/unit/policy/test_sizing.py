@@ -149,6 +149,12 @@ def test_units_that_were_lost_stay_wanted_as_long_as_they_were_needed_lately() -
     assert sizes(policy, [work(0, 600.0, running=6)], left, 1.5, 5, 30) == [8, 8, 6]
 
 
+def test_a_manager_that_came_back_with_a_lower_limit_is_not_held_to_what_was_wanted_of_it() -> None:
+    policy = SimplePolicy("")
+    assert units(policy, 0, [work(8, 600.0)], manager(max_slots=8)) == [8]
+    assert units(policy, 1, [work(8, 600.0)], manager(max_slots=2)) == [2]
+
+
 def test_units_that_nobody_asked_for_stay_for_a_while_too() -> None:
     policy = SimplePolicy("")
     assert units(policy, 0, [], manager()) == [0]
