@@ -112,6 +112,11 @@ class Rig:
     def keys(self) -> list[str]:
         return self.aws.s3.keys(BUCKET)
 
+    def alive(self, mark: str) -> list[str]:
+        """Return the jobs whose containers run and whose names have this mark."""
+        described = self.aws.batch.call("DescribeJobs", {"jobs": self.aws.batch.alive()})["jobs"]
+        return [job["jobId"] for job in described if mark in job["jobName"]]
+
     def jobs(self, status: str = "") -> list[dict[str, Any]]:
         """Return the jobs of the queue, arrays as one; those of a status, or all."""
         if status:
@@ -125,7 +130,7 @@ class Rig:
 
 @contextmanager
 def rig_of(aws: AwsEmulator, **arguments: Any) -> Iterator[Rig]:
-    """Yield a started executor; it is closed in the end, and then nothing may be left."""
+    """Yield a started executor; it is closed in the end, and then none of its manager's jobs may be left."""
     changes = arguments.pop("settings", {})
     made = Rig(aws, BatchExecutor(Place.of(settings(aws, **changes)), **arguments))
     try:
@@ -133,4 +138,5 @@ def rig_of(aws: AwsEmulator, **arguments: Any) -> Iterator[Rig]:
         yield made
     finally:
         made.executor.close()
-    aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
+    mark = Place.of(settings(aws, **changes)).mark
+    aws.batch.wait_until(lambda: not made.alive(mark), WAIT_SECONDS)

@@ -165,15 +165,17 @@ class BatchExecutor:
 
     def _request(self, number: int, batch: Batch) -> tuple[Fields, str]:
         """Return the request of a batch, and the key that its calls go to; empty when they are in the request."""
+        assert self._definition is not None, "start comes first"
         for input_from, text in places_for(batch.data, len(batch.keys)):
-            request = self._request_with(number, batch, input_from, text)
-            if fits(request):
+            request = self._request_with(number, batch, self._definition, input_from, text)
+            if fits(request, self._definition):
                 return request, ""
         key = self._objects.call_key(number)
-        return self._request_with(number, batch, "s3", key), key
+        return self._request_with(number, batch, self._definition, "s3", key), key
 
-    def _request_with(self, number: int, batch: Batch, input_from: InputFrom, text: str) -> Fields:
-        assert self._definition is not None, "start comes first"
+    def _request_with(
+        self, number: int, batch: Batch, definition: Definition, input_from: InputFrom, text: str
+    ) -> Fields:
         ticket = Ticket(
             region=self._place.aws_region,
             bucket=self._place.s3_bucket,
@@ -183,7 +185,7 @@ class BatchExecutor:
         )
         return submission(
             self._place,
-            self._definition,
+            definition,
             self._place.job_name(self._session, number),
             JOB_MODULE,
             {TICKET_VARIABLE: ticket.to_json()},

@@ -36,17 +36,22 @@ class Definition:
     arn: str
     vcpus: float
     takes_module: bool
+    own_characters: int = 0
+    """Of its command and variables, as JSON: they count with what a job overrides."""
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Definition:
         """Return that of a definition as DescribeJobDefinitions shows it."""
         container = described.get("containerProperties") or {}
         requirements = container.get("resourceRequirements") or ()
+        command = container.get("command") or ()
+        own = [list(command), container.get("environment") or []]
         given = [entry["value"] for entry in requirements if entry.get("type") == "VCPU"]
         return cls(
             arn=str(described["jobDefinitionArn"]),
             vcpus=float(given[0] if given else container.get("vcpus") or 1),
-            takes_module=f"Ref::{MODULE}" in " ".join(container.get("command") or ()),
+            takes_module=f"Ref::{MODULE}" in command,
+            own_characters=len(json.dumps(own)),
         )
 
 
@@ -88,12 +93,10 @@ def submission(
     return request
 
 
-def fits(request: Fields) -> bool:
+def fits(request: Fields, definition: Definition) -> bool:
     """Tell whether Batch takes a request, and ECS what Batch makes of it."""
-    return (
-        len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS
-        and len(json.dumps(request["containerOverrides"], separators=(",", ":"))) <= MAX_VARIABLES_CHARACTERS
-    )
+    overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
+    return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
 
 
 def places_for(data: bytes, size: int) -> Sequence[tuple[InputFrom, str]]:

@@ -22,9 +22,10 @@ PARAMETER = "call"
 JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 WORKER_MODULE = "scaler.worker"
 
-MAX_VARIABLES_CHARACTERS = 8192 - 1024
-"""Batch starts containers through ECS, which takes overrides of 8,192 characters, what Batch itself adds included. A
-longer one is accepted, and its job fails."""
+MAX_VARIABLES_CHARACTERS = 8192 - 1192
+"""Batch starts containers through ECS, which takes overrides of 8,192 characters. The job definition's own command and
+variables count too, and some hundred characters that Batch adds; 7,680 are known to have been too many. A longer one is
+accepted, and its job fails."""
 MAX_PARAMETER_CHARACTERS = 28 * 1024
 MAX_REQUEST_CHARACTERS = 30 * 1024
 """Of a whole SubmitJob. Source: service quotas of AWS Batch."""

@@ -184,7 +184,7 @@ def _worker_request(config: AwsHpcConfig, place: Place, definition: Definition, 
     variables = {WORKER_CONFIG_VARIABLE: document}
     # A unit is one attempt: another one would be another worker under the same id.
     request = submission(place, definition, "", WORKER_MODULE, variables, size=1, repeat=False)
-    if not fits(request):
+    if not fits(request, definition):
         raise UsageError(
             f"what the workers are told takes {len(document)} characters, and AWS allows 8,192 with all the rest: "
             "shorten per_worker_capabilities or preload"

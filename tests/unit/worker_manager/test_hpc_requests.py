@@ -86,7 +86,7 @@ def test_the_module_is_named_by_the_command_or_by_a_parameter_that_the_definitio
     assert request()["containerOverrides"]["command"] == ["python", "-m", "module"]
     described = {"jobDefinitionArn": "arn", "containerProperties": {"command": ["sh", "-c", "x", "Ref::module"]}}
     definition = Definition.of(described)
-    assert definition == Definition("arn", 1.0, takes_module=True)
+    assert (definition.arn, definition.vcpus, definition.takes_module) == ("arn", 1.0, True)
     made = submission(place(), definition, "n", "module", {}, size=1, repeat=True)
     assert "command" not in made["containerOverrides"]
     assert made["parameters"] == {"module": "module"}
@@ -108,15 +108,19 @@ def test_a_call_of_28_kib_as_text_travels_in_the_request_and_a_larger_one_does_n
     largest = 28 * 1024 // 4 * 3
     [*_, (way, text)] = places_for(bytes(largest), 1)
     assert (way, len(text)) == ("parameter", 28 * 1024)
-    assert fits(request(parameters={"call": text}))
+    assert fits(request(parameters={"call": text}), DEFINITION)
     assert places_for(bytes(largest + 1), 1) == ()
 
 
 def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
-    assert fits(request())
-    long = submission(place(), DEFINITION, "n", "m", {"A": "x" * 7500}, size=1, repeat=True)
-    assert not fits(long), "ECS takes overrides of 8,192 characters"
-    assert not fits(request(parameters={"call": "x" * 31_000})), "Batch takes requests of 30 KiB"
+    assert fits(request(), DEFINITION)
+    long = submission(place(), DEFINITION, "n", "m", {"A": "x" * 6800}, size=1, repeat=True)
+    assert fits(long, DEFINITION)
+    wordy = Definition.of(
+        {"jobDefinitionArn": "a", "containerProperties": {"environment": [{"name": "B", "value": "x" * 300}]}}
+    )
+    assert not fits(long, wordy), "ECS takes overrides of 8,192 characters, those of the definition included"
+    assert not fits(request(parameters={"call": "x" * 31_000}), DEFINITION), "Batch takes requests of 30 KiB"
 
 
 # -- batches
