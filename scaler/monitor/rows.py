@@ -236,10 +236,10 @@ class Status:
 
 def status_of(document: Document) -> Status:
     """Return a MonitorStatus document as rows."""
-    messages = _mapping(document.get("messages"))
+    messages, incarnation = _mapping(document.get("messages")), document.get("incarnation")
     return Status(
         at=_number(document.get("at")),
-        incarnation=int(_number(document.get("incarnation"))),
+        incarnation=incarnation if isinstance(incarnation, int) else 0,
         scheduler=row(SchedulerRow, document.get("scheduler")),
         storage=row(StorageRow, document.get("storage")),
         tasks=row(Counts, document.get("tasks")),

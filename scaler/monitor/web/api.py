@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.logs import escaped
-from scaler.monitor.connection import MonitorConnection, task_id_of
+from scaler.monitor.connection import task_id_of
 from scaler.monitor.model import MAX_DECISIONS, MAX_INCIDENTS, Model
 from scaler.monitor.series import FINE_SECONDS, NAMES
 from scaler.monitor.trace import trace
@@ -28,6 +28,7 @@ from scaler.monitor.web.views import (
     timeline_view,
     whole_task_view,
 )
+from scaler.protocol.messages import TaskLog
 
 MAX_TASKS_ANSWERED = 1000
 MAX_TIMELINE_SECONDS = FINE_SECONDS
@@ -37,11 +38,26 @@ class UnknownTaskError(LookupError):
     """Nothing is known of a task."""
 
 
+class Monitor(Protocol):
+    """What the web server needs of a `MonitorConnection`."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def trouble(self) -> str: ...
+    async def explain(self, task_id: str) -> str: ...
+    async def log(self, task_id: str) -> TaskLog: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """What routes answer from."""
 
-    monitor: MonitorConnection
+    monitor: Monitor
     connection: Callable[[], View]
     """What is to be said about the connection to the scheduler."""
 

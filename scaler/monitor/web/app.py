@@ -16,8 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scaler._version import __version__
-from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.web.api import Source, api_routes
+from scaler.monitor.web.api import Monitor, Source, api_routes
 from scaler.monitor.web.metrics import Metrics, ModelCollector
 from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.replies import answer, refusal
@@ -57,7 +56,7 @@ class WebSettings:
 class WebApp:
     """An ASGI application, on the running loop. Whoever makes it calls `changed` when the monitor does."""
 
-    def __init__(self, monitor: MonitorConnection, settings: WebSettings) -> None:
+    def __init__(self, monitor: Monitor, settings: WebSettings) -> None:
         self._monitor = monitor
         self._settings = settings
         self._loop = asyncio.get_running_loop()

@@ -36,8 +36,6 @@ Schema = dict[str, Any]
 
 _NULLABLE = {"desired": 0, "ended_at": 0.0, "age_seconds": 0.0, "oldest": 0.0}
 """Fields that may be null, with what else they are."""
-_COUNTS = {"ended", "sent", "received"}
-"""Fields that are counts by name."""
 _TEXTS = {"functions", "states"}
 """Fields of the timeline that are lists of texts."""
 _BAR = [{"type": kind} for kind in ("number", "number", "string", "integer", "integer")]
@@ -159,9 +157,9 @@ def _schema_of(value: object, name: str = "") -> Schema:
     if name in _NULLABLE:
         kind = _schema_of(_NULLABLE[name])["type"]
         return {"type": [kind, "null"]}
-    if name in _COUNTS:
-        return {"type": "object", "additionalProperties": {"type": "integer"}}
     match value:
+        case {} if not value:  # all of them are counts by name
+            return {"type": "object", "additionalProperties": {"type": "integer"}}
         case bool():
             return {"type": "boolean"}
         case int():

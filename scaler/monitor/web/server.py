@@ -79,11 +79,20 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
     watch = _Watch(config.monitor_address)
     app = WebApp(watch.monitor, settings)
     watch.app = app
-    server = _Server(_uvicorn_config(app))
-    serving = asyncio.ensure_future(server.serve([listening]))
-    stopping = asyncio.ensure_future(component.stop.wait())
     component.ready({"web page": page_of(listening)})
     answered = asyncio.ensure_future(watch.say_when_nobody_answers())
+    try:
+        await serve(app, listening, component.stop)
+    finally:
+        answered.cancel()
+        watch.monitor.close()
+
+
+async def serve(app: WebApp, listening: socket.socket, stop: asyncio.Event) -> None:
+    """Answer requests at a socket until `stop` is set; then end what is under way, and close the socket."""
+    server = _Server(_uvicorn_config(app))
+    serving = asyncio.ensure_future(server.serve([listening]))
+    stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         app.close()
@@ -91,8 +100,6 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
         await serving
     finally:
         stopping.cancel()
-        answered.cancel()
-        watch.monitor.close()
 
 
 class _Watch:

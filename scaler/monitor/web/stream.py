@@ -50,10 +50,11 @@ class _Reader:
 class Broadcast:
     """An ASGI application for `/events`, on the running loop."""
 
-    def __init__(self, teller: Teller, interval_seconds: float) -> None:
-        """interval_seconds: how often, at most, news are told."""
+    def __init__(self, teller: Teller, interval_seconds: float, *, quiet_seconds: float = QUIET_SECONDS) -> None:
+        """interval_seconds: how often, at most, news are told. quiet_seconds: how often, at least, anything is."""
         self._teller = teller
         self._interval_seconds = interval_seconds
+        self._quiet_seconds = quiet_seconds
         self._loop = asyncio.get_running_loop()
         self._name = secrets.token_hex(4)
         """Part of the ids of events: those of another process mean nothing here."""
@@ -163,7 +164,7 @@ class Broadcast:
         self._end += 1  # nobody goes on from what was before
         self._teller.snapshot()
         self._left_at = self._told_at = self._loop.time()
-        self._timer = self._loop.call_later(QUIET_SECONDS, self._tick)
+        self._timer = self._loop.call_later(self._quiet_seconds, self._tick)
 
     def _sleep(self) -> None:
         for timer in (self._timer, self._news_timer):
@@ -178,10 +179,10 @@ class Broadcast:
             self._sleep()
             return
         quiet = now - self._told_at
-        if quiet >= QUIET_SECONDS:
+        if quiet >= self._quiet_seconds:
             self._tell(True)
             quiet = 0.0
-        self._timer = self._loop.call_later(QUIET_SECONDS - quiet, self._tick)
+        self._timer = self._loop.call_later(self._quiet_seconds - quiet, self._tick)
 
     def _tell(self, anyway: bool) -> None:
         if self._news_timer is not None:

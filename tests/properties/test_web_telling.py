@@ -1,0 +1,77 @@
+"""Whatever happens and whenever browsers are told: picture and differences make what a new picture has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.monitor.model import Model
+from scaler.monitor.web.telling import Teller
+from scaler.monitor.web.views import TABLES
+from tests.unit.monitor.web_rig import Browser, events, status, task, worker
+
+names = st.sampled_from(["a", "b", "c"])
+numbers = st.integers(0, 5)
+rows = st.lists(st.builds(lambda name, number: {"id": name, "name": name, "ended": number}, names, numbers), max_size=3)
+workers = st.lists(st.builds(lambda name, number: worker(name, free=number), names, numbers), max_size=3)
+states = st.sampled_from(["running", "done", "exception"])
+statuses = st.builds(
+    lambda step, incarnation, workers, clients, functions: (
+        "status",
+        step,
+        {"incarnation": incarnation, "workers": workers, "clients": clients, "functions": functions},
+    ),
+    st.integers(0, 3),
+    st.integers(1, 2),
+    workers,
+    rows,
+    rows,
+)
+happened = st.builds(
+    lambda tasks, incidents: ("events", tasks, incidents),
+    st.lists(st.tuples(names, states), max_size=130),
+    st.lists(names, max_size=3),
+)
+steps = st.lists(statuses | happened | st.just(("tell",)), max_size=15)
+
+
+def apply(model: Model, step: tuple[Any, ...], at: float) -> None:
+    match step:
+        case ("status", _, more):
+            model.apply_status(status(at, **more))
+        case ("events", tasks, incidents):
+            rows = [task(name, state, ended_at=None if state == "running" else at) for name, state in tasks]
+            model.apply_events(events(at, *rows, incidents=[{"at": at, "kind": kind} for kind in incidents]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_a_picture_and_what_follows_make_what_a_new_picture_has(steps: list[tuple[Any, ...]]) -> None:
+    model, browser, at = Model(), Browser(), 1.0
+    teller = Teller(model, dict, 100)
+    browser.take("snapshot", teller.snapshot())
+    heard = 0
+    for step in [*steps, ("tell",)]:
+        at += step[1] if step[0] == "status" else 0
+        if step[0] != "tell":
+            apply(model, step, at)
+            continue
+        news = teller.news()
+        if news is None:
+            assert model.heard == heard
+            continue
+        kind, document = news
+        json.dumps(document, allow_nan=False)
+        browser.take(kind, document)
+        if kind == "delta":
+            tasks: Any = document.get("tasks", {"rows": [], "left_out": 0})
+            assert len(tasks["rows"]) + tasks["left_out"] == model.heard - heard
+        heard = model.heard
+    fresh = Teller(model, dict, 100).snapshot()
+    for name, (key, _, _) in TABLES.items():
+        assert browser.tables[name] == {row[key]: row for row in fresh[name]}
+    assert browser.status == fresh["status"]
+    assert teller.news() is None

@@ -1,0 +1,157 @@
+"""What `/api` answers, and that its OpenAPI document says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from scaler.monitor.model import Model
+from scaler.monitor.web.api import ROUTES, ApiRoute
+from tests.unit.monitor.web_rig import NASTY, TASK, PreparedMonitor, ask, events, filled_model, status, task, worker
+
+
+def asked(path: str, monitor: PreparedMonitor | None = None) -> Any:
+    reply = ask(path, monitor)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"] == "application/json"
+    return reply.json()
+
+
+@pytest.mark.parametrize("model", [Model(), filled_model()], ids=["before the first state", "with everything"])
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_every_route_answers_as_the_openapi_document_says(route: ApiRoute, model: Model) -> None:
+    document = asked("/api/openapi.json")
+    reply = ask(route.path.replace("{id}", TASK), PreparedMonitor(model))
+    unknown = route.path == "/api/tasks/{id}" and not model.kept
+    assert reply.status_code == (404 if unknown else 200)
+    schema = document["paths"][route.path]["get"]["responses"]["default" if unknown else "200"]
+    jsonschema.validate(
+        reply.json(),
+        {**schema["content"]["application/json"]["schema"], "components": document["components"]},
+        jsonschema.Draft202012Validator,
+    )
+
+
+def test_the_openapi_document_names_every_parameter_and_no_name_twice() -> None:
+    paths = asked("/api/openapi.json")["paths"]
+    for route in ROUTES:
+        named = {item["name"] for item in paths[route.path]["get"]["parameters"]}
+        assert named == ({"id"} if route.of_a_task else {item.name for item in route.parameters})
+    names = [paths[path]["get"]["operationId"] for path in paths]
+    assert len(set(names)) == len(names)
+
+
+def test_the_state_has_sums_beside_the_counts() -> None:
+    found = asked("/api/status")
+    assert found["connection"]["connected"] is True
+    assert found["connection"]["incarnation"] == "1"
+    tasks = found["status"]["tasks"]
+    assert (tasks["queued"], tasks["ended_total"], tasks["failed_total"]) == (5, 9, 2)
+
+
+def test_an_incarnation_is_a_text_because_browsers_have_no_such_numbers() -> None:
+    model = Model()
+    model.apply_status(status(1.0, incarnation=2**60 + 1))
+    assert asked("/api/status", PreparedMonitor(model))["connection"]["incarnation"] == str(2**60 + 1)
+
+
+def test_texts_of_a_cluster_arrive_as_they_are_whatever_is_in_them() -> None:
+    found = asked("/api/tasks?state=failed")["tasks"]
+    assert [row["text"] for row in found] == [NASTY]
+    assert asked("/api/decisions")["decisions"][0]["reason"] == NASTY
+    assert asked("/api/incidents")["incidents"][0]["text"] == NASTY
+
+
+def test_numbers_that_json_has_not_are_no_numbers() -> None:
+    model = Model()
+    model.apply_status(json.loads(json.dumps(status(10.0, workers=[worker("w", agent_cpu_percent=float("nan"))]))))
+    model.apply_status(status(11.0, workers=[worker("w", agent_cpu_percent=1e308)] * 2))
+    monitor = PreparedMonitor(model)
+    assert asked("/api/workers", monitor)["workers"][0]["agent_cpu_percent"] == 0.0
+    assert len(asked("/api/series?name=cpu_percent", monitor)["cpu_percent"]) == 2
+
+
+def test_tasks_are_found_by_every_column() -> None:
+    model = filled_model()
+    model.apply_events(events(11.0, task("e" * 32, worker="other", client="bob", function="play")))
+    monitor = PreparedMonitor(model)
+
+    def ids(query: str) -> list[str]:
+        return [row["id"][0] for row in asked(f"/api/tasks?{query}", monitor)["tasks"]]
+
+    assert ids("") == ["e", "f", "0"]
+    assert ids("limit=1") == ["e"]
+    assert ids("worker=other") == ids("client=bob") == ids("function=play") == ids("search=BOB") == ["e"]
+    assert ids("state=failed") == ids("state=exception") == ["f"]
+
+
+def test_a_task_by_itself_has_its_traceback_and_lists_have_not() -> None:
+    assert asked(f"/api/tasks/{'F' * 32}")["task"]["traceback"] == "Traceback ..."
+    assert "traceback" not in asked("/api/tasks")["tasks"][0]
+
+
+def test_long_failures_are_cut_in_lists_only() -> None:
+    model = Model()
+    model.apply_events(events(1.0, task(TASK, "exception", text="x" * 5000)))
+    monitor = PreparedMonitor(model)
+    assert len(asked("/api/tasks", monitor)["tasks"][0]["text"]) == 300
+    assert len(asked(f"/api/tasks/{TASK}", monitor)["task"]["text"]) == 5000
+
+
+def test_what_a_task_has_printed_is_shown_without_control_characters() -> None:
+    found = asked(f"/api/tasks/{TASK}/log")
+    assert found == {"id": TASK, "stdout": "a\tb\n\\x1b[31mred\\xff\n", "stderr": "", "cut": 5}
+
+
+def test_a_scheduler_that_does_not_answer_is_a_503_that_says_so() -> None:
+    for question in ("explain", "log"):
+        reply = ask(f"/api/tasks/{'1' * 32}/{question}")
+        assert reply.status_code == 503
+        assert "did not answer within 5 s" in reply.json()["error"]
+
+
+def test_the_timeline_has_a_lane_per_worker_and_names_each_function_once() -> None:
+    found = asked("/api/timeline?seconds=600")
+    assert (found["since"], found["at"], found["oldest"]) == (10.0 - 600, 10.0, 9.5)
+    (lane,) = found["lanes"]
+    assert (lane["worker"], lane["manager"], lane["gone"]) == ("w", "here", False)
+    assert [found["states"][bar[4]] for bar in lane["bars"]] == ["running", "exception"]
+    assert found["functions"] == ["work"]
+
+
+def test_a_trace_is_a_download() -> None:
+    reply = ask("/api/trace")
+    assert reply.headers["content-disposition"] == 'attachment; filename="scaler-trace.json"'
+    assert {event["ph"] for event in reply.json()["traceEvents"]} == {"M", "X"}
+
+
+def test_one_series_is_two_columns() -> None:
+    assert asked("/api/series?name=workers&name=slots&since=5") == {"at": [10.0], "workers": [1.0], "slots": [2.0]}
+    assert asked("/api/series?since=11")["at"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "text"),
+    [
+        ("/api/tasks?limit=0", 400, "limit = 0: must be a whole number from 1 to 1000"),
+        ("/api/tasks?limit=1.5", 400, "limit = '1.5': must be a whole number"),
+        ("/api/tasks?limit=1&limit=2", 400, "limit is given 2 times"),
+        ("/api/tasks?serach=x", 400, "unknown parameter 'serach'; did you mean 'search'?"),
+        ("/api/status?x=1", 400, "unknown parameter 'x'; there are none here"),
+        (f"/api/tasks?search={'x' * 1001}", 400, "search is longer than 1000 characters"),
+        ("/api/timeline?seconds=1e9", 400, "seconds = 1e9: must be a number from 1 to 1800"),
+        ("/api/timeline?seconds=nan", 400, "seconds = nan: must be a number from 1 to 1800"),
+        ("/api/series?name=cpu", 400, "name = 'cpu': must be one of tasks_per_second"),
+        ("/api/tasks/12", 400, "'12' is no task id: give the 32 hexadecimal digits"),
+        (f"/api/tasks/{'1' * 32}", 404, "nothing was heard lately of a task 1111"),
+        ("/api/nothing", 404, "there is no /api/nothing here"),
+        ("/nothing.html", 404, "there is no /nothing.html here"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_told_what_would(path: str, code: int, text: str) -> None:
+    reply = ask(path)
+    assert reply.status_code == code
+    assert reply.json()["error"].startswith(text)

@@ -1,0 +1,137 @@
+"""What Prometheus reads from `/metrics`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request
+
+from scaler.monitor.model import Model
+from scaler.monitor.web.metrics import MAX_FUNCTIONS, Metrics, ModelCollector
+from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, events, filled_model, status
+
+
+class Scrapes:
+    """Scrapes of one model, with their samples by name and labels."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._metrics = Metrics(ModelCollector(model, lambda: True, lambda: 0.5))
+
+    def samples(self) -> dict[str, float]:
+        reply = self._metrics.answer(Request({"type": "http", "headers": []}))
+        return samples_of(bytes(reply.body).decode())
+
+
+def samples_of(text: str) -> dict[str, float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+def functions(*rows: tuple[str, int]) -> list[dict[str, Any]]:
+    return [{"name": name, "ended": ended, "failed": 1, "seconds_total": ended / 2} for name, ended in rows]
+
+
+def test_the_state_is_there_in_base_units() -> None:
+    reply = ask("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+    found = samples_of(reply.text)
+    expected = {
+        "scaler_scheduler_up": 1,
+        "scaler_tasks{state=waiting}": 1,
+        "scaler_tasks{state=ready}": 2,
+        "scaler_tasks{state=assigned}": 2,
+        "scaler_tasks{state=running}": 3,
+        "scaler_tasks_ended_total{outcome=done}": 7,
+        "scaler_tasks_ended_total{outcome=exception}": 2,
+        "scaler_workers": 1,
+        "scaler_slots": 2,
+        "scaler_units{manager=here,state=running}": 1,
+        "scaler_units{manager=here,state=pending}": 1,
+        "scaler_units{manager=here,state=failed}": 0,
+        "scaler_units_desired{manager=here}": 2,
+        "scaler_messages_total{direction=sent,kind=Submit}": 5,
+        "scaler_messages_total{direction=received,kind=Finished}": 6,
+        "scaler_scheduler_cpu_ratio": 0.5,
+        "scaler_scheduler_resident_memory_bytes": 1000,
+        "scaler_scheduler_step_seconds_max": 0.25,
+        "scaler_scheduler_uptime_seconds": 10,
+        "scaler_workers_cpu_ratio": 0.135,
+        "scaler_object_storage_bytes": 4096,
+        "scaler_object_storage_limit_bytes": 8192,
+        "scaler_function_tasks{function=work,state=running}": 3,
+        "scaler_function_duration_seconds_count{function=work}": 9,
+        "scaler_function_duration_seconds_sum{function=work}": 4.5,
+        "scaler_function_tasks_failed_total{function=work}": 2,
+    }
+    assert expected.items() <= found.items()
+
+
+def test_before_the_first_state_there_is_only_that_there_is_none() -> None:
+    monitor = PreparedMonitor()
+    monitor.connected = False
+    found = samples_of(ask("/metrics", monitor).text)
+    assert set(found) == {"scaler_info{version=0.1.0}", "scaler_scheduler_up"}
+    assert found["scaler_scheduler_up"] == 0
+
+
+def test_a_scraper_may_ask_for_openmetrics() -> None:
+    reply = ask("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert reply.headers["content-type"].startswith("application/openmetrics-text")
+    assert reply.text.endswith("# EOF\n")
+
+
+def test_names_with_anything_in_them_are_labels() -> None:
+    model = filled_model()
+    model.apply_status(status(11.0, functions=functions((f'a"b\\c\n{NASTY}', 1))))
+    (label,) = [name for name in Scrapes(model).samples() if name.startswith("scaler_function_duration_seconds_count")]
+    assert 'a"b\\c\n<img onerror' in label
+
+
+def test_functions_beyond_the_limit_share_one_label() -> None:
+    model = Model()
+    rows = [(f"f{number}", 1000 - number) for number in range(MAX_FUNCTIONS + 50)]
+    ended = sum(count for _, count in rows)
+    model.apply_status(status(1.0, functions=functions(*rows), tasks={"ended": {"done": ended}}))
+    found = Scrapes(model).samples()
+    counts = {name: value for name, value in found.items() if name.startswith("scaler_function_duration_seconds_count")}
+    assert len(counts) == MAX_FUNCTIONS + 1
+    assert counts["scaler_function_duration_seconds_count{function=other}"] == sum(count for _, count in rows[-50:])
+    assert sum(counts.values()) == ended
+
+
+def test_a_function_keeps_its_label_and_what_others_have_counted_never_shrinks() -> None:
+    model = Model()
+    scrapes = Scrapes(model)
+    many = [(f"f{number}", 10) for number in range(MAX_FUNCTIONS)]
+    model.apply_status(status(1.0, functions=functions(*many, ("late", 9)), tasks={"ended": {"done": 1009}}))
+    first = scrapes.samples()
+    model.apply_status(status(2.0, functions=functions(*many, ("late", 5000)), tasks={"ended": {"done": 6000}}))
+    second = scrapes.samples()
+    model.apply_status(status(3.0, functions=functions(*many, ("new", 1)), tasks={"ended": {"done": 6001}}))
+    third = scrapes.samples()
+    assert [set(found) - set(first) for found in (second, third)] == [set(), set()]
+    for sample in ("duration_seconds_count", "duration_seconds_sum", "tasks_failed_total"):
+        name = f"scaler_function_{sample}{{function=other}}"
+        assert first[name] <= second[name] <= third[name]
+
+
+def test_another_scheduler_has_other_functions() -> None:
+    model = Model()
+    scrapes = Scrapes(model)
+    model.apply_status(status(1.0, functions=functions(("old", 1))))
+    scrapes.samples()
+    model.apply_status(status(2.0, incarnation=2, functions=functions(("new", 1))))
+    names = [name for name in scrapes.samples() if "duration_seconds_count" in name]
+    assert names == ["scaler_function_duration_seconds_count{function=new}"]
+
+
+def test_tasks_that_were_never_listed_are_counted() -> None:
+    model = filled_model()
+    model.apply_events(events(12.0, dropped=40))
+    assert Scrapes(model).samples()["scaler_tasks_left_out_total"] == 40

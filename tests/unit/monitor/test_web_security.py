@@ -1,0 +1,104 @@
+"""Who may ask the web server, how, and what its answers forbid."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from scaler.monitor.web.app import WebSettings
+from scaler.monitor.web.security import is_open_to_others
+from tests.unit.monitor.web_rig import ask
+
+PATHS = ["/", "/api/status", "/metrics", "/api/nothing", "/events"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW"])
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_but_get_and_head_is_answered(method: str, path: str) -> None:
+    reply = ask(path, method=method)
+    assert reply.status_code == 405
+    assert reply.headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/api/status", "/metrics", "/events"])
+def test_head_is_get_without_a_body(path: str) -> None:
+    reply = ask(path, method="HEAD")
+    assert (reply.status_code, reply.content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost", "localhost:50001", "LOCALHOST.:1", "127.0.0.1", "127.0.0.1:80", "127.1.2.3:50001", "[::1]:50001",
+        "[0:0::1]", socket.gethostname(), "proxy.example:443", "web.example",
+    ],
+)  # fmt: skip
+def test_a_host_that_is_this_server_is_accepted(host: str) -> None:
+    settings = WebSettings(allowed_hosts=("Proxy.example", "web.example"))
+    assert ask("/api/status", headers={"host": host}, settings=settings).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:50001", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "[::2]",
+     "localhost:50001@evil.example", "local host", "localhost:x", "localhost/", "[::1", "user@localhost"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", PATHS)
+def test_any_other_host_is_refused(path: str, host: str) -> None:
+    reply = ask(path, headers={"host": host})
+    assert reply.status_code == 403
+    assert "allowed_hosts" in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "code"),
+    [
+        ("http://localhost:50001", 200),
+        ("https://localhost:50001", 200),
+        ("http://localhost:50002", 403),
+        ("http://localhost", 403),
+        ("http://evil.example", 403),
+        ("http://localhost:50001.evil.example", 403),
+        ("http://localhost:50001/", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_pages_of_others_may_not_ask(origin: str, code: int) -> None:
+    for path in ("/api/status", "/metrics"):
+        assert ask(path, headers={"host": "localhost:50001", "origin": origin}).status_code == code
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("method", "host"), [("HEAD", "localhost"), ("HEAD", "evil"), ("POST", "localhost")])
+def test_every_answer_says_what_browsers_must_not_do(path: str, method: str, host: str) -> None:
+    headers = ask(path, method=method, headers={"host": host}).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert not [name for name in headers if name.startswith("access-control")]
+    assert headers["cache-control"] in ("no-store", "no-cache")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../app.py", "/..%2fapp.py", "/%2e%2e/app.py", "/%2e%2e%2fapp.py", "//etc/passwd", "/..\\app.py", "/%00",
+     "/static/../../app.py", "/" + "x" * 5000],
+)  # fmt: skip
+def test_no_file_beside_the_page_is_served(path: str) -> None:
+    reply = ask(path)
+    assert reply.status_code == 404, reply.text
+    assert "error" in reply.json()
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [("127.0.0.1", False), ("localhost", False), ("::1", False), ("[::1]", False), ("127.9.9.9", False),
+     ("0.0.0.0", True), ("::", True), ("10.0.0.1", True), ("some.host", True)],
+)  # fmt: skip
+def test_only_loopback_is_closed_to_other_machines(host: str, is_open: bool) -> None:
+    assert is_open_to_others(host) is is_open

@@ -1,0 +1,306 @@
+"""What browsers get from `/events`: whole pictures, then differences; and what happens to slow ones."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from scaler.monitor.model import Model
+from scaler.monitor.web import stream as stream_module
+from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.stream import Broadcast
+from scaler.monitor.web.telling import MAX_TASKS_TOLD, Teller
+from tests.unit.monitor.web_rig import (
+    TASK,
+    Browser,
+    PreparedMonitor,
+    Stream,
+    events,
+    filled_model,
+    run,
+    status,
+    task,
+    worker,
+)
+
+FAST = WebSettings(broadcast_interval_seconds=0.01, task_rows=3)
+
+
+@pytest.fixture
+def monitor() -> PreparedMonitor:
+    return PreparedMonitor(filled_model())
+
+
+def begun(browser: Browser) -> bool:
+    return bool(browser.kinds)
+
+
+def test_a_browser_gets_a_picture_and_then_what_changes(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as stream:
+            browser = await stream.until(begun)
+            assert browser.kinds == ["snapshot"]
+            assert browser.tasks == [TASK, "f" * 32]
+            monitor.model.apply_status(status(11.0, workers=[worker("w", free=1), worker("x")], clients=[]))
+            monitor.model.apply_events(events(11.0, task("e" * 32)))
+            app.changed()
+            await stream.until(lambda browser: len(browser.kinds) == 2)
+            assert browser.tables["workers"]["w-id"]["free"] == 1
+            assert browser.tables["workers"]["w-id"]["manager"] == "here"
+            assert set(browser.tables["workers"]) == {"w-id", "x-id"}
+            assert browser.tables["clients"] == {}
+            assert browser.status["at"] == 11.0
+            assert browser.points == [10.0, 11.0]
+            assert browser.tasks == [TASK, "f" * 32, "e" * 32]
+        assert stream.start["status"] == 200
+        headers = dict(stream.start["headers"])
+        assert headers[b"content-type"].startswith(b"text/event-stream")
+        assert headers[b"cache-control"] == b"no-store"
+        assert stream.body.startswith(b"retry: 1000\n\n")
+
+    run(scenario())
+
+
+def test_many_changes_are_told_together_and_not_more_often_than_the_interval(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, WebSettings(broadcast_interval_seconds=0.2))
+        loop = asyncio.get_running_loop()
+        async with Stream(app) as stream:
+            await stream.until(begun)
+            began = loop.time()
+            for number in range(2, 5):
+                at = float(number)
+                while len(stream.browser.kinds) < number:
+                    at += 0.001
+                    monitor.model.apply_status(status(10.0 + at))
+                    app.changed()
+                    await asyncio.sleep(0.005)
+            assert loop.time() - began >= 0.4
+            assert stream.browser.kinds == ["snapshot"] + ["delta"] * 3
+
+    run(scenario())
+
+
+def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() -> None:
+    model = Model()
+    monitor = PreparedMonitor(model)
+
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as stream:
+            browser = await stream.until(begun)
+            tasks = [task(f"{number:032x}", "exception" if number < 5 else "done") for number in range(1000)]
+            model.apply_events(events(11.0, *tasks))
+            app.changed()
+            await stream.until(lambda browser: bool(browser.tasks))
+            assert len(browser.tasks) == MAX_TASKS_TOLD
+            assert browser.left_out == 900
+            assert browser.tasks[:5] == [f"{number:032x}" for number in range(5)]
+            assert browser.tasks[5:] == [f"{number:032x}" for number in range(905, 1000)]
+
+    run(scenario())
+
+
+def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        teller = Teller(monitor.model, lambda: {"connected": True}, 3)
+        app = Broadcast(teller, 0.01, quiet_seconds=0.1)
+        async with Stream(app) as stream:
+            await stream.until(begun)
+            for _ in range(5):
+                app.changed()
+                await asyncio.sleep(0.01)
+            assert stream.browser.kinds == ["snapshot"]
+            await stream.until(lambda browser: len(browser.kinds) == 3)
+            assert stream.browser.kinds == ["snapshot", "delta", "delta"]
+
+    run(scenario())
+
+
+def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as stream:
+            browser = await stream.until(begun)
+            monitor.connected, monitor.trouble = False, "no scheduler answers"
+            app.changed()
+            await stream.until(lambda browser: not browser.connection["connected"])
+            assert browser.connection["trouble"] == "no scheduler answers"
+            assert browser.connection["restarts"] == 0
+            monitor.connected, monitor.trouble = True, ""
+            monitor.model.apply_status(status(12.0, incarnation=2, workers=[]))
+            app.changed()
+            await stream.until(lambda browser: browser.connection["restarts"] == 1)
+            assert browser.kinds == ["snapshot", "delta", "snapshot"]
+            assert browser.connection["incarnation"] == "2"
+            assert browser.tables["workers"] == {}
+
+    run(scenario())
+
+
+def test_before_the_first_state_the_picture_is_empty_and_what_comes_is_told() -> None:
+    monitor = PreparedMonitor()
+    monitor.connected = False
+
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as stream:
+            browser = await stream.until(begun)
+            assert browser.tables["workers"] == {}
+            assert browser.connection["age_seconds"] is None
+            monitor.connected = True
+            monitor.model.apply_status(status(1.0))
+            app.changed()
+            await stream.until(lambda browser: bool(browser.tables["workers"]))
+            assert browser.connection["restarts"] == 0
+            assert isinstance(browser.connection["age_seconds"], float)
+
+    run(scenario())
+
+
+def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as first:
+            await first.until(begun)
+        for number in (11.0, 12.0):
+            monitor.model.apply_status(status(number))
+            app.changed()
+            await asyncio.sleep(0.05)
+        async with Stream(app, first.browser.last_id) as second:
+            browser = await second.until(lambda browser: len(browser.kinds) == 2)
+            assert browser.kinds == ["delta", "delta"]
+            assert browser.points == [11.0, 12.0]
+        app.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("last_id", ["other-3", "nonsense", "-1", "{name}-999", "{name}-", "{name}-٣", "{name}--1"])
+def test_what_it_has_seen_elsewhere_gets_it_a_new_picture(last_id: str, monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as first:
+            await first.until(begun)
+            name = first.browser.last_id.partition("-")[0]
+            async with Stream(app, last_id.replace("{name}", name)) as second:
+                assert (await second.until(begun)).kinds == ["snapshot"]
+        app.close()
+
+    run(scenario())
+
+
+@pytest.fixture
+def short_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MAX_RECORD_EVENTS", 5)
+
+
+@pytest.mark.usefixtures("short_record")
+def test_a_browser_that_does_not_read_is_cut_off_and_the_others_miss_nothing(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as reading, Stream(app, frozen=True) as frozen:
+            await reading.until(begun)
+            number = 0
+            while not frozen.aborted:
+                number += 1
+                monitor.model.apply_status(status(10.0 + number))
+                app.changed()
+                await reading.until(lambda browser: browser.status["at"] == 10.0 + number)  # noqa: B023
+            assert number > 5
+            await frozen.over()
+            assert frozen.browser.kinds == []
+            assert reading.browser.points == [10.0 + at for at in range(number + 1)]
+        app.close()
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("short_record")
+def test_who_was_away_for_longer_than_is_remembered_begins_anew(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as staying:
+            await staying.until(begun)
+            early = staying.browser.last_id
+            for number in range(1, 8):
+                monitor.model.apply_status(status(10.0 + number))
+                app.changed()
+                await staying.until(lambda browser: browser.status["at"] == 10.0 + number)  # noqa: B023
+            async with Stream(app, early) as back:
+                assert (await back.until(begun)).kinds == ["snapshot"]
+        app.close()
+
+    run(scenario())
+
+
+def test_only_so_many_streams_are_open_at_a_time(monitor: PreparedMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MAX_STREAMS", 1)
+
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as first:
+            await first.until(begun)
+            async with Stream(app) as second:
+                await second.over()
+            assert second.start["status"] == 503
+        async with Stream(app) as third:
+            await third.until(begun)
+
+    run(scenario())
+
+
+def test_the_end_of_the_server_ends_every_stream(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app) as stream:
+            await stream.until(begun)
+            app.close()
+            await stream.over()
+            assert stream.ended
+        async with Stream(app) as late:
+            await late.over()
+        assert late.start["status"] == 503
+
+    run(scenario())
+
+
+def test_head_gets_no_stream(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, FAST)
+        async with Stream(app, method="HEAD") as stream:
+            await stream.over()
+        assert stream.start["status"] == 200
+        assert stream.body == b""
+
+    run(scenario())
+
+
+def test_nothing_is_recorded_when_nobody_has_read_for_a_while(
+    monitor: PreparedMonitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "LINGER_SECONDS", 0.02)
+
+    async def scenario() -> None:
+        asked: list[float] = []
+
+        def connection() -> dict[str, object]:
+            asked.append(asyncio.get_running_loop().time())
+            return {}
+
+        teller = Teller(monitor.model, connection, 3)
+        app = Broadcast(teller, 0.01, quiet_seconds=0.05)
+        async with Stream(app) as stream:
+            await stream.until(begun)
+        await asyncio.sleep(0.15)
+        asked.clear()
+        app.changed()
+        await asyncio.sleep(0.1)
+        assert asked == []
+        async with Stream(app, stream.browser.last_id) as back:
+            assert (await back.until(begun)).kinds == ["snapshot"]
+        app.close()
+
+    run(scenario())

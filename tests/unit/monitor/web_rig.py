@@ -1,0 +1,240 @@
+"""The web server's application without a socket, a monitor without a scheduler, and what browsers make of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from starlette.types import ASGIApp, Message
+
+from scaler.errors import UnreachableError
+from scaler.monitor.connection import task_id_of
+from scaler.monitor.model import Model
+from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.views import TABLES
+from scaler.protocol.messages import TaskLog
+
+COLUMNS = [
+    "id", "state", "function", "client", "worker", "attempt",
+    "ended_at", "duration_us", "cpu_us", "peak_bytes", "text", "traceback",
+]  # fmt: skip
+TASK = "0123456789abcdef" * 2
+NASTY = "<img onerror=alert(1)> \ud800 \x1b[31m"
+"""Markup, half of a surrogate pair and a control sequence."""
+
+R = TypeVar("R")
+
+
+def worker(name: str, **more: Any) -> dict[str, Any]:
+    processor = {"pid": 7, "cpu_percent": 12.5, "running": TASK, "running_seconds": 2.0, "function": "work"}
+    row = {"id": f"{name}-id", "name": name, "manager": "here", "slots": 2, "agent_cpu_percent": 1.0}
+    return {**row, "processors": [processor], **more}
+
+
+def status(at: float, *, incarnation: int = 1, **more: Any) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "at": at,
+        "incarnation": incarnation,
+        "scheduler": {"cpu_percent": 50.0, "rss_bytes": 1000, "uptime_seconds": 10.0, "step_seconds_max": 0.25},
+        "storage": {"address": "tcp://h:1", "objects": 3, "bytes": 4096, "limit_bytes": 8192},
+        "tasks": {"waiting": 1, "ready": 2, "assigned": 5, "running": 3, "ended": {"done": 7, "exception": 2}},
+        "messages": {"sent": {"Submit": 5}, "received": {"Finished": 6}},
+        "totals": {"workers": 1, "slots": 2, "clients": 1, "managers": 1, "functions": 1},
+        "workers": [worker("w")],
+        "clients": [{"id": "c1", "name": "alice", "tasks": 4}],
+        "managers": [{"id": "here", "kind": "native", "desired": 2, "running": 1, "pending": 1, "reason": "because"}],
+        "functions": [{"name": "work", "queued": 1, "running": 3, "ended": 9, "failed": 2, "seconds_total": 4.5}],
+        **more,
+    }  # fmt: skip
+
+
+def task(name: str, state: str = "done", *, ended_at: float | None = 9.5, **more: Any) -> list[Any]:
+    row = {"id": name, "state": state, "function": "work", "client": "alice", "worker": "w", "attempt": 1}
+    row |= {"ended_at": ended_at, "duration_us": 500_000, "text": "", "traceback": "", **more}
+    return [row.get(column, 0) for column in COLUMNS]
+
+
+def events(at: float, *tasks: list[Any], **more: Any) -> dict[str, Any]:
+    return {"version": 1, "at": at, "dropped": 0, "tasks": {"columns": COLUMNS, "rows": list(tasks)}, **more}
+
+
+def filled_model() -> Model:
+    model = Model()
+    model.apply_status(status(10.0))
+    model.apply_events(
+        events(
+            10.5,
+            task(TASK),
+            task("f" * 32, "exception", text=NASTY, traceback="Traceback ..."),
+            decisions=[{"at": 10.1, "manager": "here", "units": 2, "reason": NASTY}],
+            incidents=[{"at": 10.2, "kind": "worker_lost", "subject": "w", "text": NASTY}],
+        )
+    )
+    return model
+
+
+class PreparedMonitor:
+    """A monitor whose model is given, and which knows the explanation and the log of one task."""
+
+    def __init__(self, model: Model | None = None) -> None:
+        self.model = model or Model()
+        self.address = "tcp://127.0.0.1:8518"
+        self.connected = True
+        self.trouble = ""
+
+    async def explain(self, task_id: str) -> str:
+        self._check(task_id)
+        return f"it waits for {NASTY}"
+
+    async def log(self, task_id: str) -> TaskLog:
+        self._check(task_id)
+        return TaskLog(task_id_of(task_id), b"a\tb\r\n\x1b[31mred\xff\n", b"", 5)
+
+    def _check(self, task_id: str) -> None:
+        if task_id != TASK:
+            raise UnreachableError(f"{self.address} did not answer within 5 s")
+
+
+def run(scenario: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine; fail when it takes long."""
+
+    async def limited() -> R:
+        async with asyncio.timeout(10):
+            return await scenario
+
+    return asyncio.run(limited())
+
+
+def ask(
+    path: str, monitor: PreparedMonitor | None = None, *, method: str = "GET", headers: Mapping[str, str] | None = None,
+    settings: WebSettings | None = None,
+) -> httpx.Response:  # fmt: skip
+    """Return what the application answers to one request."""
+
+    async def scenario() -> httpx.Response:
+        app = WebApp(monitor or PreparedMonitor(filled_model()), settings or WebSettings())
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:50001") as client:
+            return await client.request(method, path, headers=headers)
+
+    return run(scenario())
+
+
+class Browser:
+    """What a page knows, from the events that it has got."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, dict[str, Any]]] = {}
+        self.status: dict[str, Any] = {}
+        self.connection: dict[str, Any] = {}
+        self.tasks: list[str] = []
+        self.left_out = 0
+        self.points: list[float] = []
+        self.last_id = ""
+        self.kinds: list[str] = []
+
+    def take(self, kind: str, told: dict[str, Any]) -> None:
+        self.kinds.append(kind)
+        self.connection = told["connection"]
+        self.status = told.get("status", self.status)
+        if kind == "snapshot":
+            self.tables = {name: {row[TABLES[name][0]]: dict(row) for row in told[name]} for name in TABLES}
+            self.tasks = [row["id"] for row in reversed(told["tasks"])]
+            self.points = told["series"]["at"]
+            return
+        for name in TABLES:
+            changes = told.get(name, {"changed": [], "gone": []})
+            key = TABLES[name][0]
+            for row in changes["changed"]:
+                self.tables[name].setdefault(row[key], {}).update(row)
+            for gone in changes["gone"]:
+                del self.tables[name][gone]
+        self.tasks += [row["id"] for row in told.get("tasks", {}).get("rows", [])]
+        self.left_out += told.get("tasks", {}).get("left_out", 0)
+        self.points = self.points + told.get("series", {}).get("at", [])
+
+    def take_bytes(self, event: bytes) -> None:
+        """Take in one event of a stream, or the line that says when to connect again."""
+        fields = dict(line.split(": ", 1) for line in event.decode().strip().splitlines())
+        if "data" in fields:
+            self.last_id = fields["id"]
+            self.take(fields["event"], json.loads(fields["data"]))
+
+
+class Stream:
+    """One browser at `/events`, without a socket. `frozen` ones do not read."""
+
+    def __init__(self, app: ASGIApp, last_id: str = "", *, method: str = "GET", frozen: bool = False) -> None:
+        headers = [(b"host", b"localhost:50001")]
+        if last_id:
+            headers.append((b"last-event-id", last_id.encode()))
+        self._app = app
+        self._scope = {
+            "type": "http", "method": method, "path": "/events", "raw_path": b"/events", "root_path": "",
+            "query_string": b"", "headers": headers, "server": ("127.0.0.1", 50001), "scheme": "http",
+            "http_version": "1.1", "state": {"abort": self._abort},
+        }  # fmt: skip
+        self._gone = asyncio.Event()
+        self._reads = asyncio.Event()
+        if not frozen:
+            self._reads.set()
+        self._asked = False
+        self._rest = b""
+        self._arrived = asyncio.Event()
+        self.browser = Browser()
+        self.start: Message = {}
+        self.body = b""
+        self.ended = False
+        self.aborted = False
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.ensure_future(self._app(self._scope, self._receive, self._send))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._gone.set()
+        await self._task
+
+    async def until(self, condition: Callable[[Browser], bool]) -> Browser:
+        """Wait until what arrived makes the condition true."""
+        while not condition(self.browser):
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self.browser
+
+    async def over(self) -> None:
+        """Wait until the application has ended the stream."""
+        await asyncio.shield(self._task)
+
+    def _abort(self) -> None:
+        self.aborted = True
+        self._gone.set()
+        self._reads.set()
+
+    async def _receive(self) -> Message:
+        if self._asked:
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+        self._asked = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.start = message
+            return
+        await self._reads.wait()
+        if self.aborted:
+            return
+        self.body += message["body"]
+        *whole, self._rest = (self._rest + message["body"]).split(b"\n\n")
+        for event in whole:
+            self.browser.take_bytes(event)
+        self.ended = not message.get("more_body", False)
+        self._arrived.set()
