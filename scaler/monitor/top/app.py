@@ -1,0 +1,258 @@
+"""The screen of `scaler_top`: the panels, the table of workers, counts, and the keys that work on them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual import events, on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Input, Static
+
+from scaler.monitor.rows import Status, WorkerRow
+from scaler.monitor.top import formats, panels
+from scaler.monitor.top.detail import DetailScreen
+from scaler.monitor.top.help import HelpScreen
+from scaler.monitor.top.lines import Lines
+from scaler.monitor.top.table import BY_KEY, Sorting, matching, sort, table
+from scaler.monitor.top.watched import Watched
+
+REDRAW_SECONDS = 0.25
+"""Redraws are no closer together, however often the scheduler tells something."""
+QUIET_SECONDS = 5.0
+"""A connected scheduler that has told nothing for this long is said to be silent."""
+SIDE_FROM = 120
+"""From this width on, counts stand beside the table; below it they stand under it."""
+SIDE_WIDTH = 44
+STRIP_FROM = 20
+"""Below this height there is no room for counts."""
+TALL_FROM = 32
+"""Below this height counts under the table are three lines."""
+PANELS_FROM = 16
+"""Below this height the panels are three lines."""
+
+_TROUBLE = Style(color="red", bold=True)
+_STYLES = {"away": Style(color="red"), "held": Style(color="magenta"), "ends": Style(color="yellow")}
+
+
+_CSS = """\
+Screen { layout: vertical; }
+#panels, #keys, #totals, #head, #strip, #state { height: auto; width: 100%; }
+#totals, #head, #state { height: 1; }
+#body { height: 1fr; }
+#left { width: 1fr; }
+#workers { height: 1fr; }
+#side { width: 46; padding-left: 2; height: 100%; }
+#filter { height: 1; }
+HelpScreen, DetailScreen { align: left top; }
+#help { padding: 0 1; height: 1fr; }
+#facts { height: auto; }
+#tasks { height: 1fr; min-height: 3; }
+#answer { height: 2fr; border-top: solid; }
+#tasks_head, #hint { height: 1; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A state of the cluster that stays on the screen. at: since when, in unix seconds."""
+
+    status: Status
+    per_second: float
+    at: float
+
+
+class TopApp(App[None]):
+    """See the module. Draws what the connection's model holds, some times a second while it changes."""
+
+    CSS = _CSS
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key, f"sort('{key}')", f"sort by {column.title}", show=False) for key, column in BY_KEY.items()),
+        Binding("less_than_sign", "step(-1)", show=False),
+        Binding("greater_than_sign", "step(1)", show=False),
+        Binding("slash", "filter", show=False),
+        Binding("space", "freeze", show=False),
+        Binding("question_mark", "help", show=False),
+        Binding("escape", "clear", show=False),
+        Binding("q", "quit", show=False),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+    ]
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__()
+        self.watched = watched
+        self.sorting = Sorting()
+        self.wanted = ""
+        """The filter's text."""
+        self.frozen: Frozen | None = None
+        """What is shown while it is frozen."""
+        self._drawn: object = None
+        self._heard = time.monotonic()
+        self._heard_status: Status | None = None
+
+    @property
+    def status(self) -> Status:
+        """What is shown."""
+        return self.frozen.status if self.frozen is not None else self.watched.model.status
+
+    @property
+    def _per_second(self) -> float:
+        return self.frozen.per_second if self.frozen is not None else self.watched.model.series.last("tasks_per_second")
+
+    def compose(self) -> ComposeResult:
+        """Return the widgets (Textual's App)."""
+        yield Static(id="panels", markup=False)
+        yield Static(id="keys", markup=False)
+        yield Static(id="totals", markup=False)
+        with Horizontal(id="body"):
+            with Vertical(id="left"):
+                yield Static(id="head", markup=False)
+                yield Lines(id="workers")
+            yield Static(id="side", markup=False)
+        yield Static(id="strip", markup=False)
+        yield Input(id="filter", placeholder="part of a name; enter keeps it, escape clears it", compact=True)
+        yield Static(id="state", markup=False)
+
+    def on_mount(self) -> None:
+        self.theme = "ansi-dark"
+        self.query_one("#filter", Input).display = False
+        self.query_one(Lines).focus()
+        self.set_interval(REDRAW_SECONDS, self._tick)
+
+    def on_resize(self, _event: events.Resize) -> None:
+        self.call_after_refresh(self.redraw)
+
+    # -- keys
+
+    def action_sort(self, key: str) -> None:
+        self.sorting = self.sorting.by(BY_KEY[key])
+        self.redraw()
+
+    def action_step(self, count: int) -> None:
+        self.sorting = self.sorting.step(count)
+        self.redraw()
+
+    def action_filter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def action_clear(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.value = ""
+        self._leave_filter()
+
+    def action_freeze(self) -> None:
+        self.frozen = None if self.frozen is not None else Frozen(self.status, self._per_second, time.time())
+        self.redraw()
+
+    async def action_help(self) -> None:
+        await self.push_screen(HelpScreen(), lambda _: self.redraw())
+
+    @on(Input.Changed, "#filter")
+    def _wanted(self, event: Input.Changed) -> None:
+        self.wanted = event.value
+        self.redraw()
+
+    @on(Input.Submitted, "#filter")
+    def _leave_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        self.query_one(Lines).focus()
+        self.redraw()
+
+    @on(Lines.Chosen, "#workers")
+    async def _detail(self, event: Lines.Chosen) -> None:
+        screen = DetailScreen(self.watched, event.key, lambda: self.status)
+        await self.push_screen(screen, lambda _: self.redraw())
+
+    # -- drawing
+
+    def _tick(self) -> None:
+        status = self.watched.model.status
+        if status is not self._heard_status:
+            self._heard_status, self._heard = status, time.monotonic()
+        silent = int(time.monotonic() - self._heard) if self._silence() else 0
+        now = (id(self.status), status.at, self.watched.trouble, silent)
+        if now != self._drawn:
+            self._drawn = now
+            self.redraw()
+
+    def redraw(self) -> None:
+        """Draw everything anew, as wide and high as the terminal is now."""
+        if len(self.screen_stack) > 1:
+            if isinstance(self.screen, DetailScreen):
+                self.screen.redraw()
+            return
+        width, height = self.size
+        self._draw_panels(width, height)
+        self._draw_counts(width, height)
+        self._draw_workers(width - SIDE_WIDTH - 3 if width >= SIDE_FROM else width)
+        self._draw_state(width)
+
+    def _draw_panels(self, width: int, height: int) -> None:
+        found = panels.panels(self.status, self._per_second)
+        most = 3 if height < PANELS_FROM else max(7, min(14, height // 4))
+        lines = panels.beside(found, width, panels.height_of(found, most))
+        text = Text("\n".join([*lines, "-" * width]), no_wrap=True, overflow="crop", end="")
+        text.stylize("bold", 0, len(lines[0]))
+        self.query_one("#panels", Static).update(text)
+        keys = f"{panels.KEYS}{' ' if width > len(panels.KEYS + panels.MORE_KEYS) else chr(10)}{panels.MORE_KEYS}"
+        self.query_one("#keys", Static).update(Text(keys, no_wrap=True, overflow="crop", style="dim"))
+        self.query_one("#keys").display = height >= PANELS_FROM
+
+    def _draw_counts(self, width: int, height: int) -> None:
+        found = [panel for panel in panels.sides(self.status) if panel.pairs]
+        side, strip = self.query_one("#side", Static), self.query_one("#strip", Static)
+        side.display = width >= SIDE_FROM
+        strip.display = not side.display and bool(found) and height >= STRIP_FROM
+        if side.display:
+            lines: list[str] = []
+            for panel in found:
+                lines += [*panel.lines(SIDE_WIDTH, min(len(panel.pairs) + 1, max(4, height // 5))), ""]
+            side.update(Text("\n".join(lines), no_wrap=True, overflow="crop"))
+        elif strip.display:
+            lines = panels.beside(found, width, panels.height_of(found, 3 if height < TALL_FROM else 6))
+            text = Text("\n".join(lines), no_wrap=True, overflow="crop")
+            text.stylize("bold", 0, len(lines[0]))
+            strip.update(text)
+
+    def _draw_workers(self, width: int) -> None:
+        listed = self.status.workers
+        rows = sort(matching(listed, self.wanted), self.sorting)
+        # One column of the terminal is the scroll bar's.
+        shown = table(rows, self.sorting, width - 1)
+        totals = panels.totals(self.status, len(listed), len(rows), self.wanted)
+        self.query_one("#totals", Static).update(
+            Text(f"{totals}; by {self.sorting.words}", no_wrap=True, overflow="ellipsis")
+        )
+        self.query_one("#head", Static).update(Text(shown.head, no_wrap=True, overflow="crop", style="bold underline"))
+        self.query_one(Lines).show(shown.lines, [row.id for row in rows], _styles_of(rows))
+
+    def _draw_state(self, width: int) -> None:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        trouble = self.watched.trouble or self._silence()
+        if trouble:
+            age = formats.duration(max(0.0, time.monotonic() - self._heard))
+            text.append(f"{formats.safe(trouble)}; shown is what was {age} ago; it is tried again", _TROUBLE)
+        elif self.frozen is not None:
+            at = time.strftime("%H:%M:%S", time.localtime(self.frozen.at))
+            text.append(f"frozen at {at}; space goes on", Style(reverse=True))
+        else:
+            text.append(formats.safe(self.watched.address), Style(dim=True))
+        text.truncate(width)
+        self.query_one("#state", Static).update(text)
+
+    def _silence(self) -> str:
+        seconds = time.monotonic() - self._heard
+        return f"{self.watched.address} has told nothing for {seconds:.0f} s" if seconds > QUIET_SECONDS else ""
+
+
+def _styles_of(rows: list[WorkerRow]) -> dict[int, Style]:
+    states = ((place, formats.worker_state(row)) for place, row in enumerate(rows))
+    return {place: _STYLES[state] for place, state in states if state}

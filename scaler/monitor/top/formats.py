@@ -1,0 +1,135 @@
+"""Figures and names as short texts for a terminal. Pure."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len, set_cell_size
+
+from scaler.monitor.rows import ProcessorRow, WorkerRow
+
+MARK = "+"
+"""Stands at the end of a text that was cut."""
+
+_UNITS = ("", "k", "m", "g", "t", "p")
+_MINUTE = 60
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+
+
+def size(size_bytes: float) -> str:
+    """Return bytes as `130.1m`, in powers of 1024; `0` for none."""
+    amount = max(0.0, size_bytes)
+    for unit in _UNITS:
+        # As it will be printed: 1023.96 would be written as 1024.0.
+        if round(amount, 1) < 1024 or unit == _UNITS[-1]:
+            return f"{amount:.0f}" if not unit else f"{amount:.1f}{unit}"
+        amount /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def percent(value: float) -> str:
+    """Return a share of one processor as `0.5%`, without decimals from 1000 % on."""
+    return f"{value:.0f}%" if value >= 999.95 else f"{value:.1f}%"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as `0.7ms`, `12ms`, `3.4s`, `2m05s`, `3h04m` or `2d03h`."""
+    value = max(0.0, seconds)
+    if value < 0.0995:
+        return _trimmed(value * 1000) + "ms"
+    if value < 0.9995:
+        return f"{value * 1000:.0f}ms"
+    if value < 59.95:
+        return f"{value:.1f}s"
+    whole = round(value)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02d}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02d}m"
+    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02d}h"
+
+
+def count(value: int) -> str:
+    """Return a number with its thousands marked: `53,704`."""
+    return f"{value:,}"
+
+
+def short_count(value: int) -> str:
+    """Return a number in at most six characters: `12,345`, `1.2M`, `34G`."""
+    if abs(value) < 100_000:
+        return count(value)
+    amount = float(value)
+    for unit in "KMGT":
+        amount /= 1000
+        if abs(amount) < 999.5 or unit == "T":
+            return f"{amount:.0f}{unit}" if abs(amount) >= 9.95 else f"{amount:.1f}{unit}"
+    raise AssertionError("the last unit takes everything")
+
+
+def safe(text: str) -> str:
+    """Return a text whose control characters (and others that print nothing) are shown and not sent."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def cut(text: str, width: int) -> str:
+    """Return a safe text in at most this many columns of the terminal; a cut one ends with `+`."""
+    shown = safe(text)
+    if width <= 0:
+        return ""
+    return shown if cell_len(shown) <= width else set_cell_size(shown, width - len(MARK)) + MARK
+
+
+def left(text: str, width: int) -> str:
+    """Return a safe text that fills exactly this many columns, from the left."""
+    return set_cell_size(cut(text, width), max(0, width))
+
+
+def right(text: str, width: int) -> str:
+    """Return a safe text that fills exactly this many columns, at the right."""
+    shown = cut(text, width)
+    return " " * (width - cell_len(shown)) + shown
+
+
+def processor_flags(processor: ProcessorRow) -> str:
+    """Return I, T, L of one processor as `110`: it is initialised, has a task, and holds a slot for it."""
+    busy = bool(processor.running)
+    return "".join("1" if flag else "0" for flag in (processor.initialized, busy, busy and not processor.suspended))
+
+
+def worker_flags(worker: WorkerRow) -> str:
+    """Return I, T, L of a worker: all its processors are initialised, any has a task, any holds a slot."""
+    flags = [processor_flags(each) for each in worker.processors]
+    initialised = bool(flags) and all(each[0] == "1" for each in flags)
+    tasks = any(each[1] == "1" for each in flags)
+    slots = any(each[2] == "1" for each in flags)
+    return "".join("1" if flag else "0" for flag in (initialised, tasks, slots))
+
+
+def worker_state(worker: WorkerRow) -> str:
+    """Return in a word what is the matter with a worker; empty when nothing is."""
+    if not worker.connected:
+        return "away"
+    if worker.quarantined:
+        return "held"
+    return "ends" if worker.draining else ""
+
+
+def function_of(worker: WorkerRow) -> tuple[str, float]:
+    """Return what a worker runs: the function of its longest task, and for how long (seconds).
+
+    `work +2` means that it runs two more tasks. Empty when it runs none.
+    """
+    running = sorted(
+        (each for each in worker.processors if each.running), key=lambda each: each.running_seconds, reverse=True
+    )
+    if not running:
+        return "", 0.0
+    longest = running[0]
+    name = longest.function or f"task {longest.running[:8]}"
+    return (f"{name} +{len(running) - 1}" if len(running) > 1 else name), longest.running_seconds
+
+
+def _trimmed(value: float) -> str:
+    """Return a number with one decimal, without one that says nothing."""
+    return f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:.0f}"
