@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaler.config.cloud import AwsRawEcsConfig, SymphonyConfig
+from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
 from scaler.config.models import BaremetalNativeConfig
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator
@@ -23,6 +23,7 @@ from scaler.testing.backends import MemoryBackend
 from scaler.testing.soamapi import ON_PATH
 from scaler.worker_manager import baremetal_native, offload
 from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_hpc.workers import BatchBackend
 from scaler.worker_manager.aws_raw_ecs import EcsBackend, definition
 from scaler.worker_manager.backend import Backend, Capacity, Unit
 from scaler.worker_manager.baremetal_native import BaremetalNative
@@ -137,7 +138,30 @@ def ecs_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
         backend.close()
 
 
-@pytest.fixture(params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs"])
+@contextmanager
+def batch_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    with AwsEmulator() as aws:
+        for name, value in aws.environment.items():
+            monkeypatch.setenv(name, value)
+        # What stands for a worker does without the module that it is told to run.
+        aws.batch.furnish(command=["python", str(script), "Ref::module"])
+        config = AwsHpcConfig(
+            scheduler_address="tcp://127.0.0.1:1",
+            worker_manager_id="m",
+            aws_endpoint_url=aws.endpoint_url,
+            job_queue="queue",
+            job_definition="definition",
+            s3_bucket="bucket",
+            mode="worker",
+            max_concurrent_jobs=8,
+            heartbeat_interval_seconds=0.01,
+        )
+        backend = BatchBackend(config)
+        yield Case(backend, aws.batch.kill_container, "exit code 137 (SIGKILL)", lambda: BatchBackend(config))
+        backend.close()
+
+
+@pytest.fixture(params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_hpc"])
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     script = tmp_path / "agent.py"
     script.write_text(AGENT)
@@ -150,8 +174,10 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             made = offload_case(script, monkeypatch)
         case "symphony":
             made = symphony_case(script, monkeypatch)
-        case _:
+        case "aws_raw_ecs":
             made = ecs_case(script, monkeypatch)
+        case _:
+            made = batch_case(script, monkeypatch)
     with made as found:
         yield found
 
