@@ -1,0 +1,57 @@
+"""The pages about the web server name what is there: every metric, every route, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from scaler.monitor.web.api import ROUTES
+from scaler.monitor.web.security import CONTENT_SECURITY_POLICY
+from tests.unit.monitor.web_rig import ask
+
+DOCS = Path(__file__).parents[3] / "docs"
+_METRIC = re.compile(r"\bscaler_[a-z_]+\b(?![.-])")
+NOT_METRICS = {"scaler_ui", "scaler_gui"}
+
+
+def names_told() -> tuple[set[str], set[str]]:
+    """Return the metrics by their own names, and by those that queries use."""
+    families = list(text_string_to_metric_families(ask("/metrics").text))
+    samples = {sample.name for family in families for sample in family.samples}
+    own = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    return own, samples
+
+
+def test_the_page_of_metrics_lists_each_and_no_other() -> None:
+    own, samples = names_told()
+    page = (DOCS / "metrics.md").read_text()
+    listed = set(_METRIC.findall("\n".join(line for line in page.splitlines() if line.startswith("| `scaler_"))))
+    assert listed == own
+    assert set(_METRIC.findall(page)) - NOT_METRICS <= own | samples
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    dashboard = json.loads((DOCS / "grafana.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = set(_METRIC.findall(" ".join(expressions)))
+    _, samples = names_told()
+    assert asked <= samples
+    assert len(expressions) > 15
+
+
+def test_the_page_of_routes_lists_each_with_its_parameters() -> None:
+    page = (DOCS / "web-api.md").read_text()
+    for route in ROUTES:
+        found = re.search(rf"^\| `{re.escape(route.path)}(\?[^`]*)?` \|", page, re.MULTILINE)
+        assert found, f"{route.path} is not on the page"
+        assert set(re.findall(r"(\w+)=", found[1] or "")) == {parameter.name for parameter in route.parameters}
+    listed = re.findall(r"^\| `(/api/[^`?]+)", page, re.MULTILINE)
+    assert set(listed) == {route.path for route in ROUTES} | {"/api/openapi.json"}
+
+
+def test_the_page_of_routes_has_the_policy_that_is_sent() -> None:
+    page = " ".join((DOCS / "web-api.md").read_text().split())
+    assert CONTENT_SECURITY_POLICY in page
