@@ -1,0 +1,162 @@
+// Where the page begins: its places, its keys, and whether the news still come.
+
+import { code, fill, h, setText } from "./dom.js";
+import { age } from "./format.js";
+import { schedulerAddress } from "./notices.js";
+import { overview } from "./overview.js";
+import { people } from "./people.js";
+import { Store } from "./store.js";
+import { task, tasks } from "./tasks.js";
+import { timeline } from "./timeline.js";
+import { worker, workers } from "./workers.js";
+
+const PAGES = { overview, workers, worker, timeline, tasks, task, clients: people };
+const IN_MENU = { worker: "workers", task: "tasks" };
+const MENU = ["overview", "workers", "timeline", "tasks", "clients"];
+const UPDATE_MS = 250;
+
+const store = new Store();
+const at = (id) => document.getElementById(id);
+const main = at("main");
+let page = null;
+let here = null;
+let paused = false;
+let news = new Set();
+let drawnAt = -Infinity;
+let planned = false;
+let saidState = "connecting";
+let restarted = 0;
+let banner = "";
+
+/** What the fragment of the address names: #/tasks?state=failed, #/task/ID. */
+function placeOf(hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
+  const [name, id = ""] = path.split("/", 2).map(decoded);
+  const found = name === "" ? "overview" : name;
+  return { name: Object.hasOwn(PAGES, found) ? found : "overview", id, query: new URLSearchParams(query) };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function go(first) {
+  const place = placeOf(location.hash);
+  const same = here !== null && here.name === place.name && here.id === place.id;
+  here = place;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.page === (IN_MENU[place.name] ?? place.name)) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (same && page?.moved) return page.moved(place);
+  page?.close();
+  page = null;
+  if (store.connection === null) return undefined;  // the first news will bring it
+  page = PAGES[place.name](store, place);
+  fill(main, page.element);
+  page.update(["all"]);
+  document.title = `${page.title} · Scaler`;
+  if (!first) {
+    window.scrollTo(0, 0);
+    main.querySelector("h1")?.focus({ preventScroll: true });
+  }
+  return undefined;
+}
+
+/** Draw what is new, not more often than the eye needs, and not at all while nobody can see it. */
+function plan() {
+  if (planned) return;
+  planned = true;
+  setTimeout(() => requestAnimationFrame(() => {
+    planned = false;
+    drawnAt = performance.now();
+    if (paused || page === null || news.size === 0) return;
+    const what = [...news];
+    news = new Set();
+    page.update(what);
+  }), Math.max(0, drawnAt + UPDATE_MS - performance.now()));
+}
+
+function changed(what) {
+  for (const each of what) news.add(each);
+  if (page === null && store.connection !== null) go(true);
+  if (news.size > 0) plan();
+  drawState();
+}
+
+function drawState() {
+  const { state } = store;
+  const lastNews = store.age();
+  const since = lastNews === null ? "" : `, last news ${age(lastNews)} ago`;
+  const texts = { connecting: "Connecting", live: paused ? "Paused" : "Live", away: `No scheduler${since}`, lost: `Connection lost${since}` };
+  at("state").dataset.state = state === "live" && paused ? "paused" : state;
+  setText(at("state-text"), texts[state]);
+  document.body.classList.toggle("stale", state === "lost" || state === "away");
+  if (state !== saidState) {
+    if (saidState !== "connecting" || state !== "live") announce({ live: "Connected again", away: "No scheduler answers", lost: "Connection lost", connecting: "Connecting" }[state]);
+    saidState = state;
+  }
+  if (store.restarted !== restarted) {
+    restarted = store.restarted;
+    announce("The scheduler was started anew");
+  }
+  drawBanner(state);
+  setText(at("about"), store.connection ? `Scaler ${store.connection.version} · ${store.connection.address}` : "");
+}
+
+/** Say across the page what keeps the news away, and what to do. Drawn again only when it says something else. */
+function drawBanner(state) {
+  const trouble = store.connection?.trouble ?? "";
+  const wanted = state === "away" ? `away ${trouble} ${store.status === null}` : state === "lost" ? "lost" : "";
+  if (wanted === banner) return;
+  banner = wanted;
+  at("banner").hidden = wanted === "";
+  if (state === "lost") fill(at("banner"), h("p", {}, h("b", {}, "✕ Connection lost."), " The web server does not answer. This page shows what it knew last, and connects again by itself."));
+  else if (state === "away") {
+    fill(at("banner"), h("p", {}, h("b", {}, "✕ No scheduler."), ` ${trouble || "It does not answer"}. The page goes on as soon as it does.`),
+      store.status === null && [h("p", {}, "If there is none yet, start one:"), code(`scaler_scheduler ${schedulerAddress(store)}`)]);
+  }
+}
+
+function announce(text) {
+  setText(at("announce"), text);
+}
+
+function pause() {
+  paused = !paused;
+  at("pause").setAttribute("aria-pressed", String(paused));
+  setText(at("pause"), paused ? "Go on" : "Pause");
+  announce(paused ? "The page is held still" : "The page goes on");
+  drawState();
+  if (!paused) page?.update(["all"]);
+}
+
+function pressed(event) {
+  const typing = event.target.closest("input, select, textarea, dialog");
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (typing) {
+    if (event.key === "Escape" && event.target.matches("input, select")) event.target.blur();
+    return;
+  }
+  const number = Number(event.key);
+  if (event.key === "?") at("help").showModal();
+  else if (event.key === "p") pause();
+  else if (event.key === "/" && page?.filter) page.filter.focus();
+  else if (number >= 1 && number <= MENU.length) location.hash = number === 1 ? "#/" : `#/${MENU[number - 1]}`;
+  else return;
+  event.preventDefault();
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();  // the fragment is the page's place
+  main.focus();
+});
+at("pause").addEventListener("click", pause);
+addEventListener("keydown", pressed);
+addEventListener("hashchange", () => go(false));
+go(true);
+store.listen(changed);

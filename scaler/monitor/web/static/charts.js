@@ -1,0 +1,96 @@
+// Lines over time.
+
+import uPlot from "./vendor/uPlot.js";
+import { h, setText } from "./dom.js";
+
+const HEIGHT = 168;
+const SPOKEN_MS = 10_000;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/** What a variable of the style sheet is now. */
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+/** Call back whenever light and dark change; returns how to stop. */
+export function onTheme(listener) {
+  dark.addEventListener("change", listener);
+  return () => dark.removeEventListener("change", listener);
+}
+
+/**
+ * One chart. lines: [{ name, title, colour (a variable of the style sheet), dash, fill }], the names are those of series.
+ * show(value) -> text.
+ */
+export function chart(title, lines, show) {
+  const values = lines.map(() => h("b", {}, "–"));
+  const time = h("span", { class: "at" });
+  const legend = h("p", { class: "legend" }, lines.map((line, place) =>
+    h("span", {}, h("i", { class: `line line-${line.colour}${line.dash ? " dashed" : ""}`, "aria-hidden": "true" }), `${line.title} `, values[place])), time);
+  const place = h("div", { class: "plot", role: "img", "aria-label": title });
+  const element = h("section", { class: "panel chart", "aria-label": title }, h("div", { class: "panel-head" }, h("h2", {}, title), legend), place);
+  let plot = null;
+  let data = [[], ...lines.map(() => [])];
+  let spokenAt = -Infinity;
+
+  function make() {
+    plot?.destroy();
+    const width = place.clientWidth;
+    if (width === 0) return;
+    const axis = { stroke: colour("muted"), font: "11px system-ui, sans-serif", grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
+    plot = new uPlot({
+      width,
+      height: HEIGHT,
+      legend: { show: false },
+      padding: [8, 8, 0, 0],
+      cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
+      hooks: { setCursor: [(each) => legendOf(each.cursor.idx)] },
+      scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      axes: [
+        { ...axis, size: 26, space: 70, values: (_plot, splits, _axis, _space, step) => splits.map((at) => clockOf(at, step)) },
+        { ...axis, size: 62, space: 36, values: (_plot, splits) => splits.map(show) },
+      ],
+      series: [{}, ...lines.map((line) => ({
+        stroke: colour(line.colour),
+        width: 1.5,
+        dash: line.dash ? [5, 4] : undefined,
+        fill: line.fill ? `${colour(line.colour)}22` : undefined,
+        points: { show: false },
+      }))],
+    }, data, place);
+  }
+
+  function legendOf(index) {
+    const last = data[0].length - 1;
+    const at = index ?? last;
+    lines.forEach((_line, each) => setText(values[each], at >= 0 ? show(data[each + 1][at]) : "–"));
+    setText(time, index === null || index === undefined ? "" : clockOf(data[0][index], 1));
+  }
+
+  function update(columns, since) {
+    const first = columns.at.findIndex((at) => at >= since);
+    const cut = (column) => (first < 0 ? [] : (column ?? []).slice(first));
+    data = [cut(columns.at), ...lines.map((line) => cut(columns[line.name]))];
+    if (plot === null) make();
+    else plot.setData(data);
+    legendOf(plot?.cursor.idx ?? null);
+    if (performance.now() - spokenAt < SPOKEN_MS || data[0].length === 0) return;
+    spokenAt = performance.now();
+    const said = lines.map((line, each) => `${line.title} ${show(data[each + 1].at(-1))}, at most ${show(data[each + 1].reduce((most, value) => Math.max(most, value), 0))}`);
+    place.setAttribute("aria-label", `${title}. ${said.join("; ")}.`);
+  }
+
+  const sized = new ResizeObserver(() => {
+    if (place.clientWidth === 0) return;
+    if (plot === null) make();
+    else plot.setSize({ width: place.clientWidth, height: HEIGHT });
+  });
+  sized.observe(place);
+  const forget = onTheme(make);
+  return { element, update, close() { sized.disconnect(); forget(); plot?.destroy(); } };
+}
+
+function clockOf(at, step) {
+  const time = new Date(at * 1000);
+  const two = (value) => String(value).padStart(2, "0");
+  const minutes = `${two(time.getHours())}:${two(time.getMinutes())}`;
+  return step < 60 ? `${minutes}:${two(time.getSeconds())}` : minutes;
+}

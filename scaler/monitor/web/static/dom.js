@@ -1,0 +1,75 @@
+// Elements. Whatever comes from the cluster gets into the page as text here, never as markup.
+
+/** Make an element. Properties: class, dataset, on (listeners), anything else is an attribute; null ones are left out. */
+export function h(tag, properties, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") element.className = value;
+    else if (name === "dataset") Object.assign(element.dataset, value);
+    else if (name === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  fill(element, ...children);
+  return element;
+}
+
+/** Replace what is in an element. */
+export function fill(element, ...children) {
+  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false).map(
+    (child) => (child instanceof Node ? child : document.createTextNode(String(child)))));
+}
+
+/** Set a text, and touch the page only where it differs. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** A part of a page with a heading. */
+export function panel(title, properties, ...children) {
+  const heading = h("h2", {}, title);
+  const { extra, ...rest } = properties ?? {};
+  const head = h("div", { class: "panel-head" }, heading, extra ?? null);
+  const element = h("section", { ...rest, class: `panel ${rest.class ?? ""}`, "aria-label": title }, head, ...children);
+  return element;
+}
+
+/** Buttons of which one is chosen. choices: [[value, label]]. */
+export function choice(label, choices, chosen, onChoose) {
+  const buttons = choices.map(([value, text]) =>
+    h("button", { type: "button", "aria-pressed": String(value === chosen), on: { click: () => choose(value) } }, text));
+  function choose(value) {
+    choices.forEach(([each], place) => buttons[place].setAttribute("aria-pressed", String(each === value)));
+    onChoose(value);
+  }
+  return h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
+}
+
+/** Lines to type, with a button that copies them. */
+export function code(text) {
+  const button = h("button", { type: "button", class: "copy", on: { click: copy } }, "Copy");
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select it";  // no right to the clipboard, as over plain http from elsewhere
+    }
+  }
+  return h("div", { class: "code" }, h("pre", { tabindex: "0" }, text), button);
+}
+
+/** Ask the server. Raises an Error with the text that it answered. */
+export async function ask(path, signal) {
+  const response = await fetch(path, { signal, headers: { Accept: "application/json" } });
+  const answer = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
+  if (!response.ok) throw Object.assign(new Error(answer.error ?? `the server answered ${response.status}`), { status: response.status });
+  return answer;
+}
+
+/** Where a place of the page is, as a fragment. Query values that are empty are left out. */
+export function href(path, query = {}) {
+  const values = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+  const text = values.toString();
+  return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}

@@ -1,0 +1,35 @@
+// What the page says where there is nothing to show yet: what to do next.
+
+import { code, h } from "./dom.js";
+
+/** Guess where the scheduler listens: monitors connect two ports above it unless told otherwise. */
+export function schedulerAddress(store) {
+  const found = /^(tcp:\/\/.*:)(\d+)$/.exec(store.connection?.address ?? "");
+  return found && Number(found[2]) > 2 ? `${found[1]}${Number(found[2]) - 2}` : "tcp://127.0.0.1:8516";
+}
+
+export function noWorkers(store) {
+  return [
+    h("h3", {}, "No workers yet"),
+    h("p", {}, "Tasks wait until there are some. Start four on this machine, with the scheduler's address:"),
+    code(`scaler_cluster ${schedulerAddress(store)} -n 4`),
+  ];
+}
+
+export function noManagers(store) {
+  return [
+    h("h3", {}, "No worker managers"),
+    h("p", {}, "A manager starts and stops workers as they are needed. Start one for this machine:"),
+    code(`scaler_worker_manager baremetal_native ${schedulerAddress(store)} --worker-manager-id local`),
+  ];
+}
+
+export function noTasks(store) {
+  return [
+    h("h3", {}, "No tasks yet"),
+    h("p", {}, "Send a hundred from Python:"),
+    code(`from scaler import Client\nwith Client("${schedulerAddress(store)}") as client:\n    print(sum(client.map(abs, range(-100, 0))))`),
+  ];
+}
+
+export const nothing = (title, text) => [h("h3", {}, title), h("p", {}, text)];

@@ -1,0 +1,152 @@
+// How the cluster does, at a glance.
+
+import { chart } from "./charts.js";
+import { ask, choice, fill, h, href, panel, setText } from "./dom.js";
+import { age, bytes, clock, count, glyph, percent, short, span, stateClass, stateName } from "./format.js";
+import { noTasks, noWorkers, nothing } from "./notices.js";
+
+const NOW = ["running", "ready", "waiting", "suspended", "assigned"];
+const NOTES = 12;
+const AGAIN_MS = 10_000;
+
+export function overview(store) {
+  const figures = {};
+  const tiles = h("dl", { class: "tiles" }, [
+    tile("rate", "Tasks per second", "tasks"),
+    tile("running", "Running", "tasks", { state: "running" }),
+    tile("queued", "Queued"),
+    tile("done", "Done", "tasks", { state: "done" }),
+    tile("failed", "Failed", "tasks", { state: "failed" }),
+    tile("workers", "Workers", "workers"),
+    tile("scheduler", "Scheduler"),
+    tile("storage", "Objects stored"),
+  ]);
+
+  function tile(name, title, path = null, query = {}) {
+    figures[name] = { value: h("span", { class: "value" }, "–"), note: h("span", { class: "note" }) };
+    const label = path ? h("a", { href: href([path], query) }, title) : title;
+    return h("div", { class: `tile tile-${name}` }, h("dt", {}, label), h("dd", {}, figures[name].value, figures[name].note));
+  }
+
+  function tell(name, value, note = "") {
+    setText(figures[name].value, value);
+    setText(figures[name].note, note);
+  }
+
+  const bar = h("div", { class: "bar", "aria-hidden": "true" }, NOW.map((state) => h("span", { class: `part part-${state}` })));
+  const nowList = h("ul", { class: "counts" });
+  const endedList = h("ul", { class: "counts" });
+  const emptyTasks = h("div", { class: "empty", hidden: true });
+  const emptyWorkers = h("section", { class: "panel empty", hidden: true, "aria-label": "No workers" });
+  const states = panel("Tasks by state", { class: "states" }, bar, h("h3", {}, "Now"), nowList, h("h3", {}, "Ended since the scheduler's start"), endedList, emptyTasks);
+
+  let range = 300;
+  let day = null;
+  let dayAt = -Infinity;
+  const asking = new AbortController();
+  const charts = [
+    chart("Throughput", [{ name: "tasks_per_second", title: "tasks/s", colour: "blue", fill: true }, { name: "failed_per_second", title: "failed/s", colour: "bad", dash: true }], short),
+    chart("Tasks in the system", [{ name: "queued", title: "queued", colour: "amber", fill: true }, { name: "running", title: "running", colour: "blue", dash: true }], short),
+    chart("Workers", [{ name: "slots", title: "slots", colour: "violet", dash: true }, { name: "workers", title: "workers", colour: "teal", fill: true }], short),
+    chart("Memory of the scheduler and listed workers", [{ name: "memory_bytes", title: "memory", colour: "violet", fill: true }], bytes),
+  ];
+  const ranges = choice("Time shown", [[300, "5 min"], [1800, "30 min"], [86_400, "24 h"]], range, (value) => { range = value; dayAt = -Infinity; update(["all"]); });
+
+  const decisions = h("ol", { class: "notes" });
+  const incidents = h("ol", { class: "notes" });
+  const messages = h("div", { class: "messages" });
+  const element = h("div", { class: "page overview" },
+    h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Overview"), ranges),
+    emptyWorkers, tiles,
+    h("div", { class: "grid charts" }, charts.map((each) => each.element)),
+    h("div", { class: "grid thirds" }, states, panel("Last scaling decisions", {}, decisions), panel("Incidents", {}, incidents)),
+    h("details", { class: "panel" }, h("summary", {}, "Messages of the scheduler by kind"), messages));
+
+  function update(what) {
+    const all = what.includes("all");
+    const has = (name) => all || what.includes(name);
+    if (has("status") && store.status) drawStatus(store.status);
+    if (all || (has("series") && range < 86_400)) drawSeries();
+    if (range >= 86_400) void drawDay();
+    if (has("decisions")) drawNotes(decisions, store.decisions, decisionLine, "None yet", "They appear when a manager is told to start or stop workers.");
+    if (has("incidents")) drawNotes(incidents, store.incidents, incidentLine, "Nothing went wrong", "Lost workers, retried tasks and the like appear here.");
+  }
+
+  function drawStatus(status) {
+    const { tasks, totals, scheduler, storage } = status;
+    tell("rate", short(status.tasks_per_second), status.failed_per_second > 0 ? `${short(status.failed_per_second)} failed/s` : "");
+    tell("running", count(tasks.running), totals.slots ? `of ${count(totals.slots)} slots` : "");
+    tell("queued", count(tasks.queued), tasks.waiting ? `${count(tasks.waiting)} wait for others` : "");
+    tell("done", count(tasks.ended.done ?? 0), tasks.ended.cancelled ? `${count(tasks.ended.cancelled)} cancelled` : "");
+    tell("failed", count(tasks.failed_total));
+    figures.failed.value.classList.toggle("bad", tasks.failed_total > 0);
+    const trouble = [[totals.disconnected, "out of contact"], [totals.draining, "draining"]].filter(([number]) => number > 0);
+    tell("workers", count(totals.workers), trouble.map(([number, text]) => `${count(number)} ${text}`).join(", ") || `${count(totals.slots)} slots`);
+    tell("scheduler", percent(scheduler.cpu_percent), `${bytes(scheduler.rss_bytes)}, up ${span(scheduler.uptime_seconds)}, longest step ${span(scheduler.step_seconds_max)}`);
+    tell("storage", bytes(storage.bytes), `${count(storage.objects)} objects${storage.limit_bytes ? `, ${percent(100 * storage.bytes / storage.limit_bytes)} of ${bytes(storage.limit_bytes)}` : ""}`);
+    drawStates(tasks);
+    drawMessages(status);
+    const without = totals.workers === 0;
+    if (without && emptyWorkers.hidden) fill(emptyWorkers, noWorkers(store));
+    emptyWorkers.hidden = !without;
+  }
+
+  function drawStates(tasks) {
+    // Of a task that is assigned, running is what counts; suspended ones are on a worker too.
+    const now = { ...tasks, assigned: Math.max(0, tasks.assigned - tasks.running - tasks.suspended) };
+    const total = NOW.reduce((sum, state) => sum + now[state], 0);
+    NOW.forEach((state, place) => { bar.children[place].style.flexGrow = total ? String(now[state] / total) : "0"; });
+    bar.hidden = total === 0;
+    const labels = { assigned: "sent to a worker", ready: "ready to run", waiting: "waiting for others" };
+    fill(nowList, NOW.map((state) => countLine(h("i", { class: `swatch part-${state}`, "aria-hidden": "true" }), labels[state] ?? state, now[state])));
+    const ended = Object.entries(tasks.ended).sort((left, right) => right[1] - left[1]);
+    fill(endedList, ended.map(([state, number]) => countLine(
+      h("i", { class: `mark ${stateClass(state)}`, "aria-hidden": "true" }, glyph(state)), h("a", { href: href(["tasks"], { state }) }, stateName(state)), number)));
+    const none = total === 0 && ended.length === 0;
+    if (none && emptyTasks.hidden) fill(emptyTasks, noTasks(store));
+    emptyTasks.hidden = !none;
+  }
+
+  const countLine = (mark, label, number) => h("li", {}, mark, h("span", {}, label), h("b", {}, count(number)));
+
+  function drawMessages(status) {
+    const kinds = [...new Set([...Object.keys(status.received), ...Object.keys(status.sent)])].sort();
+    fill(messages, kinds.length === 0 ? h("p", { class: "muted" }, "None yet.") : h("table", {},
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Kind"), h("th", { scope: "col", class: "number" }, "Received"), h("th", { scope: "col", class: "number" }, "Sent"))),
+      h("tbody", {}, kinds.map((kind) => h("tr", {}, h("th", { scope: "row" }, kind),
+        h("td", { class: "number" }, count(status.received[kind] ?? 0)), h("td", { class: "number" }, count(status.sent[kind] ?? 0)))))));
+  }
+
+  function drawSeries() {
+    if (range >= 86_400) return;
+    const { at } = store.series;
+    const since = at.length ? at[at.length - 1] - range : 0;
+    for (const each of charts) each.update(store.series, since);
+  }
+
+  async function drawDay() {
+    if (performance.now() - dayAt < AGAIN_MS) return;
+    dayAt = performance.now();
+    try {
+      day = await ask("api/series?since=0", asking.signal);
+    } catch {
+      return;  // the state of the connection is shown already; it is asked again
+    }
+    if (range >= 86_400) for (const each of charts) each.update(day, 0);
+  }
+
+  function drawNotes(list, notes, line, title, text) {
+    fill(list, notes.length === 0 ? h("li", { class: "empty" }, nothing(title, text)) : notes.slice(0, NOTES).map(line));
+  }
+
+  function decisionLine(each) {
+    const told = `${count(each.units)} ${each.units === 1 ? "unit" : "units"}${each.draining ? `, ${count(each.draining)} draining` : ""}`;
+    return h("li", {}, h("time", { title: `${age(store.now() - each.at)} ago` }, clock(each.at)), h("span", {}, h("b", {}, each.manager || "–"), ` → ${told}`), h("span", { class: "reason" }, each.reason));
+  }
+
+  function incidentLine(each) {
+    return h("li", {}, h("time", { title: `${age(store.now() - each.at)} ago` }, clock(each.at)), h("span", {}, h("b", {}, stateName(each.kind)), ` ${each.subject}`), h("span", { class: "reason" }, each.text));
+  }
+
+  return { title: "Overview", element, update, close() { asking.abort(); for (const each of charts) each.close(); } };
+}

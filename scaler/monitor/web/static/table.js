@@ -1,0 +1,112 @@
+// Tables that change under the eyes of the reader: rows are kept by key, cells are touched only where their text differs.
+
+import { h, setText } from "./dom.js";
+import { count } from "./format.js";
+
+const FIRST_ROWS = 100;
+
+/**
+ * columns: [{ title, show(row) -> text or { text, href, class, title }, by(row) -> what to sort by, number, wide, rank, help }].
+ * rank 2 and 3 are left out where the window is narrow. sort: [place of a column, 1 or -1], null to keep the given order.
+ */
+export function table(label, columns, key, { sort = null, empty = null, limit = FIRST_ROWS } = {}) {
+  const body = h("tbody");
+  const heads = columns.map((column, place) => head(column, place));
+  const more = h("button", { type: "button", class: "more", hidden: true, on: { click: () => { limit = Infinity; draw(); } } });
+  const grid = h("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" },
+    h("table", {}, h("caption", { class: "visually-hidden" }, label), h("thead", {}, h("tr", {}, heads)), body));
+  const nothing = h("div", { class: "empty" }, empty);
+  const element = h("div", { class: "table" }, grid, more, nothing);
+  const known = new Map();
+  let rows = [];
+  mark();
+
+  function head(column, place) {
+    const content = column.by
+      ? h("button", { type: "button", title: column.help, on: { click: () => order(place) } }, column.title)
+      : h("span", { title: column.help }, column.title);
+    return h("th", { scope: "col", class: classes(column) }, content);
+  }
+
+  function order(place) {
+    const first = columns[place].number ? -1 : 1;
+    sort = sort?.[0] === place ? [place, -sort[1]] : [place, first];
+    mark();
+    draw();
+  }
+
+  function mark() {
+    columns.forEach((column, place) => {
+      if (!column.by) return;
+      const direction = sort?.[0] === place ? (sort[1] > 0 ? "ascending" : "descending") : "none";
+      heads[place].setAttribute("aria-sort", direction);
+    });
+  }
+
+  function update(newRows) {
+    rows = newRows;
+    draw();
+  }
+
+  function draw() {
+    const sorted = sort === null ? rows : [...rows].sort(comparing(columns[sort[0]].by, sort[1]));
+    const shown = sorted.slice(0, limit);
+    const keys = new Set(shown.map(key));
+    for (const [each, line] of known) {
+      if (keys.has(each)) continue;
+      line.element.remove();
+      known.delete(each);
+    }
+    let place = body.firstChild;
+    for (const row of shown) {
+      const line = known.get(key(row)) ?? made(row);
+      refresh(line, row);
+      if (line.element === place) place = place.nextSibling;
+      else body.insertBefore(line.element, place);
+    }
+    grid.hidden = rows.length === 0;
+    nothing.hidden = rows.length > 0;
+    more.hidden = rows.length <= limit;
+    setText(more, `Show all ${count(rows.length)} rows`);
+  }
+
+  function made(row) {
+    const cells = columns.map((column, place) => h(place === 0 ? "th" : "td", { class: classes(column), scope: place === 0 ? "row" : null }));
+    const line = { element: h("tr", {}, cells), cells, row: null, links: columns.map(() => null) };
+    known.set(key(row), line);
+    return line;
+  }
+
+  function refresh(line, row) {
+    if (line.row === row && !columns.some((column) => column.aging)) return;
+    line.row = row;
+    columns.forEach((column, place) => {
+      const shown = column.show(row);
+      const { text, href = null, title = "", class: extra = "" } = typeof shown === "object" ? shown : { text: shown };
+      const cell = line.cells[place];
+      if ((href !== null) !== (line.links[place] !== null)) {
+        line.links[place] = href === null ? null : h("a");
+        cell.replaceChildren(...(line.links[place] ? [line.links[place]] : []));
+      }
+      const link = line.links[place];
+      if (link !== null && link.getAttribute("href") !== href) link.setAttribute("href", href);
+      setText(link ?? cell, text);
+      if (cell.title !== title) cell.title = title;
+      const wanted = `${classes(column)} ${extra}`.trim();
+      if (cell.className !== wanted) cell.className = wanted;
+    });
+  }
+
+  return { element, update };
+}
+
+const classes = (column) => [column.number ? "number" : "", column.rank ? `rank-${column.rank}` : "", column.wide ? "wide" : "", column.class ?? ""].filter(Boolean).join(" ");
+
+function comparing(by, direction) {
+  return (left, right) => {
+    const a = by(left);
+    const b = by(right);
+    if (typeof a === "string" && typeof b === "string") return direction * a.localeCompare(b, "en", { numeric: true });
+    return direction * ((a ?? -Infinity) - (b ?? -Infinity));
+  };
+}

@@ -1,0 +1,228 @@
+// Tasks: the last ones, and one of them.
+
+import { ask, fill, h, href, panel, setText } from "./dom.js";
+import { bytes, clock, count, glyph, micros, shortId, span, stateClass, stateName } from "./format.js";
+import { noTasks, nothing } from "./notices.js";
+import { table } from "./table.js";
+
+const LIMIT = 200;
+const TYPING_MS = 200;
+const AGAIN_MS = 1000;
+const STATES = ["running", "done", "cancelled", "failed"];
+const FILTERS = ["search", "state", "function", "worker", "client"];
+
+export function taskColumns() {
+  return [
+    { title: "Task", show: (task) => ({ text: shortId(task.id), href: href(["task", task.id]), title: task.id }), class: "id" },
+    { title: "State", show: (task) => ({ text: `${glyph(task.state)} ${stateName(task.state)}`, class: stateClass(task.state) }), class: "state-cell" },
+    { title: "Function", show: (task) => ({ text: task.function || "–", title: task.function }), class: "name" },
+    { title: "Worker", show: (task) => ({ text: task.worker || "–", title: task.worker }), rank: 2, class: "name" },
+    { title: "Client", show: (task) => ({ text: shortId(task.client) || "–", title: task.client }), rank: 3, class: "name" },
+    { title: "Attempt", number: true, show: (task) => (task.attempt > 0 ? count(task.attempt) : "–"), rank: 3 },
+    { title: "Ended", number: true, show: (task) => clock(task.ended_at), rank: 2 },
+    { title: "Duration", number: true, show: (task) => micros(task.duration_us) },
+    { title: "CPU", number: true, show: (task) => micros(task.cpu_us), rank: 3 },
+    { title: "Peak mem.", number: true, show: (task) => (task.peak_bytes > 0 ? bytes(task.peak_bytes) : "–"), rank: 2 },
+    { title: "Error", wide: true, show: (task) => ({ text: task.text, title: task.text, class: task.failed ? "bad" : "" }), rank: 2 },
+  ];
+}
+
+export function tasks(store, place) {
+  const empty = h("div");
+  const list = table("Tasks", taskColumns(), (task) => task.id, { empty, limit: LIMIT });
+  const fields = {};
+  let timer = null;
+  let asking = new AbortController();
+  let askedAt = -Infinity;
+  let waits = false;
+
+  function field(name, label, properties) {
+    fields[name] = h("input", { type: "search", autocomplete: "off", ...properties, on: { input: typed } });
+    return h("label", { class: `field field-${name}` }, h("span", {}, label), fields[name]);
+  }
+  const functions = h("datalist", { id: "known-functions" });
+  const known = h("datalist", { id: "known-workers" });
+  fields.state = h("select", { on: { change: chosen } }, h("option", { value: "" }, "any"), STATES.map((state) => h("option", { value: state }, state)));
+  const clear = h("a", { href: href(["tasks"]), class: "button", hidden: true }, "Clear");
+  const form = h("form", { class: "filters", role: "search", on: { submit: (event) => { event.preventDefault(); chosen(); } } },
+    field("search", "Search", { placeholder: "id, function, error …", "aria-keyshortcuts": "/" }),
+    h("label", { class: "field" }, h("span", {}, "State"), fields.state),
+    field("function", "Function", { list: "known-functions" }), field("worker", "Worker", { list: "known-workers" }), field("client", "Client", {}), clear, functions, known);
+  const counted = h("span", { class: "muted", role: "status" });
+  const trouble = h("p", { class: "bad", hidden: true });
+  const element = h("div", { class: "page" },
+    h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Tasks"), counted), form, trouble, list.element);
+  moved(place);
+
+  function query() {
+    return Object.fromEntries(FILTERS.map((name) => [name, fields[name].value.trim()]));
+  }
+
+  function filtered() {
+    return FILTERS.some((name) => fields[name].value.trim());
+  }
+
+  function typed() {
+    clearTimeout(timer);
+    timer = setTimeout(chosen, TYPING_MS);
+  }
+
+  function chosen() {
+    clearTimeout(timer);
+    const wanted = href(["tasks"], query());
+    // Each letter typed is no place to go back to.
+    if (wanted !== location.hash) history.replaceState(null, "", wanted);
+    refresh();
+  }
+
+  /** Another place of this page: its filters are in the address. */
+  function moved(to) {
+    for (const name of FILTERS) {
+      const value = to.query.get(name) ?? "";
+      if (name === "state" && value && !STATES.includes(value) && ![...fields.state.options].some((each) => each.value === value)) {
+        fields.state.append(h("option", { value }, stateName(value)));
+      }
+      if (fields[name].value !== value) fields[name].value = value;
+    }
+    refresh();
+  }
+
+  function refresh() {
+    askedAt = -Infinity;
+    asking.abort();
+    asking = new AbortController();
+    waits = false;
+    update(["all"]);
+  }
+
+  function update(what) {
+    const all = what.includes("all");
+    if (all || what.includes("functions")) options(functions, store.rows("functions").map((row) => row.name));
+    if (all) options(known, store.rows("workers").map((row) => row.name));
+    clear.hidden = !filtered();
+    if (filtered()) {
+      if (all || what.includes("tasks")) void load();
+    } else if (all || what.includes("tasks")) {
+      show(store.lastTasks(), `${count(store.tasks.size)} most recent`);
+    }
+  }
+
+  async function load() {
+    if (waits) return;
+    waits = true;
+    const { signal } = asking;
+    await new Promise((done) => setTimeout(done, Math.max(0, askedAt + AGAIN_MS - performance.now())));
+    if (signal.aborted) return;
+    askedAt = performance.now();
+    try {
+      const found = await ask(`api/tasks?${new URLSearchParams({ ...query(), limit: String(LIMIT) })}`, signal);
+      show(found.tasks, `${found.tasks.length < LIMIT ? count(found.tasks.length) : `the last ${LIMIT}`} found in the last ${count(found.kept)}`);
+      trouble.hidden = true;
+    } catch (error) {
+      if (signal.aborted) return;
+      setText(trouble, error.message);
+      trouble.hidden = false;
+    }
+    waits = false;
+  }
+
+  function show(rows, said) {
+    if (rows.length === 0) fill(empty, filtered() ? nothing("No task fits", "Change or clear the filters. Only tasks that were heard of lately are searched; a waiting task is found by its id on a page of its own.") : noTasks(store));
+    list.update(rows);
+    setText(counted, rows.length ? said : "");
+  }
+
+  return { title: "Tasks", element, update, moved, filter: fields.search, close() { clearTimeout(timer); asking.abort(); } };
+}
+
+function options(list, names) {
+  const wanted = names.slice(0, 200);
+  if (wanted.join("\n") !== [...list.children].map((each) => each.value).join("\n")) fill(list, wanted.map((value) => h("option", { value })));
+}
+
+/** One task, by its id. */
+export function task(store, place) {
+  const { id } = place;
+  const asking = new AbortController();
+  let known = null;
+  let askedAt = -Infinity;
+  let settled = false;
+  const state = h("span", { class: "badge", hidden: true });
+  const heading = h("h1", { tabindex: "-1" }, "Task ", h("code", {}, shortId(id)));
+  const said = h("p", { class: "explained", role: "status" }, "Asking the scheduler …");
+  const facts = h("dl", { class: "facts" });
+  const errorText = h("p", { class: "bad error-text" });
+  const traceback = h("pre", { tabindex: "0", "aria-label": "Traceback" });
+  const errors = panel("Error", { hidden: true }, errorText, traceback);
+  const log = h("div", { class: "log" });
+  const element = h("div", { class: "page" },
+    h("p", { class: "crumbs" }, h("a", { href: href(["tasks"]) }, "Tasks")),
+    h("div", { class: "page-head" }, heading, state),
+    panel("What became of it", {}, said), facts, errors,
+    panel("What it has printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
+
+  function update(what) {
+    const told = store.tasks.get(id);
+    const news = told !== undefined && (told.state !== known?.state || told.attempt !== known?.attempt);
+    if (what.includes("all") || news || (!settled && what.includes("clock") && performance.now() - askedAt > 3 * AGAIN_MS)) void load();
+  }
+
+  async function load() {
+    askedAt = performance.now();
+    await Promise.all([readTask(), explain(), readLog()]);
+    settled = known !== null && known.state !== "running";
+  }
+
+  async function readTask() {
+    try {
+      known = (await ask(`api/tasks/${encodeURIComponent(id)}`, asking.signal)).task;
+      draw(known);
+    } catch (error) {
+      if (error.status === 404 || asking.signal.aborted) return;  // it may wait: its explanation says so
+      setText(said, error.message);
+    }
+  }
+
+  async function explain() {
+    try {
+      setText(said, (await ask(`api/tasks/${encodeURIComponent(id)}/explain`, asking.signal)).text);
+    } catch (error) {
+      if (!asking.signal.aborted) setText(said, error.message);
+    }
+  }
+
+  async function readLog() {
+    try {
+      const { stdout, stderr, cut } = await ask(`api/tasks/${encodeURIComponent(id)}/log`, asking.signal);
+      if (!stdout && !stderr) fill(log, h("p", { class: "muted" }, "Nothing, or it was so long ago that it is not kept any more."));
+      else fill(log, cut > 0 && h("p", { class: "muted" }, `${bytes(cut)} in the middle are left out.`), output("stdout", stdout), output("stderr", stderr));
+    } catch (error) {
+      if (!asking.signal.aborted) fill(log, h("p", { class: "muted" }, error.message));
+    }
+  }
+
+  const output = (name, text) => text && [h("h3", {}, name), h("pre", { tabindex: "0", "aria-label": name }, text)];
+
+  function draw(row) {
+    setText(state, `${glyph(row.state)} ${stateName(row.state)}`);
+    state.className = `badge ${stateClass(row.state)}`;
+    state.hidden = false;
+    const from = [...store.tables.workers.values()].find((each) => each.name === row.worker);
+    fill(facts, [
+      ["Function", h("a", { href: href(["tasks"], { function: row.function }) }, row.function || "–")],
+      ["Worker", row.worker ? h("a", { href: from ? href(["worker", from.id]) : href(["tasks"], { worker: row.worker }) }, row.worker) : "–"],
+      ["Client", row.client ? h("a", { href: href(["tasks"], { client: row.client }) }, row.client) : "–"],
+      ["Attempt", row.attempt > 0 ? count(row.attempt) : "–"],
+      ["Started", clock(row.started_at)], ["Ended", clock(row.ended_at)],
+      ["Duration", row.ended_at === null ? span(Math.max(0, store.now() - row.started_at)) : micros(row.duration_us)],
+      ["CPU time", micros(row.cpu_us)], ["Peak memory", row.peak_bytes > 0 ? bytes(row.peak_bytes) : "–"],
+      ["Id", h("code", {}, row.id)],
+    ].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    errors.hidden = !row.text && !row.traceback;
+    setText(errorText, row.text);
+    setText(traceback, row.traceback);
+    traceback.hidden = !row.traceback;
+  }
+
+  return { title: `Task ${shortId(id)}`, element, update, close() { asking.abort(); } };
+}

@@ -1,0 +1,230 @@
+"""A cluster that is nothing but what its scheduler would tell: documents of any size, the same in every run."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+Document = dict[str, Any]
+
+COLUMNS = [
+    "id",
+    "state",
+    "function",
+    "client",
+    "worker",
+    "attempt",
+    "ended_at",
+    "duration_us",
+    "cpu_us",
+    "peak_bytes",
+    "text",
+    "traceback",
+]
+FUNCTIONS = ("price_swaption", "simulate_paths", "load_market", "calibrate", "aggregate", "risk_report")
+TRACEBACK = """Traceback (most recent call last):
+  File "book.py", line 41, in price_swaption
+    return model.price(trade)
+  File "model.py", line 87, in price
+    raise ValueError(f"no curve for {trade.currency}")
+ValueError: no curve for XYZ
+"""
+GIB = 1024**3
+MAX_LISTED_TASKS = 2000
+
+
+@dataclass
+class FakeCluster:
+    """Workers of one slot each that are always at work, all from one seed. Times are unix seconds."""
+
+    workers: int = 12
+    tasks_per_second: float = 20.0
+    at: float = 1_790_000_000.0
+    incarnation: int = 1_790_000_000
+    functions: tuple[str, ...] = FUNCTIONS
+    worker_name: str = "node-{:03d}"
+    client_names: tuple[str, ...] = ("risk-desk", "notebook-anna")
+    seed: int = 7
+    ended: Counter[str] = field(default_factory=Counter)
+    dead: set[int] = field(default_factory=set)
+    started_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_at = self.at
+        self._random = random.Random(self.seed)
+        self._queued = 400.0
+        self._free_at = [self.at] * self.workers
+        self._running = [self._new_task(worker, self.at) for worker in range(self.workers)]
+        self._by_function: dict[str, Counter[str]] = {name: Counter() for name in self.functions}
+
+    def events(self, seconds: float) -> Document:
+        """Let time pass, and return what happened."""
+        self.at += seconds
+        rows: list[list[Any]] = []
+        wanted = round(self.tasks_per_second * seconds)
+        alive = [worker for worker in range(self.workers) if worker not in self.dead]
+        for _ in range(wanted if alive else 0):
+            rows.append(self._end(alive[self._random.randrange(len(alive))]))
+        self._queued = max(0.0, self._queued + self._random.uniform(-40, 40))
+        listed = rows[:MAX_LISTED_TASKS]
+        return {
+            "version": 1,
+            "at": self.at,
+            "dropped": len(rows) - len(listed),
+            "tasks": {"columns": COLUMNS, "rows": listed},
+            "decisions": [],
+            "incidents": [],
+        }
+
+    def decision(self, units: int, reason: str, manager: str = "grid") -> Document:
+        return {"at": self.at, "manager": manager, "units": units, "draining": 0, "reason": reason}
+
+    def incident(self, kind: str, subject: str, text: str) -> Document:
+        return {"at": self.at, "kind": kind, "subject": subject, "text": text}
+
+    def status(self) -> Document:
+        """Return the whole state."""
+        alive = [worker for worker in range(self.workers) if worker not in self.dead]
+        queued, waiting = int(self._queued), int(self._queued / 5)
+        return {
+            "version": 1,
+            "at": self.at,
+            "incarnation": self.incarnation,
+            "scheduler": {
+                "cpu_percent": 12.5,
+                "rss_bytes": 81 * 1024**2,
+                "uptime_seconds": self.at - self.started_at,
+                "step_seconds_max": 0.0031,
+            },
+            "storage": {"address": "tcp://127.0.0.1:8517", "objects": 421, "bytes": 3 * GIB, "limit_bytes": 16 * GIB},
+            "tasks": {
+                "waiting": waiting,
+                "ready": queued,
+                "assigned": len(alive) + 2,
+                "running": len(alive),
+                "suspended": 0,
+                "ended": dict(self.ended),
+            },
+            "messages": {
+                "sent": {"Run": sum(self.ended.values()), "Heartbeat": 411, "Results": 220},
+                "received": {"Ended": sum(self.ended.values()), "Heartbeat": 410, "Submit": 96},
+            },
+            "totals": {
+                "workers": len(alive),
+                "slots": len(alive),
+                "draining": 0,
+                "disconnected": 0,
+                "clients": len(self.client_names),
+                "managers": 1,
+                "functions": len(self.functions),
+            },
+            "workers": [self._worker(worker) for worker in alive],
+            "clients": [
+                {"id": self._client(place), "name": name, "tasks": 200, "queued": 180, "running": 20, "ended": 4000}
+                for place, name in enumerate(self.client_names)
+            ],
+            "managers": [self._manager(len(alive))],
+            "functions": [
+                {
+                    "name": name,
+                    "queued": 40,
+                    "running": 2,
+                    "ended": counts["ended"],
+                    "failed": counts["failed"],
+                    "seconds_total": counts["ended"] * 0.4,
+                }
+                for name, counts in self._by_function.items()
+            ],
+        }
+
+    def _new_task(self, worker: int, at: float) -> tuple[str, str, float]:
+        function = self.functions[min(int(self._random.expovariate(0.6)), len(self.functions) - 1)]
+        return self._random.randbytes(16).hex(), function, at
+
+    def _end(self, worker: int) -> list[Any]:
+        """End what a worker runs, and let it run the next."""
+        task, function, _ = self._running[worker]
+        draw = self._random.random()
+        state = "failed" if draw < 0.02 else "cancelled" if draw < 0.035 else "done"
+        ended_at = self.at - self._random.uniform(0, 0.2)
+        start = max(self._free_at[worker], ended_at - self._random.uniform(0.2, 14.0))
+        self._free_at[worker] = ended_at
+        self._running[worker] = self._new_task(worker, ended_at)
+        self.ended[state] += 1
+        counts = self._by_function[function]
+        counts["ended"] += 1
+        counts["failed"] += state == "failed"
+        failure = state == "failed"
+        micros = max(1, int((ended_at - start) * 1e6))
+        client = self._client(counts["ended"] % len(self.client_names))
+        text, traceback = ("ValueError: no curve for XYZ", TRACEBACK) if failure else ("", "")
+        name = self.worker_name.format(worker)
+        return [
+            task,
+            state,
+            function,
+            client,
+            name,
+            1,
+            ended_at,
+            micros,
+            int(micros * 0.93),
+            190 * 1024**2,
+            text,
+            traceback,
+        ]
+
+    def _worker(self, worker: int) -> Document:
+        task, function, _ = self._running[worker]
+        return {
+            "id": f"{worker:032x}",
+            "name": self.worker_name.format(worker),
+            "manager": "grid",
+            "unit": f"unit-{worker // 4}",
+            "capabilities": "gpu=1" if worker % 5 == 0 else "",
+            "slots": 1,
+            "assigned": 2,
+            "suspended": 0,
+            "free": 0,
+            "sent": sum(self.ended.values()) // self.workers,
+            "queued": 1,
+            "draining": False,
+            "quarantined": False,
+            "connected": True,
+            "agent_cpu_percent": 0.8,
+            "agent_rss_bytes": 44 * 1024**2,
+            "latency_seconds": 0.0009,
+            "processors": [
+                {
+                    "pid": 4000 + worker,
+                    "cpu_percent": round(self._random.uniform(88, 100), 1),
+                    "rss_bytes": 210 * 1024**2 + worker * 1024**2,
+                    "initialized": True,
+                    "suspended": False,
+                    "running": task,
+                    "running_seconds": max(0.0, self.at - self._free_at[worker]),
+                    "function": function,
+                }
+            ],
+        }
+
+    def _manager(self, running: int) -> Document:
+        return {
+            "id": "grid",
+            "kind": "baremetal_native",
+            "desired": self.workers,
+            "running": running,
+            "pending": self.workers - running,
+            "failed": 0,
+            "units": running,
+            "unit_slots": 1,
+            "max_slots": 64,
+            "capabilities": "gpu=1",
+            "trouble": "",
+            "reason": f"400 tasks wait for {running} slots: {self.workers} units",
+        }
+
+    def _client(self, place: int) -> str:
+        return f"client-{place}"

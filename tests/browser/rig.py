@@ -1,0 +1,126 @@
+"""The real web server over a monitor that hears what a test tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+from scaler.errors import UnreachableError
+from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.model import Model
+from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.server import listen, page_of, serve
+from scaler.protocol.messages import TaskLog
+from tests.browser.fake_cluster import FakeCluster
+
+T = TypeVar("T")
+
+START_SECONDS = 10.0
+
+
+class FakeMonitor:
+    """Stands where a connection to a scheduler does."""
+
+    def __init__(self, address: str = "tcp://127.0.0.1:8518") -> None:
+        self.address = address
+        self.model = Model()
+        self.connected = True
+        self.explanations: dict[str, str] = {}
+        self.logs: dict[str, TaskLog] = {}
+
+    @property
+    def trouble(self) -> str:
+        return "" if self.connected else f"no scheduler answers at {self.address} (nobody listens)"
+
+    async def explain(self, task_id: str) -> str:
+        self._check()
+        return self.explanations.get(task_id, f"no task {task_id} is known: it never was, or ended long ago")
+
+    async def log(self, task_id: str) -> TaskLog:
+        self._check()
+        return self.logs.get(task_id, TaskLog(bytes.fromhex(task_id), b"", b"", 0))
+
+    def _check(self) -> None:
+        if not self.connected:
+            raise UnreachableError(self.trouble)
+
+
+class WebServer:
+    """A web server on a thread of its own, which can be stopped and started again at its port."""
+
+    def __init__(self, monitor: FakeMonitor | None = None, interval_seconds: float = 0.1) -> None:
+        self.monitor = monitor or FakeMonitor()
+        self._settings = WebSettings(broadcast_interval_seconds=interval_seconds)
+        self._port = 0
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        listening = listen("127.0.0.1", self._port)
+        self._port = listening.getsockname()[1]
+        self.url = page_of(listening)
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(listening, started), daemon=True)
+        self._thread.start()
+        assert started.wait(START_SECONDS)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(START_SECONDS)
+        assert not self._thread.is_alive()
+
+    def tell(self, status: dict[str, Any] | None = None, *events: dict[str, Any]) -> None:
+        """Have the monitor hear this, and what hangs on it."""
+
+        def hear() -> None:
+            if status is not None:
+                self.monitor.model.apply_status(status)
+            for each in events:
+                self.monitor.model.apply_events(each)
+            self._app.changed()
+
+        self.call(hear)
+
+    def step(self, cluster: FakeCluster, seconds: float = 1.0) -> None:
+        """Let time pass in a cluster, and tell of it."""
+        events = cluster.events(seconds)
+        self.tell(cluster.status(), events)
+
+    def call(self, function: Callable[[], T]) -> T:
+        async def called() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(START_SECONDS)
+
+    def connect(self, connected: bool) -> None:
+        """Lose the scheduler, or find it again."""
+
+        def change() -> None:
+            self.monitor.connected = connected
+            self._app.changed()
+
+        self.call(change)
+
+    def _serve(self, listening: socket.socket, started: threading.Event) -> None:
+        async def main() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._app = WebApp(cast(MonitorConnection, self.monitor), self._settings)
+            self._stop = asyncio.Event()
+            started.set()
+            await serve(self._app, listening, self._stop)
+
+        with contextlib.closing(listening):
+            asyncio.run(main())
+
+
+@contextlib.contextmanager
+def web_server(interval_seconds: float = 0.1) -> Iterator[WebServer]:
+    server = WebServer(interval_seconds=interval_seconds)
+    try:
+        yield server
+    finally:
+        server.stop()
