@@ -1,0 +1,125 @@
+"""Figures and names in a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.monitor.rows import ProcessorRow, WorkerRow
+from scaler.monitor.top import formats
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [
+        (0, "0"),
+        (-5, "0"),
+        (1023, "1023"),
+        (1024, "1.0k"),
+        (130.1 * 1024**2, "130.1m"),
+        (1024**2 - 1, "1.0m"),
+        (1.5 * 1024**3, "1.5g"),
+        (7 * 1024**5, "7.0p"),
+        (2**70, "1048576.0p"),
+    ],
+)
+def test_sizes_are_in_powers_of_1024(size_bytes: float, shown: str) -> None:
+    assert formats.size(size_bytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0, "0.0%"), (0.46, "0.5%"), (100.0, "100.0%"), (999.96, "1000%"), (12800.0, "12800%")]
+)
+def test_shares_have_a_decimal_until_there_is_no_room_for_it(value: float, shown: str) -> None:
+    assert formats.percent(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0, "0ms"),
+        (-1.0, "0ms"),
+        (0.0007, "0.7ms"),
+        (0.001, "1ms"),
+        (0.01234, "12ms"),
+        (0.0996, "100ms"),
+        (0.9996, "1.0s"),
+        (3.44, "3.4s"),
+        (59.96, "1m00s"),
+        (125.0, "2m05s"),
+        (3599.6, "1h00m"),
+        (11040.0, "3h04m"),
+        (2 * 86400 + 3 * 3600.0, "2d03h"),
+    ],
+)
+def test_times_are_in_the_unit_that_fits(seconds: float, shown: str) -> None:
+    assert formats.duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (53704, "53,704"), (99_999, "99,999"), (100_000, "100K"), (1_234_567, "1.2M"), (999_900_000, "1.0G")],
+)
+def test_counts_in_columns_take_six_characters_at_most(value: int, shown: str) -> None:
+    assert formats.short_count(value) == shown
+    assert len(shown) <= 6
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent() -> None:
+    assert formats.safe("a\x1b[2Jb\nc\x9b\u202e") == r"a\x1b[2Jb\nc\x9b\u202e"
+    assert formats.safe("über das 作業 [bold]") == "über das 作業 [bold]"
+    assert formats.safe("\ud800") == r"\ud800"
+
+
+def test_names_are_cut_with_a_plus_by_columns_of_the_terminal() -> None:
+    assert formats.cut("2732890|sd-1e7d-dfba", 10) == "2732890|s+"
+    assert formats.cut("exactly", 7) == "exactly"
+    assert formats.cut("作業者", 5) == "作業+"
+    assert formats.cut("作業者", 4) == "作 +"
+    assert formats.cut("anything", 0) == ""
+    assert formats.left("作", 4) == "作  "
+    assert formats.right("12", 5) == "   12"
+
+
+def processor(*, running: str = "", suspended: bool = False, initialized: bool = True, **more: float) -> ProcessorRow:
+    return ProcessorRow(
+        1,
+        initialized=initialized,
+        suspended=suspended,
+        running=running,
+        running_seconds=more.get("seconds", 0.0),
+        function=f"f{running}" if running else "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("processors", "flags"),
+    [
+        ((), "000"),
+        ((processor(),), "100"),
+        ((processor(initialized=False),), "000"),
+        ((processor(running="a"),), "111"),
+        ((processor(running="a", suspended=True),), "110"),
+        ((processor(running="a", suspended=True), processor(running="b")), "111"),
+        ((processor(running="a"), processor(initialized=False)), "011"),
+    ],
+)
+def test_flags_say_whether_processors_are_there_have_tasks_and_hold_slots(
+    processors: tuple[ProcessorRow, ...], flags: str
+) -> None:
+    assert formats.worker_flags(WorkerRow(processors=processors)) == flags
+
+
+def test_a_worker_shows_its_longest_task_and_how_many_more_it_has() -> None:
+    short, long = processor(running="a", seconds=1.0), processor(running="b", seconds=9.0)
+    assert formats.function_of(WorkerRow(processors=(processor(), short))) == ("fa", 1.0)
+    assert formats.function_of(WorkerRow(processors=(short, processor(), long))) == ("fb +1", 9.0)
+    assert formats.function_of(WorkerRow()) == ("", 0.0)
+    nameless = ProcessorRow(1, running="0123456789abcdef", running_seconds=2.0)
+    assert formats.function_of(WorkerRow(processors=(nameless,))) == ("task 01234567", 2.0)
+
+
+def test_trouble_of_a_worker_is_one_word() -> None:
+    assert formats.worker_state(WorkerRow()) == ""
+    assert formats.worker_state(WorkerRow(draining=True)) == "ends"
+    assert formats.worker_state(WorkerRow(quarantined=True, draining=True)) == "held"
+    assert formats.worker_state(WorkerRow(connected=False, quarantined=True)) == "away"

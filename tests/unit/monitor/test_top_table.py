@@ -1,0 +1,205 @@
+"""The table of workers, and what stands around it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from scaler.monitor.model import Model
+from scaler.monitor.rows import ProcessorRow, TaskRow, WorkerRow, status_of
+from scaler.monitor.top import panels, report
+from scaler.monitor.top.facts import facts, log_text, tasks_of
+from scaler.monitor.top.table import BY_KEY, BY_TITLE, COLUMNS, Sorting, matching, sort, table
+from scaler.protocol.messages import TaskLog
+
+
+def worker(name: str, *, cpu: float = 0.0, function: str = "", **more: object) -> WorkerRow:
+    running = {"running": "ab" * 16, "running_seconds": 2.5, "function": function} if function else {}
+    return WorkerRow(id=f"id-{name}", name=name, processors=(ProcessorRow(7, cpu, 1024**2, True, **running),), **more)  # type: ignore[arg-type]
+
+
+def names(rows: list[WorkerRow]) -> list[str]:
+    return [row.name for row in rows]
+
+
+ROWS = [worker("b", cpu=5.0), worker("a", cpu=50.0), worker("c", cpu=5.0)]
+
+
+def test_figures_sort_from_the_largest_and_names_from_a() -> None:
+    assert names(sort(ROWS, Sorting(BY_KEY["c"]))) == ["a", "b", "c"]
+    assert names(sort(ROWS, Sorting(BY_KEY["n"]))) == ["a", "b", "c"]
+
+
+def test_the_same_key_again_turns_the_order_round_and_another_one_does_not() -> None:
+    by_cpu = Sorting(BY_KEY["c"])
+    turned = by_cpu.by(BY_KEY["c"])
+    assert names(sort(ROWS, turned)) == ["b", "c", "a"]
+    assert turned.by(BY_KEY["c"]) == by_cpu
+    assert turned.by(BY_KEY["n"]) == Sorting(BY_KEY["n"])
+    assert names(sort(ROWS, Sorting(BY_KEY["n"]).by(BY_KEY["n"]))) == ["c", "b", "a"]
+
+
+def test_every_column_can_be_stepped_to() -> None:
+    sorting, seen = Sorting(COLUMNS[0]), set()
+    for _ in COLUMNS:
+        seen.add(sorting.column.title)
+        sorting = sorting.step(1)
+    assert seen == set(BY_TITLE)
+    assert sorting.step(-1).column is COLUMNS[-1]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.title)
+def test_the_sorted_column_is_marked_and_shown_even_where_there_is_little_room(column: object) -> None:
+    sorting = Sorting(next(each for each in COLUMNS if each is column))
+    for width in (40, 80, 200, None):
+        assert f"[{sorting.column.title}]" in table(ROWS, sorting, width).head
+
+
+def test_at_80_columns_the_less_important_columns_are_hidden_and_at_200_none() -> None:
+    narrow, wide = table(ROWS, Sorting(), 80), table(ROWS, Sorting(), 200)
+    assert [column.title for column in narrow.columns] == [
+        "worker", "cpu", "rss", "free", "sent", "queued", "lag", "ITL", "function", "seconds"
+    ]  # fmt: skip
+    assert [column.title for column in wide.columns] == [each.title for each in COLUMNS if each.title != "state"]
+
+
+def test_a_worker_in_trouble_says_so_in_a_column_of_its_own() -> None:
+    shown = table([*ROWS, worker("d", connected=False)], Sorting(BY_KEY["n"]), 80)
+    assert "state" in shown.head
+    assert [line.split()[1] for line in shown.lines][-1] == "away"
+
+
+def test_a_filter_looks_at_every_name_in_any_case() -> None:
+    rows = [
+        worker("alpha", manager="Fleet"),
+        worker("beta", capabilities="gpu=2", function="Reprice"),
+        worker("gamma", draining=True),
+    ]
+    for wanted, found in (("FLEET", ["alpha"]), ("gpu", ["beta"]), ("reprice ", ["beta"]), ("ends", ["gamma"])):
+        assert names(matching(rows, wanted)) == found
+    assert names(matching(rows, "")) == ["alpha", "beta", "gamma"]
+    assert matching(rows, "nowhere") == []
+
+
+TEXTS = st.text(max_size=40)
+
+
+@given(
+    st.lists(st.builds(WorkerRow, id=TEXTS, name=TEXTS, manager=TEXTS, capabilities=TEXTS, sent=st.integers(0, 2**70),
+                       agent_cpu_percent=st.floats(-1e30, 1e30), latency_seconds=st.floats(-1e30, 1e30)), max_size=5),
+    st.sampled_from(COLUMNS),
+    st.integers(1, 250),
+)  # fmt: skip
+def test_every_line_has_exactly_the_width_and_sends_nothing_that_a_terminal_obeys(
+    rows: list[WorkerRow], column: object, width: int
+) -> None:
+    sorting = Sorting(next(each for each in COLUMNS if each is column))
+    shown = table(sort(rows, sorting), sorting, width)
+    assert len(shown.lines) == len(rows)
+    for line in shown.lines:
+        assert line.isprintable()
+        assert cell_len(line) == cell_len(shown.head)
+        assert cell_len(line) <= width or len(shown.columns) == 2
+
+
+def model_of(**parts: object) -> Model:
+    model = Model()
+    model.apply_status({"version": 1, "at": 100.0, "incarnation": 1, **parts})
+    return model
+
+
+def test_the_four_panels_fit_in_80_columns_and_say_what_is_cut() -> None:
+    model = model_of(
+        scheduler={"cpu_percent": 0.5, "rss_bytes": 136_419_737},
+        tasks={"ready": 3, "running": 2, "ended": {"done": 53_704, "exception": 14, "cancelled": 48}},
+        messages={"sent": {f"AMessageKindWithALongName{n}": 10**n for n in range(9)}, "received": {"Submit": 53_764}},
+    )
+    lines = panels.beside(panels.panels(model.status, 12.0), 80, 7)
+    assert len(lines) == 7
+    assert all(len(line) <= 80 for line in lines)
+    text = "\n".join(lines)
+    for part in ("scheduler", "cpu   0.5%", "rss 130.1m", "53,704", "AMessage", "+", "4 more", "Submit"):
+        assert part in text
+    rows = dict(panels.panels(model.status, 12.0)[1].pairs)
+    assert (rows["failed"], rows["cancelled"], rows["exception"], rows["per second"]) == ("14", "48", "14", "12")
+
+
+def test_counts_are_by_function_client_and_manager() -> None:
+    model = model_of(
+        functions=[{"name": "reprice", "queued": 1204, "running": 3, "ended": 99, "failed": 1}],
+        clients=[{"id": "0123456789abcdef", "name": "", "queued": 5}],
+        managers=[{"id": "fleet", "desired": 5, "running": 2, "trouble": "no quota"}],
+    )
+    functions, clients, managers = panels.sides(model.status)
+    assert functions.lines(38, 2) == [
+        "functions  queued    run  ended failed",
+        "reprice     1,204      3     99      1",
+    ]
+    assert clients.pairs[0][0] == "01234567"
+    assert managers.pairs == [("fleet", "2 of 5 (!)")]
+    assert functions.lines(38, 1) == ["functions  queued    run  ended failed"]
+
+
+def test_of_ten_thousand_workers_it_is_said_how_many_are_listed() -> None:
+    model = model_of(totals={"workers": 10_000, "slots": 80_000, "draining": 3, "disconnected": 1})
+    assert panels.totals(model.status, 500, 12, "gpu") == (
+        "Total 10,000 worker(s), 80,000 slot(s); 3 ending; 1 out of contact; "
+        "listed are 500, in trouble first, then the busiest; 12 with 'gpu'"
+    )
+    assert panels.totals(model_of(totals={"workers": 2, "slots": 4}).status, 2, 2, "") == "Total 2 worker(s), 4 slot(s)"
+
+
+EVIL = "w\x1b]0;owned\x07\nnew line\r"
+
+
+def test_the_plain_report_has_no_control_characters_but_the_ends_of_its_lines() -> None:
+    rows = {"workers": [{"id": "1", "name": EVIL}], "functions": [{"name": EVIL}], "clients": [{"name": EVIL}]}
+    model = model_of(messages={"sent": {EVIL: 1}}, **rows)
+    for width in (None, 80):
+        text = report.as_text(model, width)
+        assert text.replace("\n", "").isprintable()
+        assert "Total 1 worker(s)" in text
+
+
+def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> None:
+    row = {"id": "1", "name": EVIL, "processors": [{"pid": 9, "cpu_percent": 4.0, "initialized": True}] * 2}
+    model = model_of(workers=[row], messages={"sent": {"Run": 5}})
+    document = json.loads(report.as_json(model, "tcp://h:1"))
+    assert (document["version"], document["address"], document["messages"]["sent"]) == (1, "tcp://h:1", {"Run": 5})
+    only = document["workers"][0]
+    assert (only["name"], only["cpu_percent"], only["itl"], only["function"]) == (EVIL, 8.0, "100", "")
+
+
+def test_a_workers_tasks_are_those_that_run_and_then_the_recent_ones() -> None:
+    status = status_of(
+        {"workers": [{"name": "w", "processors": [
+            {"pid": 1, "running": "aa", "running_seconds": 1.0, "function": "quick"},
+            {"pid": 2},
+            {"pid": 3, "running": "bb", "running_seconds": 5.0, "function": "slow", "suspended": True},
+        ]}]}
+    )  # fmt: skip
+    recent = [TaskRow("bb", "running"), TaskRow("cc", "exception", "odd", ended_at=1.0, text="ValueError: \x1b[2J")]
+    listed = tasks_of(status.workers[0], recent)
+    assert [each.id for each in listed] == ["bb", "aa", "cc"]
+    assert "suspended" in listed[0].text
+    assert listed[2].text.endswith(r"odd ValueError: \x1b[2J")
+
+
+def test_facts_of_a_worker_fit_in_the_width_and_count_the_processors_that_do_not_fit() -> None:
+    many = WorkerRow("1", "n" * 90, processors=(ProcessorRow(1),) * 16, connected=False)
+    lines = facts(many, 60, 4)
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[-1].strip() == "12 more"
+    assert "out of contact" in facts(many, 200, 4)[0]
+
+
+def test_a_log_tells_the_streams_apart_and_cannot_move_the_cursor() -> None:
+    text = log_text(TaskLog(b"", b"one\n\x1b[2Jtwo\xff", b"oh\tno", 1234))
+    assert text.splitlines() == [
+        "--- stdout", "one", r"\x1b[2Jtwo\xff", "--- stderr", "oh      no", "--- 1,234 bytes were left out"
+    ]  # fmt: skip
+    assert log_text(TaskLog(b"", b"", b"", 0)) == "it has printed nothing that is kept"
