@@ -21,6 +21,7 @@ from scaler.client.maps import MapRun, as_tuples, count_of, side_by_side
 from scaler.client.object_reference import ObjectReference
 from scaler.client.pieces import Pieces
 from scaler.client.processes import nested_loop, open_loop, processor
+from scaler.client.progress import Progress
 from scaler.client.submission import Submission
 from scaler.errors import ClientClosedError
 from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, name_of, size_of
@@ -143,12 +144,12 @@ class Client(ArgumentOnly):
 
         Small calls travel together, as many as are worth it by measurement; chunk_size sets how many. The first item
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
-        return_exceptions puts exceptions in the list instead. progress shows a bar.
+        return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
         """
         items = side_by_side(iterables, "map")
         pieces = self._pieces("map", fn, len(iterables) > 1, chunk_size)
-        total = count_of(iterables) if progress else None
-        return MapRun(pieces, return_exceptions).run(items, total, name_of(fn) if progress else None)
+        bar = Progress(pieces, name_of(fn), count_of(iterables)) if progress else None
+        return MapRun(pieces, return_exceptions).run(items, bar)
 
     def starmap(
         self,
@@ -159,9 +160,9 @@ class Client(ArgumentOnly):
         progress: bool = False,
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        total = count_of([iterable]) if progress else None
         pieces = self._pieces("starmap", fn, True, chunk_size)
-        return MapRun(pieces, return_exceptions).run(as_tuples(iterable), total, name_of(fn) if progress else None)
+        bar = Progress(pieces, name_of(fn), count_of([iterable])) if progress else None
+        return MapRun(pieces, return_exceptions).run(as_tuples(iterable), bar)
 
     def imap(
         self,
@@ -170,6 +171,7 @@ class Client(ArgumentOnly):
         chunk_size: int | None = None,
         window: int | None = None,
         return_exceptions: bool = False,
+        progress: bool = False,
     ) -> ResultIterator:
         """Call `fn` with the items of the iterables side by side; iterate over the results in order.
 
@@ -183,8 +185,10 @@ class Client(ArgumentOnly):
         fails raises its exception in its turn, with its `item_index`; `next` may be called again for those after it.
         return_exceptions gives exceptions as results instead. An exception of an iterable comes after the results of
         the items before it. Closing or dropping the iterator cancels what has not ended. Threads may share it.
+
+        progress shows a bar of the items that have ended, which may be ahead of those that were taken.
         """
-        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions)
+        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress)
 
     def imap_unordered(
         self,
@@ -193,9 +197,10 @@ class Client(ArgumentOnly):
         chunk_size: int | None = None,
         window: int | None = None,
         return_exceptions: bool = False,
+        progress: bool = False,
     ) -> ResultIterator:
         """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
-        return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions)
+        return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions, progress)
 
     def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], block: bool = True) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
@@ -285,16 +290,19 @@ class Client(ArgumentOnly):
         chunk_size: int | None,
         window: int | None,
         return_exceptions: bool,
+        progress: bool,
     ) -> ResultIterator:
         items = side_by_side(iterables, verb)
+        pieces = self._pieces(verb, fn, len(iterables) > 1, chunk_size)
         return ResultIterator(
             items,
-            self._pieces(verb, fn, len(iterables) > 1, chunk_size),
+            pieces,
             Window(window, chunk_size),
             chunk_size=chunk_size,
             in_order=verb == "imap",
             return_exceptions=return_exceptions,
             call_soon=self._loop.call_soon,
+            progress=Progress(pieces, name_of(fn), count_of(iterables)) if progress else None,
         )
 
     def _pieces(self, verb: str, fn: Callable[..., Any], spread: bool, chunk_size: int | None) -> Pieces:

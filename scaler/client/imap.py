@@ -11,6 +11,7 @@ from typing import Any
 from scaler.client.checks import check_integer
 from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS
 from scaler.client.pieces import Failed, Piece, Pieces, ended_first
+from scaler.client.progress import Progress
 from scaler.errors import ScalerError, UsageError
 
 FIRST_ITEMS = 64
@@ -82,8 +83,12 @@ class ResultIterator(Iterator[Any]):
         in_order: bool,
         return_exceptions: bool,
         call_soon: Callable[[Callable[[], None]], None],
+        progress: Progress | None = None,
     ) -> None:
-        """call_soon: calls something in another thread, for when this is garbage-collected in the midst of anything."""
+        """call_soon: calls something in another thread, for when this is garbage-collected in the midst of anything.
+
+        progress: is told what has ended, and closed with this.
+        """
         self._items: Iterator[Any] | None = items
         self._pieces = pieces
         self._window = window
@@ -91,6 +96,7 @@ class ResultIterator(Iterator[Any]):
         self._in_order = in_order
         self._return_exceptions = return_exceptions
         self._call_soon = call_soon
+        self._progress = progress
         self._lock = threading.RLock()
         self._is_at_work = False
         self._is_closed = False
@@ -131,6 +137,7 @@ class ResultIterator(Iterator[Any]):
                 raise StopIteration
             if not self._ready:
                 self._is_closed = self._error is None
+                self._close_progress()
                 error, self._error = self._error, None
                 raise error if error is not None else StopIteration
             outcomes = self._ready.popleft()
@@ -151,6 +158,11 @@ class ResultIterator(Iterator[Any]):
         self._items = None
         self._batch = iter(())
         self._pieces.cancel()
+        self._close_progress()
+
+    def _close_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
 
     def __del__(self) -> None:
         if self._running or not self._is_closed:  # a second Ctrl-C may have kept `close` from its end
@@ -233,7 +245,10 @@ class ResultIterator(Iterator[Any]):
 
     def _take_ended(self, timeout_seconds: float | None) -> None:
         """Note what has ended; when nothing has, and no result is there, wait for it."""
-        for piece in self._pieces.take_ended(0.0 if self._ready else timeout_seconds):
+        ended = self._pieces.take_ended(0.0 if self._ready else timeout_seconds)
+        if self._progress is not None:
+            self._progress.ended(ended)
+        for piece in ended:
             self._running -= piece.count
             ran_seconds = piece.duration_seconds()
             if ran_seconds is not None:

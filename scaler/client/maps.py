@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from operator import length_hint
 from typing import Any
 
 from scaler.client.pieces import Failed, Piece, Pieces, ended_first
+from scaler.client.progress import Progress
 from scaler.errors import UsageError
-
-Advance = Callable[[int], object]
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
@@ -52,40 +50,40 @@ class MapRun:
         self._waiting: deque[Piece] = deque()
         self._results: list[Any] = []
 
-    def run(self, items: Iterator[Any], total: int | None, progress_of: str | None) -> list[Any]:
+    def run(self, items: Iterator[Any], progress: Progress | None) -> list[Any]:
         """Submit all and wait for all; results in order. When it raises, what has not ended is cancelled.
 
-        total: how many items there are, if known. progress_of: show a bar with this name.
+        progress: is told what has ended, and closed.
         """
         try:
-            bar, advance = _bar(total, progress_of)
-            with bar:
-                self._submit_all(items, advance)
+            with progress or nullcontext():
+                self._submit_all(items, progress)
                 while self._waiting:
-                    self._take_ended(advance, None)
+                    self._take_ended(progress, None)
         except BaseException:
             self._pieces.cancel()
             raise
         return self._results
 
-    def _submit_all(self, items: Iterator[Any], advance: Advance) -> None:
+    def _submit_all(self, items: Iterator[Any], progress: Progress | None) -> None:
         chunker = self._pieces.chunker
         while True:
             now = time.monotonic()
             size = chunker.next_size(now)
             if not size:
-                self._take_ended(advance, chunker.wake_at - now)
+                self._take_ended(progress, chunker.wake_at - now)
                 continue
             chunk = list(itertools.islice(items, size))
             if not chunk:
                 return
             self._waiting.append(self._pieces.send(chunk))
-            self._take_ended(advance, 0.0)
+            self._take_ended(progress, 0.0)
 
-    def _take_ended(self, advance: Advance, timeout_seconds: float | None) -> None:
+    def _take_ended(self, progress: Progress | None, timeout_seconds: float | None) -> None:
         """Note what has ended; when nothing has, wait for it. Raises the exception of an item, if that is asked for."""
-        for piece in self._pieces.take_ended(timeout_seconds):
-            advance(piece.count)
+        ended = self._pieces.take_ended(timeout_seconds)
+        if progress is not None:
+            progress.ended(ended)
         for piece in ended_first(self._waiting):
             outcomes, has_failed = self._pieces.outcomes(piece)
             self._results += [self._result(outcome) for outcome in outcomes] if has_failed else outcomes
@@ -96,12 +94,3 @@ class MapRun:
         if not self._return_exceptions:
             raise outcome.exception
         return outcome.exception
-
-
-def _bar(total: int | None, name: str | None) -> tuple[AbstractContextManager[object], Advance]:
-    if name is None:
-        return contextlib.nullcontext(), int
-    from tqdm.auto import tqdm  # noqa: PLC0415 (it takes a while to import, and few need it)
-
-    bar = tqdm(total=total, desc=name)
-    return bar, bar.update

@@ -174,6 +174,13 @@ class Pieces:
         outcomes = [self._outcome(piece, position, value, results.failures) for position, value in enumerate(values)]
         return outcomes, any(type(outcome) is Failed for outcome in outcomes)
 
+    def count_failed(self, piece: Piece) -> int:
+        """Return how many items of a piece that has ended failed, before any value of it is loaded."""
+        if piece.failure() is not None:
+            return piece.count
+        assert piece.future is not None, "what was not sent has failed"
+        return len(piece.future.result().failures)
+
     def _outcome(self, piece: Piece, position: int, value: Any, failures: dict[int, bytes]) -> Any:
         if position in failures:
             return self._failed(load_exception(failures[position]), piece, position, is_own=True)

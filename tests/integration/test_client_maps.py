@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -252,6 +253,54 @@ def test_progress_is_shown_with_the_total_where_it_is_known(client: Client, caps
     assert "50/50" in capsys.readouterr().err
     client.starmap(add, ((number, 1) for number in range(50)), progress=True)
     assert "50it" in capsys.readouterr().err
+    assert list(client.imap(double, range(50), progress=True)) == [2 * item for item in range(50)]
+    assert "double: 100%" in capsys.readouterr().err
+    assert len(list(client.imap_unordered(double, (item for item in range(50)), progress=True))) == 50
+    assert "50it" in capsys.readouterr().err
+
+
+def test_progress_counts_the_items_that_failed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.map(inverse, [1, 0, 2, 0], return_exceptions=True, progress=True)
+    shown = capsys.readouterr().err
+    assert "4/4" in shown
+    assert shown.rstrip().endswith("failed=2]")
+    list(client.imap(inverse, [1, 0, 2, 0], chunk_size=2, return_exceptions=True, progress=True))
+    assert capsys.readouterr().err.rstrip().endswith("failed=2]")
+
+
+def test_a_bar_is_closed_whatever_ends_it(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("no more")
+
+    with pytest.raises(ZeroDivisionError):
+        client.map(inverse, [0], progress=True)
+    assert capsys.readouterr().err.endswith("failed=1]\n")
+    with pytest.raises(OSError, match="no more"):
+        client.map(inverse, broken(), progress=True)
+    assert capsys.readouterr().err.endswith("]\n")
+    with pytest.raises(OSError, match="no more"):
+        list(client.imap(inverse, broken(), progress=True))
+    assert capsys.readouterr().err.endswith("]\n")
+    results = client.imap(double, itertools.count(), progress=True)
+    assert next(results) == 0
+    results.close()
+    assert capsys.readouterr().err.endswith("]\n")
+    dropped = client.imap(double, itertools.count(), progress=True)
+    assert next(dropped) == 0
+    del dropped
+    gc.collect()
+    assert capsys.readouterr().err.endswith("]\n")
+
+
+def test_a_bar_can_be_kept_from_showing_as_all_of_tqdm_can(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    for name in ("tqdm.auto", "tqdm.std", "tqdm.asyncio", "tqdm.autonotebook", "tqdm"):
+        monkeypatch.delitem(sys.modules, name, raising=False)  # it looks at its variables when it is imported
+    assert client.map(double, [1, 2], progress=True) == [2, 4]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5])
