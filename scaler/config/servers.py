@@ -83,7 +83,7 @@ class SchedulerConfig(LoggingConfig):
     event_loop: Annotated[EventLoop, Setting("-el", "-e")] = "builtin"
     """Python's own event loop, or uvloop."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
-    """Threads that move bytes between sockets and the process."""
+    """Threads that move bytes between ZeroMQ's sockets and the process. Peers on the scheduler's host need none."""
     status_report_interval_seconds: Annotated[Seconds, Setting("-sri", metavar="SECONDS")] = 1.0
     """How often monitors are told what is going on."""
     policy_engine_type: Annotated[Name, Setting("-et", metavar="NAME")] = "simple"

@@ -80,7 +80,7 @@ class WorkerSettings(LoggingConfig):
     preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
     """What each processor calls before its first task: module.path:function(literals)."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = WorkerConfig.io_threads
-    """Threads that move bytes between sockets and the process."""
+    """Threads that move bytes between ZeroMQ's sockets and the process. Peers on the scheduler's host need none."""
     event_loop: Annotated[EventLoop, Setting("-el", "-e")] = WorkerConfig.event_loop
     """Python's own event loop, or uvloop."""
 

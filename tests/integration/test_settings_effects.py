@@ -38,7 +38,7 @@ CONFIGURED_LOG_OF_SERVERS = COMMANDS + "test_a_server_writes_its_log_as_the_file
 LOG_OF_ALL = CLUSTERS + "test_every_process_writes_its_log_to_every_path_in_the_format_asked_for"
 WHO_THEY_ARE = WORKERS + "test_manager_and_workers_say_who_they_are_where_they_were_told_to"
 HEARTBEATS = WORKERS + "test_managers_and_workers_tell_how_they_are_on_every_heartbeat"
-LOOP_AND_THREADS = CLUSTERS + "test_servers_managers_and_workers_use_the_event_loop_and_threads_they_were_told"
+EVENT_LOOP = CLUSTERS + "test_servers_managers_and_workers_use_the_event_loop_they_were_told"
 OLDER_NAMES_OF_SERVERS = COMMANDS + "test_servers_know_the_older_names_of_their_keys"
 OLDER_NAMES_OF_WORKERS = WORKERS + "test_sections_and_keys_by_their_older_names_start_the_same_workers"
 BALANCE = SCHEDULER + "test_a_worker_without_progress_is_relieved_after_so_many_looks_so_far_apart"
@@ -65,8 +65,8 @@ OF_WORKERS = {
     "trim_memory_threshold_bytes": CLUSTERS + "test_a_large_processor_gives_back_what_it_does_not_use",
     "hard_processor_suspend": CLUSTERS + "test_a_task_that_waits_for_its_own_is_stopped_meanwhile",
     "preload": CLUSTERS + "test_processors_were_preloaded",
-    "io_threads": LOOP_AND_THREADS,
-    "event_loop": LOOP_AND_THREADS,
+    "io_threads": WORKERS + "test_manager_and_workers_use_the_threads_they_were_told",
+    "event_loop": EVENT_LOOP,
     "logging_level": WORKERS + "test_only_lines_from_the_level_on_are_written",
     "logging_format": LOG_OF_ALL,
     "logging_paths": LOG_OF_ALL,
@@ -97,7 +97,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         "object_retention_seconds": SILENT_CLIENT,
         "load_balance_seconds": BALANCE,
         "load_balance_trigger_times": BALANCE,
-        "event_loop": LOOP_AND_THREADS,
+        "event_loop": EVENT_LOOP,
         "io_threads": COMMANDS + "test_flags_win_over_the_environment_and_that_over_the_file_and_that_over_the_default",
         "status_report_interval_seconds": (SCHEDULER + "test_monitors_are_told_as_often_as_the_status_interval_says"),
         "policy_engine_type": POLICY,

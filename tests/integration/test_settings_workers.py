@@ -27,7 +27,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.worker.context import current
-from tests.integration.settings_rig import Command, command, within
+from tests.integration.settings_rig import Command, command, io_threads, within
 from tests.integration.worker_rig import Rig, play
 
 WAIT_SECONDS = 15.0
@@ -144,6 +144,15 @@ def test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit(
         assert all(worker.unit_id.startswith(socket.gethostname()) for worker in scheduler.workers)
 
     on_a_played_scheduler(tmp_path, story, *manager("-mtc", "2", "-his", "0.05"))
+
+
+def test_manager_and_workers_use_the_threads_they_were_told(tmp_path: Path) -> None:
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.workers)
+        agents = [process for process in running.descendants() if io_threads(process.pid)]
+        assert [io_threads(pid) for pid in (running.pid, *(agent.pid for agent in agents))] == [3, 3]
+
+    on_a_played_scheduler(tmp_path, story, *manager("--mode", "fixed", "-n", "1", "-it", "3"))
 
 
 @pytest.mark.parametrize(
