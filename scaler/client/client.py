@@ -63,9 +63,10 @@ class Client(ArgumentOnly):
         else:
             loop = open_loop(address, name, timeout_seconds)
             weakref.finalize(self, loop.abandon).atexit = False
-        self._open(loop, bound, Options(profiling=profiling, stream_output=stream_output))
+        self._open(loop, bound, Options(profiling=profiling, stream_output=stream_output), name)
 
-    def _open(self, loop: ClientLoop, serializer: Serializer | None, options: Options) -> None:
+    def _open(self, loop: ClientLoop, serializer: Serializer | None, options: Options, name: str = "") -> None:
+        self._name = name
         self._loop = loop
         self._serializer = serializer
         self._options = options
@@ -75,7 +76,25 @@ class Client(ArgumentOnly):
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Client {self._loop.futures.ids.owner.hex()} of {self._loop.address}>"
+        return f"<Client {self.identity.hex()} of {self._loop.address}, {self._state()}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it: what is known here, without a wait or a question."""
+        from scaler.notebook import table  # noqa: PLC0415 (processors carry this module, and few look at it there)
+
+        rows: dict[str, object] = {
+            "scheduler": self._loop.address,
+            "client": self.identity.hex(),
+            "name": self._name,
+            "state": self._state(),
+            "inside a task": "yes" if self._is_nested else "",
+            "unfinished tasks": f"{self._loop.futures.count_unfinished():,}",
+            "objects sent": len(self._references) or "",
+        }
+        return table("Client", rows)
+
+    def _state(self) -> str:
+        return _DISCONNECTED.removeprefix("the client was ") if self._is_closed else self._loop.state
 
     @property
     def identity(self) -> bytes:

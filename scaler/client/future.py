@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from scaler.serialization.exceptions import annotate
 PENDING: Final = "PENDING"
 CANCELLED: Final = "CANCELLED_AND_NOTIFIED"
 FINISHED: Final = "FINISHED"
+
+MAX_NAME_CHARACTERS = 80
+"""Of a function's name in a repr."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +65,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
         "_owner",
         "_profile",
         "_result",
+        "_spec",
         "_state",
         "_stored",
         "_waiting",
@@ -81,6 +86,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
         self._owner = owner
         self.task_id = task_id
         self.kind = kind
+        self._spec = kind.spec
         self.payload = payload
         self.references = references
         self.uploads = uploads
@@ -221,10 +227,36 @@ class ScalerFuture(Future[Any], ByReference, Task):
         return self.result()
 
     def __repr__(self) -> str:
-        state = {PENDING: "running" if self.has_started else "pending", CANCELLED: "cancelled"}.get(self._state)
-        if state is None:
-            state = "finished" if self._exception is None else f"raised {type(self._exception).__name__}"
-        return f"<ScalerFuture {self.task_id.hex()} {state}>"
+        from scaler.notebook import short  # noqa: PLC0415 (processors carry this module, and few look at it there)
+
+        return f"<ScalerFuture {self.task_id.hex()} of {short(self._spec.name, MAX_NAME_CHARACTERS)} {self._shown()}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it: what is known here, without a wait or a question."""
+        from scaler.notebook import table  # noqa: PLC0415 (processors carry this module, and few look at it there)
+
+        rows: dict[str, object] = {
+            "task": self.task_id.hex(),
+            "function": self._spec.name,
+            "state": self._shown(),
+        }
+        if self._exception is not None:
+            rows["error"] = "".join(traceback.format_exception_only(self._exception)).strip()
+        elif self._state is FINISHED:
+            rows["type of the value"] = type(self._result).__qualname__
+        if self._state is FINISHED:
+            profile = self.profiling_info()
+            rows["ran for"] = f"{profile.duration_s:,.6f} s"
+            if profile.peak_memory:
+                rows |= {"CPU time": f"{profile.cpu_time_s:,.6f} s", "peak memory": f"{profile.peak_memory:,} bytes"}
+        return table("ScalerFuture", rows)
+
+    def _shown(self) -> str:
+        if self._state is PENDING:
+            return "running" if self.has_started else "pending"
+        if self._state is CANCELLED:
+            return "cancelled"
+        return "finished" if self._exception is None else f"raised {type(self._exception).__name__}"
 
     def set_running_or_notify_cancel(self) -> bool:
         """Refused: only the platform runs the task."""

@@ -73,6 +73,10 @@ class FutureTable:
         """Tell whether a task has not ended, or its value is not here yet."""
         return self.closed is None and bool(self.session.pending or self.fetching)
 
+    def count_unfinished(self) -> int:
+        """Return how many tasks have not ended, or have values that are not here yet. 0 when it is closed."""
+        return 0 if self.closed is not None else len(self.session.pending) + len(self.fetching)
+
     def submit(self, future: ScalerFuture) -> bool:
         """Take in a task. Returns False when a future that it references has ended: its value must be embedded.
 

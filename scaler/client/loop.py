@@ -109,6 +109,14 @@ class ClientLoop:
 
     # -- from any thread
 
+    @property
+    def state(self) -> str:
+        """In words for people: whether there is a connection, or why there never will be one again."""
+        if self.futures.closed is not None:
+            return self.futures.closed
+        is_connected = self._connector is not None and self._connector.connected
+        return "connected" if is_connected else "the connection is broken"
+
     def clear(self) -> None:
         """Cancel all unfinished tasks, and let go of all objects and stored results."""
         with self.futures.condition:

@@ -22,6 +22,7 @@ from scaler.config.load import Sources, resolve
 from scaler.config.models import ClusterConfig, ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.errors import ComponentError, UsageError
+from scaler.notebook import table
 from scaler.policy.load import load_policy
 
 _log = logging.getLogger(__name__)
@@ -107,7 +108,9 @@ class SchedulerClusterCombo:
                 ports = ReservedPorts(_PORTS_OF_A_SCHEDULER)
                 after.callback(ports.release)
                 address = ports.address()
-            components, scheduler = _components(address, n_workers, object_storage_address, monitor_address, settings)
+            components, scheduler, self._n_workers = _components(
+                address, n_workers, object_storage_address, monitor_address, settings
+            )
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
             self._supervisor = Supervisor(components, together=together, complain=complaints)
@@ -158,8 +161,25 @@ class SchedulerClusterCombo:
         self.shutdown()
 
     def __repr__(self) -> str:
-        state = "" if self._end.alive else " (stopped)"
-        return f"<SchedulerClusterCombo {self._address}{state}>"
+        return f"<SchedulerClusterCombo {self._address}, {self._n_workers} workers, {self._state()}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it."""
+        rows: dict[str, object] = {
+            "scheduler": self._address,
+            "monitors": self._monitor_address,
+            "object storage": self._supervisor.address(_SCHEDULER, "object_storage"),
+            "workers": self._n_workers,
+            "state": self._state(),
+        }
+        if self._end.alive:
+            rows["watch it with"] = f"scaler_top {self._monitor_address}"
+        return table("SchedulerClusterCombo", rows)
+
+    def _state(self) -> str:
+        if self.failure is not None:
+            return self.failure
+        return "runs" if self._end.alive else "stopped"
 
 
 def _signature() -> inspect.Signature:
@@ -207,7 +227,7 @@ def _components(
     object_storage_address: str | None,
     monitor_address: str | None,
     settings: ComboSettings,
-) -> tuple[list[Component], SchedulerConfig]:
+) -> tuple[list[Component], SchedulerConfig, int]:
     if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 1):
         raise UsageError(f"n_workers = {n_workers!r}: give a whole number of at least 1")
     for name in (address, object_storage_address):
@@ -237,7 +257,7 @@ def _components(
     if object_storage_address is not None:
         storage = _resolve(ObjectStorageServerConfig, values, bind_address=object_storage_address)
         components.insert(0, component("object-storage-server", storage, tier=STORAGE_TIER, name=_OBJECT_STORAGE))
-    return components, scheduler
+    return components, scheduler, workers.num_of_workers
 
 
 def _resolve(model: type[M], values: Mapping[str, object], **own: object) -> M:

@@ -59,7 +59,7 @@ def test_a_future_says_where_its_task_is(client: Client, tmp_path: Path) -> None
     running, queued = client.submit(hold, str(gate)), client.submit(double, 1)
     until(running.running)
     assert (running.done(), running.cancelled(), queued.running(), queued.done()) == (False, False, False, False)
-    assert repr(running) == f"<ScalerFuture {running.task_id.hex()} running>"
+    assert repr(running) == f"<ScalerFuture {running.task_id.hex()} of hold running>"
     assert repr(queued).endswith(" pending>")
     gate.touch()
     assert running.result(SECONDS) == 7

@@ -1,0 +1,33 @@
+"""How objects show themselves in a notebook: a small table, in which nothing of theirs is ever read as HTML. Pure."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+
+from scaler.logs import escaped
+
+MAX_CHARACTERS = 1000
+"""Of a cell; the rest is cut off."""
+_CUT = "…"
+_LEFT = "text-align: left; vertical-align: top"
+
+
+def short(text: str, most: int = MAX_CHARACTERS) -> str:
+    """Return a text with its control characters shown, and with an ellipsis at its end where it was too long."""
+    text = escaped(text[: most + 1])
+    return text if len(text) <= most else text[: most - 1] + _CUT
+
+
+def table(title: str, rows: Mapping[str, object]) -> str:
+    """Return an HTML table with a row per name. Those whose value is None or empty are left out."""
+    lines = [
+        f'<tr><th scope="row" style="{_LEFT}">{_cell(name)}</th><td style="{_LEFT}">{_cell(value)}</td></tr>'
+        for name, value in rows.items()
+        if value is not None and value != ""
+    ]
+    return f'<table><caption style="{_LEFT}"><strong>{_cell(title)}</strong></caption>{"".join(lines)}</table>'
+
+
+def _cell(value: object) -> str:
+    return html.escape(short(str(value)))
