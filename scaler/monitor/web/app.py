@@ -80,6 +80,10 @@ class WebApp:
             self._restarts += bool(before.incarnation) and status.incarnation != before.incarnation
         self._broadcast.changed()
 
+    def readers(self) -> int:
+        """Return how many streams of events are open."""
+        return self._broadcast.readers
+
     def close(self) -> None:
         """End all streams."""
         self._broadcast.close()

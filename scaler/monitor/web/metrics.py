@@ -131,8 +131,8 @@ def _tasks(status: Status, left_out: int) -> Iterator[Metric]:
     now.add_metric(["ready"], counts.ready)
     now.add_metric(["assigned"], max(0, counts.assigned - counts.running))
     now.add_metric(["running"], counts.running)
+    now.add_metric(["suspended"], counts.suspended)
     yield now
-    yield GaugeMetricFamily("scaler_tasks_suspended", "Tasks that wait for tasks of their own.", counts.suspended)
     ended = CounterMetricFamily("scaler_tasks_ended", "Tasks that have ended, by how.", labels=["outcome"])
     for outcome, count in counts.ended.items():
         ended.add_metric([_label(outcome)], count)

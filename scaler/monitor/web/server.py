@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scaler.component import Component, run_component
-from scaler.errors import RefusedError, UnreachableError, UsageError
+from scaler.errors import UsageError
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.web.app import WebApp, WebSettings
 from scaler.monitor.web.security import is_open_to_others
@@ -27,6 +27,8 @@ BACKLOG = 256
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 2
 """How long requests under way may take when the server ends."""
+PATIENCE_SECONDS = 2.0
+"""How long a scheduler may take to answer before that is worth a line in the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,10 +114,13 @@ class _Watch:
 
     async def say_when_nobody_answers(self) -> None:
         """Warn when no scheduler has answered in time. It may come later."""
-        try:
-            await self.monitor.ready()
-        except (UnreachableError, RefusedError) as error:
-            _log.warning("%s; the page stands empty until then", error)
+        await asyncio.sleep(PATIENCE_SECONDS)
+        if not self.monitor.connected:
+            _log.warning(
+                "%s; the page stands empty until one does. Give the monitor address that the scheduler shows when it "
+                "starts, by default its own port + 2",
+                self.monitor.trouble,
+            )
 
     def _changed(self) -> None:
         if self.monitor.connected != self._connected:

@@ -1,0 +1,277 @@
+"""The web server over real sockets, beside a real scheduler with workers and work."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scaler import Client
+from scaler.cluster.ports import ReservedPorts
+from scaler.errors import UsageError
+from scaler.monitor.model import Model
+from scaler.monitor.web import stream as stream_module
+from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.server import listen, page_of, serve
+from tests.integration.settings_rig import Command, command, within
+from tests.unit.monitor.web_rig import Browser, PreparedMonitor, status, worker
+
+WAIT_SECONDS = 10.0
+FAST = ("-sri", "0.1")
+
+
+class Page:
+    """What a browser does with the server at an address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._client = httpx.Client(base_url=address, timeout=WAIT_SECONDS)
+
+    def json(self, path: str) -> Any:
+        reply = self._client.get(path)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    def get(self, path: str) -> httpx.Response:
+        return self._client.get(path)
+
+    def until(self, path: str, condition: Callable[[Any], Any]) -> Any:
+        """Ask until the answer is as it should be."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition(found := self.json(path)):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+        return found
+
+    @contextmanager
+    def events(self) -> Iterator[Callable[[Callable[[Browser], Any]], Browser]]:
+        """Yield what reads events until a condition is true."""
+        browser = Browser()
+        with self._client.stream("GET", "/events") as reply:
+            assert reply.headers["content-type"].startswith("text/event-stream")
+            lines = reply.iter_lines()
+
+            def read_until(condition: Callable[[Browser], Any]) -> Browser:
+                deadline = time.monotonic() + WAIT_SECONDS
+                block: list[str] = []
+                while not condition(browser):
+                    assert time.monotonic() < deadline, browser.connection
+                    line = next(lines)
+                    if line:
+                        block.append(line)
+                        continue
+                    browser.take_bytes("\n".join(block).encode())
+                    block = []
+                return browser
+
+            yield read_until
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture
+def ports() -> Iterator[ReservedPorts]:
+    reserved = ReservedPorts(4)
+    yield reserved
+    reserved.release()
+
+
+@contextmanager
+def scheduler(ports: ReservedPorts, directory: Path) -> Iterator[Command]:
+    with command("scheduler", ports.address(), *FAST, directory=directory) as running:
+        running.addresses()
+        yield running
+
+
+@contextmanager
+def web_ui(ports: ReservedPorts, directory: Path, *more: str) -> Iterator[Page]:
+    flags = ("--port", "0", "--broadcast-interval-seconds", "0.05", *more)
+    with command("ui", ports.address(2), *flags, directory=directory) as running:
+        page = Page(running.addresses()["web page"])
+        try:
+            yield page
+        finally:
+            page.close()
+
+
+def test_work_is_seen_as_json_events_and_metrics(ports: ReservedPorts, tmp_path: Path) -> None:
+    with (
+        scheduler(ports, tmp_path),
+        command("cluster", ports.address(), "-n", "2", directory=tmp_path),
+        web_ui(ports, tmp_path) as page,
+        page.events() as read_until,
+        Client(ports.address()) as client,
+    ):
+        page.until("/api/workers", lambda found: found["total"] == 1)
+        assert client.map(abs, range(20)) == list(range(20))
+        page.until("/api/status", lambda found: found["status"]["tasks"]["ended_total"] > 0)
+        browser = read_until(lambda browser: browser.kinds and browser.status["tasks"]["ended_total"] > 0)
+        assert browser.kinds[0] == "snapshot"
+        assert browser.status["totals"]["workers"] == 1
+        samples = {
+            sample.name: sample.value
+            for family in text_string_to_metric_families(page.get("/metrics").text)
+            for sample in family.samples
+        }
+        assert samples["scaler_scheduler_up"] == 1
+        assert samples["scaler_slots"] == 2
+        assert samples["scaler_scheduler_resident_memory_bytes"] > 1e6
+
+
+def test_the_page_outlives_the_scheduler_and_goes_on_with_the_next_one(ports: ReservedPorts, tmp_path: Path) -> None:
+    with web_ui(ports, tmp_path) as page, page.events() as read_until:
+        browser = read_until(lambda browser: browser.kinds)
+        assert not browser.connection["connected"]
+        assert "no scheduler answers" in browser.connection["trouble"]
+        for _ in range(2):
+            with scheduler(ports, tmp_path):
+                read_until(lambda browser: browser.connection["connected"] and browser.status["scheduler"]["rss_bytes"])
+            read_until(lambda browser: not browser.connection["connected"])
+            assert page.json("/api/status")["connection"]["connected"] is False
+            assert page.get("/metrics").status_code == 200
+
+
+def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPorts, tmp_path: Path) -> None:
+    file = tmp_path / "stack.toml"
+    file.write_text(f'[scheduler]\nbind_address = "{ports.address()}"\n[gui]\nport = 0\n')
+    with command("scaler", str(file), directory=tmp_path) as launcher:
+        launcher.addresses()
+        line = next(line for line in launcher.output().splitlines() if "web ui is ready" in line)
+        page = Page(line.partition("web page ")[2].partition(" ")[0])
+        page.until("/api/status", lambda found: found["connection"]["connected"])
+        with page.events() as read_until:
+            read_until(lambda browser: browser.kinds)
+            began = time.monotonic()
+            assert launcher.stop() == 0
+            assert time.monotonic() - began < 5
+        page.close()
+
+
+def test_a_taken_port_is_named_with_who_has_it(ports: ReservedPorts, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = [sys.executable, "-m", "scaler.cli", "ui", ports.address(2), "--port", str(port)]
+        ended = subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"web-ui: web_host 127.0.0.1, web_port {port}: cannot listen on ")
+    assert "it is in use by " in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_nonsense_as_host_is_told_apart_from_a_port() -> None:
+    with pytest.raises(UsageError, match=r"web_host 203\.0\.113\.7, web_port 0: .*this host has no such address"):
+        listen("203.0.113.7", 0)
+    with pytest.raises(UsageError, match="'http://x' is no name or address of this machine"):
+        listen("http://x", 0)
+
+
+def test_a_page_open_to_others_is_warned_about(ports: ReservedPorts, tmp_path: Path) -> None:
+    with command("ui", ports.address(2), "--web-host", "0.0.0.0", "--port", "0", directory=tmp_path) as running:
+        address = running.addresses()["web page"]
+        assert address.startswith("http://127.0.0.1:")
+        assert within(WAIT_SECONDS, lambda: "everybody who can reach 0.0.0.0" in running.output())
+        assert httpx.get(f"{address}/api/status").status_code == 200
+
+
+def test_nobody_at_the_address_is_said_in_the_log(ports: ReservedPorts, tmp_path: Path) -> None:
+    with command("ui", ports.address(2), "--port", "0", directory=tmp_path) as running:
+        running.addresses()
+        assert within(WAIT_SECONDS, lambda: f"no scheduler answers at {ports.address(2)}" in running.output())
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(WAIT_SECONDS) == 0
+
+
+# -- a server in this process
+
+
+class Served:
+    """The application with a prepared model, at a socket."""
+
+    def __init__(self, settings: WebSettings) -> None:
+        self.monitor = PreparedMonitor(Model())
+        self.app = WebApp(self.monitor, settings)
+        self.stop = asyncio.Event()
+        listening = listen("127.0.0.1", 0)
+        self.port: int = listening.getsockname()[1]
+        self.page = page_of(listening)
+        self.serving = asyncio.ensure_future(serve(self.app, listening, self.stop))
+
+    async def close(self) -> None:
+        self.stop.set()
+        await self.serving
+
+
+def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MAX_RECORD_EVENTS", 3)
+
+    async def scenario() -> None:
+        served = Served(WebSettings(broadcast_interval_seconds=0.01))
+        frozen = socket.socket()
+        frozen.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        frozen.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(frozen, ("127.0.0.1", served.port))
+        await loop.sock_sendall(frozen, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with httpx.AsyncClient(base_url=served.page, timeout=WAIT_SECONDS) as client:
+            streams = served.app.readers
+            at = 0.0
+            while streams() == 0:  # noqa: ASYNC110 (nobody announces it)
+                await asyncio.sleep(0.01)
+            while streams() > 0:
+                at += 1.0
+                large = [worker(f"w{number}", capabilities=f"{at}" * 300) for number in range(500)]
+                served.monitor.model.apply_status(status(at, workers=large))
+                served.app.changed()
+                await asyncio.sleep(0.02)
+            assert (await client.get("/api/status")).status_code == 200
+        frozen.close()
+        await served.close()
+
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await scenario()
+
+    asyncio.run(limited())
+
+
+def test_a_thousand_tasks_a_second_and_five_hundred_workers_are_small_events() -> None:
+    async def scenario() -> list[int]:
+        served = Served(WebSettings(broadcast_interval_seconds=0.01))
+        sizes: list[int] = []
+        served.monitor.model.apply_status(status(1.0, workers=[worker(f"w{n}") for n in range(500)]))
+        async with (
+            httpx.AsyncClient(base_url=served.page, timeout=WAIT_SECONDS) as client,
+            client.stream("GET", "/events") as reply,
+        ):
+            async for line in reply.aiter_lines():
+                if line.startswith("data: "):
+                    sizes.append(len(line))
+                    if len(sizes) == 5:
+                        break
+                    at = 1.0 + len(sizes)
+                    moved = [worker(f"w{n}", free=len(sizes), assigned=n) for n in range(500)]
+                    served.monitor.model.apply_status(status(at, workers=moved))
+                    rows = [[f"{n:032x}", "done", "work", "c", "w1", 1, at, 1000] for n in range(1000)]
+                    columns = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us"]
+                    served.monitor.model.apply_events(
+                        {"at": at, "tasks": {"columns": columns, "rows": rows}, "dropped": 0}
+                    )
+                    served.app.changed()
+        await served.close()
+        return sizes
+
+    snapshot, *deltas = asyncio.run(scenario())
+    assert snapshot < 512 * 1024
+    assert max(deltas) < 128 * 1024
