@@ -20,7 +20,10 @@ _PLAIN = Style()
 
 
 class Lines(ScrollView, can_focus=True):
-    """Lines of text, one of which is chosen. A line is known by its key, so the choice survives another order."""
+    """Lines of text, one of which is chosen: the first, until another is chosen by hand.
+
+    A line is known by its key, so that the choice survives another order.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", show=False),
@@ -52,6 +55,7 @@ class Lines(ScrollView, can_focus=True):
         self._keys: tuple[str, ...] = ()
         self._styles: dict[int, Style] = {}
         self._place = 0
+        self._by_hand = False
 
     @property
     def key(self) -> str:
@@ -64,8 +68,11 @@ class Lines(ScrollView, can_focus=True):
         return self._place
 
     def show(self, texts: Sequence[str], keys: Sequence[str], styles: dict[int, Style]) -> None:
-        """Show other lines; the choice stays with its key, or else in its place. styles: by line, where not plain."""
-        chosen = self.key
+        """Show other lines; a choice by hand stays with its key, or else in its place.
+
+        styles: by line, where not plain.
+        """
+        chosen = self.key if self._by_hand else ""
         self.texts, self._keys, self._styles = tuple(texts), tuple(keys), styles
         place = self._keys.index(chosen) if chosen in self._keys else self._place
         moved = place != self._place
@@ -88,6 +95,7 @@ class Lines(ScrollView, can_focus=True):
 
     def action_move(self, count: int) -> None:
         self._place = max(0, min(self._place + count, len(self._keys) - 1))
+        self._by_hand = self._place > 0
         self._follow()
         self.refresh()
 

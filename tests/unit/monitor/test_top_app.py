@@ -1,0 +1,276 @@
+"""The screen of scaler_top, driven by its keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from scaler.errors import UnreachableError
+from scaler.monitor.model import Model
+from scaler.monitor.top.app import TopApp
+from scaler.monitor.top.lines import Lines
+from scaler.protocol.messages import TaskLog
+
+WAIT_SECONDS = 4.0
+TASK = "ab" * 16
+
+Story = Callable[["Stage"], Awaitable[None]]
+
+
+class Cluster:
+    """A connection without a scheduler: a test says what is told and answered."""
+
+    def __init__(self) -> None:
+        self.address = "tcp://127.0.0.1:7"
+        self.model = Model()
+        self.trouble = ""
+        self.answer: str | UnreachableError = "no worker offers gpu=2"
+        self.asked: list[str] = []
+        self.at = 100.0
+
+    @property
+    def connected(self) -> bool:
+        return not self.trouble
+
+    async def explain(self, task_id: str) -> str:
+        self.asked.append(task_id)
+        if isinstance(self.answer, UnreachableError):
+            raise self.answer
+        return self.answer
+
+    async def log(self, task_id: str) -> TaskLog:
+        self.asked.append(task_id)
+        return TaskLog(bytes.fromhex(task_id), b"hello\x1b[2J\n", b"careful\n", 0)
+
+    def tell(self, *workers: dict[str, Any], **parts: Any) -> None:
+        self.at += 1.0
+        totals = parts.pop("totals", {"workers": len(workers)})
+        self.model.apply_status({"at": self.at, "incarnation": 1, "workers": list(workers), "totals": totals, **parts})
+
+
+def worker(name: str, cpu: float = 0.0, rss: int = 0, **more: Any) -> dict[str, Any]:
+    processor = {"pid": 7, "cpu_percent": cpu, "rss_bytes": rss, "initialized": True}
+    return {"id": f"id-{name}", "name": name, "processors": [processor], **more}
+
+
+class Stage:
+    def __init__(self, cluster: Cluster, app: TopApp, pilot: Pilot[None]) -> None:
+        self.cluster = cluster
+        self.app = app
+        self.pilot = pilot
+
+    def text(self, name: str) -> str:
+        return str(self.app.screen.query_one(name, Static).content)
+
+    @property
+    def rows(self) -> list[str]:
+        """What stands in the first column."""
+        return [line.split()[0] for line in self.app.screen.query_one(Lines).texts]
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not condition():
+                await self.pilot.pause(0.01)
+
+
+def on_a_screen(story: Story, *, size: tuple[int, int] = (80, 24), workers: int = 3) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        rows = [worker(f"w{number}", cpu=10.0 * number, rss=(9 - number) * 1024**2) for number in range(1, workers + 1)]
+        cluster.tell(*rows)
+        app = TopApp(cluster)
+        async with app.run_test(size=size) as pilot:
+            stage = Stage(cluster, app, pilot)
+            await stage.until(lambda: len(stage.app.screen.query_one(Lines).texts) == workers)
+            await story(stage)
+
+    asyncio.run(main())
+
+
+def test_keys_sort_and_the_same_key_again_turns_the_order_round() -> None:
+    async def story(stage: Stage) -> None:
+        assert stage.rows == ["w3", "w2", "w1"]
+        assert "[cpu]" in stage.text("#head")
+        await stage.press("m")
+        assert stage.rows == ["w1", "w2", "w3"]
+        assert "[rss]" in stage.text("#head")
+        assert "[cpu]" not in stage.text("#head")
+        await stage.press("m")
+        assert stage.rows == ["w3", "w2", "w1"]
+        assert "by rss lowest first" in stage.text("#totals")
+        await stage.press("n", ">", ">")
+        assert "[agt_cpu]" in stage.text("#head")
+
+    on_a_screen(story)
+
+
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [("n", "worker"), ("C", "agt_cpu"), ("c", "cpu"), ("M", "agt_rss"), ("m", "rss"), ("f", "free"), ("w", "sent"),
+     ("d", "queued"), ("l", "lag")],
+)  # fmt: skip
+def test_every_shortcut_sorts_by_its_column(key: str, title: str) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.press("less_than_sign", key)
+        assert f"[{title}]" in stage.text("#head")
+
+    on_a_screen(story)
+
+
+def test_a_filter_shows_what_matches_while_it_is_typed_until_it_is_cleared() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.press("slash", "W", "2")
+        assert stage.rows == ["w2"]
+        assert "1 with 'W2'" in stage.text("#totals")
+        await stage.press("enter")
+        assert not stage.app.screen.query_one(Input).display
+        await stage.press("m")
+        assert stage.rows == ["w2"]
+        await stage.press("slash", "escape")
+        assert len(stage.rows) == 3
+
+    on_a_screen(story)
+
+
+def test_a_frozen_screen_stays_as_it_is_until_it_goes_on() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.press("space")
+        stage.cluster.tell(worker("new"))
+        assert "frozen at" in stage.text("#state")
+        await stage.pilot.pause(0.3)  # longer than two redraws are apart
+        await stage.press("n")
+        assert stage.rows == ["w1", "w2", "w3"]
+        await stage.press("space")
+        assert stage.rows == ["new"]
+        assert "frozen" not in stage.text("#state")
+
+    on_a_screen(story)
+
+
+def test_what_is_told_is_drawn_and_the_choice_stays_with_its_worker() -> None:
+    async def story(stage: Stage) -> None:
+        lines = stage.app.screen.query_one(Lines)
+        assert lines.key == "id-w3"
+        await stage.press("n")
+        assert lines.key == "id-w1"
+        await stage.press("down")
+        assert lines.key == "id-w2"
+        stage.cluster.tell(worker("a"), worker("b"), worker("w2"), worker("w9"))
+        await stage.until(lambda: stage.rows == ["a", "b", "w2", "w9"])
+        assert (lines.key, lines.place) == ("id-w2", 2)
+        stage.cluster.tell(worker("a"))
+        await stage.until(lambda: stage.rows == ["a"])
+        assert lines.key == "id-a"
+        stage.cluster.tell()
+        await stage.until(lambda: stage.rows == [])
+        await stage.press("enter", "down", "end")
+        assert lines.key == ""
+
+    on_a_screen(story)
+
+
+def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one() -> None:
+    async def story(stage: Stage) -> None:
+        processor = {"pid": 4711, "running": TASK, "running_seconds": 3.0, "function": "reprice", "initialized": True}
+        stage.cluster.tell({"id": "1", "name": "busy", "processors": [processor]})
+        await stage.until(lambda: stage.rows == ["busy"])
+        await stage.press("enter")
+        await stage.until(lambda: "4711" in stage.text("#facts"))
+        assert "busy" in stage.text("#facts")
+        assert stage.app.screen.query_one(Lines).key == TASK
+        await stage.press("e")
+        await stage.until(lambda: "no worker offers gpu=2" in stage.text("#text"))
+        await stage.press("o")
+        await stage.until(lambda: "--- stdout" in stage.text("#text"))
+        assert r"hello\x1b[2J" in stage.text("#text")
+        assert stage.cluster.asked == [TASK, TASK]
+        stage.cluster.answer = UnreachableError("tcp://127.0.0.1:7 did not answer within 5 s")
+        await stage.press("e")
+        await stage.until(lambda: "did not answer within 5 s" in stage.text("#text"))
+        stage.cluster.tell()
+        await stage.until(lambda: "it is gone" in stage.text("#facts"))
+        await stage.press("escape")
+        assert "Total 0 worker(s)" in stage.text("#totals")
+
+    on_a_screen(story)
+
+
+def test_a_worker_without_tasks_has_nothing_to_ask_about() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.press("enter", "e")
+        assert "no tasks" in stage.text("#text")
+        assert stage.cluster.asked == []
+
+    on_a_screen(story)
+
+
+def test_another_size_of_the_terminal_shows_other_columns_and_places_of_the_counts() -> None:
+    async def story(stage: Stage) -> None:
+        stage.cluster.tell(worker("w"), functions=[{"name": "reprice", "queued": 7}])
+        await stage.until(lambda: "reprice" in stage.text("#strip"))
+        assert "capabilities" not in stage.text("#head")
+        await stage.pilot.resize_terminal(200, 50)
+        await stage.until(lambda: "capabilities" in stage.text("#head"))
+        assert "reprice" in stage.text("#side")
+        assert not stage.app.screen.query_one("#strip").display
+        await stage.pilot.resize_terminal(30, 8)
+        await stage.until(lambda: len(stage.text("#head")) <= 30)
+        assert stage.app.screen.query_one(Lines).size.height >= 1
+
+    on_a_screen(story)
+
+
+def test_a_lost_connection_is_told_until_it_is_back() -> None:
+    async def story(stage: Stage) -> None:
+        stage.cluster.trouble = "no scheduler answers at tcp://127.0.0.1:7 (connection refused)"
+        await stage.until(lambda: "no scheduler answers" in stage.text("#state"))
+        assert "it is tried again" in stage.text("#state")
+        assert len(stage.rows) == 3
+        stage.cluster.trouble = ""
+        await stage.until(lambda: "no scheduler answers" not in stage.text("#state"))
+
+    on_a_screen(story, size=(160, 24))
+
+
+def test_five_hundred_rows_of_ten_thousand_are_shown_and_said_to_be_so() -> None:
+    async def story(stage: Stage) -> None:
+        rows = [worker(f"w{number}", cpu=number) for number in range(500)]
+        stage.cluster.tell(*rows, totals={"workers": 10_000, "slots": 10_000})
+        await stage.until(lambda: len(stage.rows) == 500)
+        assert "Total 10,000 worker(s)" in stage.text("#totals")
+        assert "listed are 500" in stage.text("#totals")
+        await stage.press("end")
+        assert stage.app.screen.query_one(Lines).key == "id-w0"
+        await stage.press("pageup", "home")
+        assert stage.app.screen.query_one(Lines).key == "id-w499"
+
+    on_a_screen(story, size=(160, 24))
+
+
+def test_names_are_shown_as_they_are_and_never_taken_for_markup() -> None:
+    async def story(stage: Stage) -> None:
+        stage.cluster.tell(worker("[red]\x1b[2J[/]"), clients=[{"name": "[bold]x[/bold]"}])
+        await stage.until(lambda: stage.rows == [r"[red]\x1b[2J[/]"])
+        assert "[bold]x[/bold]" in stage.text("#side")
+
+    on_a_screen(story, size=(200, 24))
+
+
+def test_help_names_every_key_and_q_leaves() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.press("question_mark")
+        page = str(stage.app.screen.query_one("#help Static", Static).content)
+        assert all(f"\n  {key} " in page for key in "nCMcmfwdl/")
+        await stage.press("escape", "q")
+        await stage.until(lambda: not stage.app.is_running)
+
+    on_a_screen(story)
