@@ -161,7 +161,8 @@ class SchedulerClusterCombo:
         self.shutdown()
 
     def __repr__(self) -> str:
-        return f"<SchedulerClusterCombo {self._address}, {self._n_workers} workers, {self._state()}>"
+        workers = "1 worker" if self._n_workers == 1 else f"{self._n_workers} workers"
+        return f"<SchedulerClusterCombo {self._address}, {workers}, {self._state()}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it."""

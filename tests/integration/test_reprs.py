@@ -69,7 +69,7 @@ def test_a_client_shows_where_it_is_connected_and_what_it_waits_for(
 
 def test_a_combo_shows_its_addresses_and_that_it_has_stopped() -> None:
     with SchedulerClusterCombo(n_workers=1) as combo:
-        assert repr(combo) == f"<SchedulerClusterCombo {combo.get_address()}, 1 workers, runs>"
+        assert repr(combo) == f"<SchedulerClusterCombo {combo.get_address()}, 1 worker, runs>"
         shown = combo._repr_html_()
         for address in (combo.get_address(), combo.get_monitor_address(), combo.get_object_storage_address()):
             assert address in shown
