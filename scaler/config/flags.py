@@ -57,10 +57,10 @@ def flags_parser(program: str, section: str, model: type[SettingsModel], purpose
     """Return the parser of a component's command: one flag per key and alias, grouped as the models are."""
     parser = bare_parser(program, purpose)
     parser.usage = f"{program} [-c FILE] [settings] [ADDRESS]"
+    key = list(model.model_fields)[-1]
     parser.epilog = (
-        f"Every key works as a flag, as a key in {title_of(section)} of FILE (--io-threads is io_threads there), and "
-        f"in the environment (as {variable_of(section, 'io_threads')}). Flags win over the environment, and that over "
-        "the file."
+        f"Every key works as a flag, as a key in {title_of(section)} of FILE ({flag_of(key)} is {key} there), and "
+        f"in the environment (as {variable_of(section, key)}). Flags win over the environment, and that over the file."
     )
     add_file(parser, "a TOML file")
     groups: dict[str, Any] = {}
@@ -134,7 +134,10 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
     else:
         group.add_argument(*item.setting.short_flags, item.flag, dest=item.name, **options, help=help_text)
     for alias in item.setting.aliases:
-        if flag_of(alias.name) not in group._option_string_actions:  # noqa: SLF001 (an alias may be of two settings)
+        known = group._option_string_actions.get(flag_of(alias.name))  # noqa: SLF001 (an alias may be of two settings)
+        if known is not None:
+            known.help += f" and {item.name} together"
+        else:
             group.add_argument(flag_of(alias.name), dest=alias.name, **options, help=f"another name of {item.name}")
 
 

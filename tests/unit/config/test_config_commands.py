@@ -135,6 +135,15 @@ def test_the_terminal_monitor_is_told_what_to_watch_and_in_which_form(file: Path
         parse_top("scaler_top", [], {})
 
 
+def test_the_help_of_a_command_tells_of_its_own_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_webui("scaler_ui", ["-h"], {})
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--gui-address HOST another name of web_host and web_port together" in text
+    assert "--task-log-max-size is task_log_max_size there" in text
+    assert "SCALER_WEBUI_TASK_LOG_MAX_SIZE" in text
+
+
 def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> None:
     address = 'scheduler_address = "ipc:///a"\n'
     first, second = MANAGER.format("a") + address, MANAGER.format("b") + address + "io_threads = 4\n"
