@@ -62,11 +62,9 @@ class FakeCluster:
     def events(self, seconds: float) -> Document:
         """Let time pass, and return what happened."""
         self.at += seconds
-        rows: list[list[Any]] = []
         wanted = round(self.tasks_per_second * seconds)
         alive = [worker for worker in range(self.workers) if worker not in self.dead]
-        for _ in range(wanted if alive else 0):
-            rows.append(self._end(alive[self._random.randrange(len(alive))]))
+        rows = [self._end(alive[self._random.randrange(len(alive))]) for _ in range(wanted if alive else 0)]
         self._queued = max(0.0, self._queued + self._random.uniform(-40, 40))
         listed = rows[:MAX_LISTED_TASKS]
         return {
@@ -148,8 +146,9 @@ class FakeCluster:
         task, function, _ = self._running[worker]
         draw = self._random.random()
         state = "failed" if draw < 0.02 else "cancelled" if draw < 0.035 else "done"
-        ended_at = self.at - self._random.uniform(0, 0.2)
-        start = max(self._free_at[worker], ended_at - self._random.uniform(0.2, 14.0))
+        free_at = self._free_at[worker]
+        ended_at = max(free_at + 0.001, self.at - self._random.uniform(0, 0.2))
+        start = max(free_at, ended_at - self._random.uniform(0.2, 14.0))
         self._free_at[worker] = ended_at
         self._running[worker] = self._new_task(worker, ended_at)
         self.ended[state] += 1

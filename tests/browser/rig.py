@@ -108,7 +108,7 @@ class WebServer:
     def _serve(self, listening: socket.socket, started: threading.Event) -> None:
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
-            self._app = WebApp(cast(MonitorConnection, self.monitor), self._settings)
+            self._app = WebApp(cast("MonitorConnection", self.monitor), self._settings)
             self._stop = asyncio.Event()
             started.set()
             await serve(self._app, listening, self._stop)

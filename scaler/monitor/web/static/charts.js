@@ -2,8 +2,10 @@
 
 import uPlot from "./vendor/uPlot.js";
 import { h, setText } from "./dom.js";
+import { bytes } from "./format.js";
 
-const HEIGHT = 168;
+const HEIGHT = 156;
+const BINARY_STEPS = Array.from({ length: 51 }, (_none, power) => 2 ** power);
 const SPOKEN_MS = 10_000;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -45,8 +47,8 @@ export function chart(title, lines, show) {
       hooks: { setCursor: [(each) => legendOf(each.cursor.idx)] },
       scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
-        { ...axis, size: 26, space: 70, values: (_plot, splits, _axis, _space, step) => splits.map((at) => clockOf(at, step)) },
-        { ...axis, size: 62, space: 36, values: (_plot, splits) => splits.map(show) },
+        { ...axis, size: 24, space: 58, values: (_plot, splits, _axis, _space, step) => splits.map((at) => clockOf(at, step)) },
+        { ...axis, size: 62, space: 32, ...(show === bytes ? { incrs: BINARY_STEPS } : {}), values: (_plot, splits) => splits.map(show) },
       ],
       series: [{}, ...lines.map((line) => ({
         stroke: colour(line.colour),

@@ -1,7 +1,8 @@
 // Where the bars of the timeline are: pure, without a page.
 
-export const ROW = 9;
-export const GAP = 7;
+const ROW = 9;
+const ONLY_ROW = 15;
+export const GAP = 8;
 export const AXIS = 24;
 const MAX_ROWS = 32;
 const NEAR_PIXELS = 3;
@@ -18,7 +19,8 @@ export function laidOut(timeline) {
       ends[row] = Math.max(end, ends[row] ?? end);
       return { start, end, task, function: timeline.functions[name], state: timeline.states[state], row };
     });
-    const each = { worker: lane.worker, manager: lane.manager, gone: lane.gone, bars, top, height: Math.max(2, ends.length) * ROW + GAP };
+    const row = ends.length > 1 ? ROW : ONLY_ROW;
+    const each = { worker: lane.worker, manager: lane.manager, gone: lane.gone, bars, top, row, height: Math.max(1, ends.length) * row + GAP };
     top += each.height;
     return each;
   });
@@ -39,7 +41,7 @@ export function laneAt(lanes, y) {
 
 /** The bar at a place of a lane, or the nearest within a few pixels; -1 for none. */
 export function barAt(lane, y, x, xOf) {
-  const row = Math.floor((y - lane.top - GAP / 2) / ROW);
+  const row = Math.floor((y - lane.top - GAP / 2) / lane.row);
   let best = -1;
   let distance = NEAR_PIXELS + 0.01;
   lane.bars.forEach((bar, place) => {

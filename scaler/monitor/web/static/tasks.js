@@ -51,7 +51,7 @@ export function tasks(store, place) {
   const counted = h("span", { class: "muted", role: "status" });
   const trouble = h("p", { class: "bad", hidden: true });
   const element = h("div", { class: "page" },
-    h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Tasks"), counted), form, trouble, list.element);
+    h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Tasks"), counted), form, trouble, h("div", { class: "panel" }, list.element));
   moved(place);
 
   function query() {
@@ -157,7 +157,7 @@ export function task(store, place) {
   const log = h("div", { class: "log" });
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["tasks"]) }, "Tasks")),
-    h("div", { class: "page-head" }, heading, state),
+    h("div", { class: "page-head titled" }, heading, state),
     panel("What became of it", {}, said), facts, errors,
     panel("What it has printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
 
@@ -217,7 +217,7 @@ export function task(store, place) {
       ["Duration", row.ended_at === null ? span(Math.max(0, store.now() - row.started_at)) : micros(row.duration_us)],
       ["CPU time", micros(row.cpu_us)], ["Peak memory", row.peak_bytes > 0 ? bytes(row.peak_bytes) : "–"],
       ["Id", h("code", {}, row.id)],
-    ].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    ].map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
     errors.hidden = !row.text && !row.traceback;
     setText(errorText, row.text);
     setText(traceback, row.traceback);

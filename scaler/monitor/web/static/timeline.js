@@ -3,7 +3,7 @@
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
 import { clock, count, glyph, middle, span, stateName } from "./format.js";
-import { AXIS, GAP, ROW, barAt, laidOut, laneAt, nearest, ticks } from "./lanes.js";
+import { AXIS, GAP, barAt, laidOut, laneAt, nearest, ticks } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
 const COLOURS = 8;  // of functions; further ones share the last, neutral one
@@ -122,7 +122,7 @@ export function timeline(store) {
     const width = scroller.clientWidth;
     if (width === 0 || shown.at === 0) return;
     const total = AXIS + shown.height;
-    const most = Math.max(220, window.innerHeight - (scroller.getBoundingClientRect().top + window.scrollY) - 92);
+    const most = Math.max(220, window.innerHeight - (scroller.getBoundingClientRect().top + window.scrollY) - 118);
     const height = Math.min(total + 2, most);
     const scale = window.devicePixelRatio || 1;
     const wanted = { width: Math.round(width * scale), height: Math.round(height * scale) };
@@ -189,9 +189,9 @@ export function timeline(store) {
 
   function drawBar(to, lane, bar) {
     const x = xOf(bar.start);
-    const y = lane.top + GAP / 2 + bar.row * ROW;
+    const y = lane.top + GAP / 2 + bar.row * lane.row;
     const width = Math.max(1.5, xOf(bar.end) - x - 0.5);
-    const height = ROW - 1;
+    const height = lane.row - 1;
     const fillColour = theme.colours[places.get(bar.function) ?? COLOURS];
     to.globalAlpha = light !== null && bar.function !== light ? 0.15 : 1;
     to.fillStyle = to.strokeStyle = fillColour;

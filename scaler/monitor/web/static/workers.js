@@ -60,11 +60,12 @@ export function workers(store) {
   const noWorker = h("div");
   const managers = table("Worker managers", MANAGERS, (row) => row.id, { sort: [0, 1], empty: noManager });
   const list = table("Workers", WORKERS, (row) => row.id, { sort: [0, 1], empty: noWorker });
-  const filter = h("input", { type: "search", placeholder: "Filter by name, manager, function …", "aria-label": "Filter workers", class: "filter", "aria-keyshortcuts": "/", on: { input: () => update(["workers"]) } });
+  const filter = h("input", { type: "search", placeholder: "Name, manager, function …", "aria-label": "Filter workers", class: "filter", "aria-keyshortcuts": "/", on: { input: () => update(["workers"]) } });
+  const reasons = h("ol", { class: "notes narrow-only" });  // where the table has no room for them
   const counted = h("span", { class: "muted" });
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
-    panel("Worker managers", {}, managers.element),
+    panel("Worker managers", {}, managers.element, reasons),
     panel("Workers", { extra: h("div", { class: "tools" }, counted, filter) }, list.element));
 
   function update(what) {
@@ -73,6 +74,7 @@ export function workers(store) {
       const rows = store.rows("managers");
       if (rows.length === 0) fill(noManager, noManagers(store));
       managers.update(rows);
+      fill(reasons, rows.map((row) => h("li", {}, h("b", {}, row.id), h("span", { class: row.trouble ? "bad" : "muted" }, row.trouble || row.reason || "–"))));
     }
     if (has("workers") || has("status")) {
       const wanted = filter.value.toLowerCase();
@@ -88,7 +90,7 @@ export function workers(store) {
 }
 
 const PROCESSORS = [
-  { title: "Process", number: true, show: (row) => String(row.pid), by: (row) => row.pid },
+  { title: "Process", show: (row) => String(row.pid), by: (row) => row.pid },
   { title: "State", show: (row) => (row.suspended ? "‖ suspended" : row.running ? "● running" : row.initialized ? "○ idle" : "◌ starting") },
   { title: "Task", show: (row) => (row.running ? { text: shortId(row.running), href: href(["task", row.running]), title: row.running } : "–") },
   { title: "Function", show: (row) => row.function || "–", wide: true },
@@ -130,7 +132,7 @@ export function worker(store, place) {
       ["Suspended", count(each.suspended)], ["Sent so far", count(each.sent)], ["CPU", percent(each.cpu_percent)], ["Memory", bytes(each.rss_bytes)],
       ["Agent", `${percent(each.agent_cpu_percent)}, ${bytes(each.agent_rss_bytes)}`], ["Lag", span(each.latency_seconds)],
       ["Manager", each.manager || "–"], ["Unit", each.unit || "–"], ["Capabilities", each.capabilities || "–"], ["Id", h("code", {}, each.id)],
-    ].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    ].map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
     processors.update(here ? each.processors : []);
   }
 

@@ -1,0 +1,112 @@
+"""A real Chromium, and pages of it that fail their test when anything went wrong inside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.fake_cluster import FakeCluster
+from tests.browser.rig import WebServer, web_server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+HOW = "the pages are tested in Chromium: apt-get install -y chromium, and pip install playwright"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WAIT_MILLISECONDS = 10_000
+
+
+def chromium() -> str | None:
+    """Return where Chromium is; CHROMIUM may say so. None when it is missing."""
+    names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    return found or ("/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    api = pytest.importorskip("playwright.sync_api", reason=HOW)
+    executable = chromium()
+    if executable is None:
+        pytest.skip(HOW)
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Windows:
+    """Opens windows, and knows what went wrong in any of them."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self.troubles: list[str] = []
+        self.expected: tuple[str, ...] = ()
+        """Parts of what may be said: a browser tells of every connection that is refused."""
+
+    def open(self, url: str, **settings: Any) -> Page:
+        """Open an address in a window of its own. settings: of a context, such as viewport."""
+        context = self._browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **settings})
+        context.set_default_timeout(WAIT_MILLISECONDS)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("console", lambda said: self.troubles.append(said.text) if said.type in ("error", "warning") else None)
+        page.goto(url)
+        return page
+
+    def close(self) -> None:
+        for context in self._browser.contexts:
+            context.close()
+        bad = [each for each in self.troubles if not any(part in each for part in self.expected)]
+        assert not bad, f"the browser complains: {bad}"
+
+
+@pytest.fixture
+def windows(browser: Browser) -> Iterator[Windows]:
+    windows = Windows(browser)
+    yield windows
+    windows.close()
+
+
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
+
+
+@contextmanager
+def under_load(server: WebServer, cluster: FakeCluster, seconds: float = 0.1) -> Iterator[None]:
+    """Have the server hear of a cluster in steps of so many seconds, in real time."""
+    ended = threading.Event()
+    troubles: list[BaseException] = []
+
+    def feed() -> None:
+        try:
+            while not ended.wait(seconds):
+                server.step(cluster, seconds)
+        except BaseException as trouble:  # noqa: BLE001 (told below, in the test's own thread)
+            troubles.append(trouble)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    assert not troubles, troubles

@@ -1,0 +1,161 @@
+"""Pages that are looked at while things happen."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from tests.browser.conftest import Windows, under_load
+from tests.browser.fake_cluster import FakeCluster
+from tests.browser.rig import WebServer
+
+SMOOTH_MILLISECONDS = 100
+"""How long a frame may take, 19 times of 20, on a busy machine without a graphics card."""
+FRAMES = """async () => {
+    const lanes = document.querySelector(".lanes");
+    const times = [];
+    let last = performance.now();
+    for (let frame = 0; frame < 60; frame += 1) {
+        lanes.scrollTop += 150;
+        await new Promise(requestAnimationFrame);
+        times.push(performance.now() - last);
+        last = performance.now();
+    }
+    return [lanes.scrollTop, times.sort((a, b) => a - b)[56]];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("path", "moving"),
+    [
+        ("/", ".tile-done .value"),
+        ("/#/workers", "main table tbody tr:nth-child(2)"),
+        (f"/#/worker/{3:032x}", "main tbody"),
+        ("/#/timeline", ".functions"),
+        ("/#/tasks", "main tbody tr:first-child th"),
+        ("/#/clients", "main .panel:last-child tbody"),
+    ],
+)
+def test_a_page_keeps_up_with_a_thousand_tasks_a_second(
+    server: WebServer, windows: Windows, path: str, moving: str
+) -> None:
+    cluster = FakeCluster(workers=100, tasks_per_second=1000, at=time.time())
+    with under_load(server, cluster):
+        page = windows.open(server.url + path)
+        page.locator(moving).first.wait_for()
+        if path == "/#/timeline":
+            page.locator(".functions button").first.wait_for()
+            return
+        before = page.locator(moving).first.inner_text()
+        page.wait_for_function(
+            "([selector, before]) => document.querySelector(selector)?.innerText !== before", arg=[moving, before]
+        )
+
+
+def test_a_worker_that_is_killed_leaves_the_table_and_its_page_says_so(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(workers=5, at=time.time())
+    server.step(cluster)
+    table = windows.open(server.url + "/#/workers")
+    table.get_by_role("link", name="node-002").wait_for()
+    own = windows.open(server.url + f"/#/worker/{2:032x}")
+    own.get_by_role("heading", name="node-002").wait_for()
+    overview = windows.open(server.url)
+    overview.locator(".tile-workers", has_text="5 slots").wait_for()
+    cluster.dead.add(2)
+    events = cluster.events(1.0)
+    events["incidents"] = [cluster.incident("worker_lost", "node-002", "killed by signal 9")]
+    server.tell(cluster.status(), events)
+    table.get_by_role("link", name="node-002").wait_for(state="detached")
+    assert table.get_by_role("table", name="Workers").locator("tbody tr").count() == 4
+    own.get_by_role("heading", name="This worker is not listed any more").wait_for()
+    overview.get_by_text("killed by signal 9").wait_for()
+    overview.locator(".tile-workers", has_text="4 slots").wait_for()
+
+
+def test_the_page_says_that_the_server_is_lost_and_goes_on_when_it_is_back(server: WebServer, windows: Windows) -> None:
+    windows.expected = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
+    cluster = FakeCluster(workers=3, at=time.time())
+    server.step(cluster)
+    page = windows.open(server.url + "/#/workers")
+    page.locator("#state", has_text="Live").wait_for()
+    server.stop()
+    page.locator("#state", has_text=re.compile(r"Connection lost, last news \d+ s ago")).wait_for()
+    page.locator("#state", has_text=re.compile(r"last news [1-9]\d* s ago")).wait_for()
+    assert page.locator("#announce").inner_text() == "Connection lost"
+    assert page.get_by_role("link", name="node-001").is_visible()  # what was known is still there
+    cluster.dead.add(1)
+    server.monitor.model.apply_status({**cluster.status(), "at": cluster.at + 5})
+    server.start()
+    page.locator("#state", has_text="Live").wait_for()
+    page.get_by_role("link", name="node-001").wait_for(state="detached")
+    assert page.locator("#announce").inner_text() == "Connected again"
+    assert page.locator("#banner").is_hidden()
+
+
+def test_the_page_tells_of_a_scheduler_that_is_away_and_of_a_new_one(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(workers=3, at=time.time())
+    server.step(cluster)
+    page = windows.open(server.url)
+    page.locator("#state", has_text="Live").wait_for()
+    server.connect(False)
+    page.locator("#state", has_text=re.compile(r"No scheduler, last news \d+ s ago")).wait_for()
+    page.locator("#banner", has_text="no scheduler answers at tcp://127.0.0.1:8518").wait_for()
+    server.connect(True)
+    page.locator("#state", has_text="Live").wait_for()
+    server.step(FakeCluster(workers=1, at=cluster.at + 5, incarnation=cluster.incarnation + 1))
+    page.locator(".tile-workers", has_text="1 slots").wait_for()
+    page.locator("#announce", has_text="The scheduler was started anew").wait_for(state="attached")
+
+
+def test_five_hundred_workers_are_listed_and_scroll_smoothly(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(workers=500, tasks_per_second=30, at=time.time() - 300)
+    for _ in range(300):
+        server.monitor.model.apply_events(cluster.events(1.0))
+    server.step(cluster)
+    page = windows.open(server.url + "/#/workers")
+    page.get_by_role("button", name="Show all 500 rows").click()
+    assert page.get_by_role("table", name="Workers").locator("tbody tr").count() == 500
+    page.keyboard.press("3")
+    page.locator(".functions button").first.wait_for()
+    with under_load(server, cluster, 0.5):
+        top, slow = page.evaluate(FRAMES)
+    assert top > 5000
+    assert slow < SMOOTH_MILLISECONDS
+
+
+def test_an_empty_cluster_says_what_to_do_next(server: WebServer, windows: Windows) -> None:
+    server.connect(False)
+    page = windows.open(server.url)
+    page.locator("#banner", has_text="scaler_scheduler tcp://127.0.0.1:8516").wait_for()
+    server.connect(True)
+    cluster = FakeCluster(workers=0, tasks_per_second=0, client_names=(), functions=("f",), at=time.time())
+    empty = {**cluster.status(), "managers": [], "functions": [], "tasks": {}, "totals": {}}
+    server.tell(empty)
+    page.get_by_text("scaler_cluster tcp://127.0.0.1:8516 -n 4").first.wait_for()
+    page.get_by_text('with Client("tcp://127.0.0.1:8516") as client:').first.wait_for()
+    for path, text in (
+        ("/#/workers", "scaler_worker_manager baremetal_native"),
+        ("/#/timeline", "scaler_cluster"),
+        ("/#/tasks", "from scaler import Client"),
+        ("/#/clients", "from scaler import Client"),
+    ):
+        page.goto(server.url + path)
+        page.locator("main pre", has_text=text).first.wait_for()
+
+
+def test_a_page_that_is_held_still_catches_up_later(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(workers=3, tasks_per_second=10, at=time.time())
+    server.step(cluster)
+    page = windows.open(server.url + "/#/tasks")
+    first = page.locator("main tbody tr:first-child th")
+    first.wait_for()
+    page.keyboard.press("p")
+    page.locator("#state", has_text="Paused").wait_for()
+    before = first.inner_text()
+    server.step(cluster)
+    page.evaluate("() => new Promise(done => setTimeout(done, 600))")  # two times as long as news take otherwise
+    assert first.inner_text() == before
+    page.get_by_role("button", name="Go on").click()
+    page.wait_for_function("before => document.querySelector('main tbody th').innerText !== before", arg=before)

@@ -1,0 +1,330 @@
+"""What each page shows, to eyes, to keyboards and to screen readers."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scaler.protocol.messages import TaskLog
+from tests.browser.conftest import Windows
+from tests.browser.fake_cluster import FakeCluster
+from tests.browser.rig import WebServer, web_server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+EVIL = "<img src=x onerror=window.hacked=1>"
+PATHS = ("/", "/#/workers", f"/#/worker/{3:032x}", "/#/timeline", "/#/tasks", "/#/task/{failed}", "/#/clients")
+MAX_PAGE_BYTES = 300_000
+PHONE = {"width": 360, "height": 740}
+
+
+class Told:
+    """A server that has told of five minutes of work, and stands still."""
+
+    def __init__(self, server: WebServer, cluster: FakeCluster, seconds: int = 300) -> None:
+        self.server, self.cluster = server, cluster
+        for second in range(seconds):
+            events = cluster.events(1.0)
+            if second == 100:
+                events["decisions"].append(cluster.decision(24, "412 tasks wait for 20 slots"))
+                events["incidents"].append(cluster.incident("worker_lost", "node-007", "killed by signal 9"))
+            if second < seconds - 1:
+                server.monitor.model.apply_status(cluster.status())
+                server.monitor.model.apply_events(events)
+            else:
+                server.tell(cluster.status(), events)
+        self.failed = server.monitor.model.tasks(state="failed", limit=1)[0]
+        server.monitor.explanations[self.failed.id] = "It failed in attempt 1: ValueError: no curve for XYZ."
+        log = TaskLog(bytes.fromhex(self.failed.id), b"pricing trade 4711\n", b"a curve is missing\n", 0)
+        server.monitor.logs[self.failed.id] = log
+
+    def url(self, path: str) -> str:
+        return self.server.url + path.format(failed=self.failed.id)
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[Told]:
+    with web_server() as server:
+        yield Told(server, FakeCluster(workers=24, tasks_per_second=4, at=time.time() - 300))
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    return page.locator(selector).all_inner_texts()
+
+
+def overflow(page: Page) -> int:
+    found = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert isinstance(found, int)
+    return found
+
+
+def test_the_overview_shows_counts_curves_decisions_and_incidents(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"))
+    page.get_by_role("heading", name="Overview").wait_for()
+    status = told.server.monitor.model.status
+    tiles = " ".join(texts(page, ".tile")).replace("\n", " ")
+    assert f"Running {status.tasks.running} of 24 slots" in tiles
+    assert f"Done {status.tasks.ended['done']:,}" in tiles
+    assert page.locator(".plot canvas").count() == 4
+    assert re.fullmatch(
+        r"Throughput\. tasks/s 4, at most 4; failed/s .*", page.locator(".plot").first.get_attribute("aria-label") or ""
+    )
+    assert "412 tasks wait for 20 slots" in page.get_by_role("region", name="Last scaling decisions").inner_text()
+    assert "worker lost node-007" in page.get_by_role("region", name="Incidents").inner_text()
+
+
+def test_workers_are_sorted_by_a_click_and_the_sorted_column_is_marked(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/workers"))
+    workers = page.get_by_role("table", name="Workers")
+    memory = workers.get_by_role("columnheader", name="Memory")
+    assert workers.locator("tbody tr").first.get_by_role("rowheader").inner_text() == "node-000"
+    memory.get_by_role("button").click()
+    assert memory.get_attribute("aria-sort") == "descending"
+    assert workers.locator("tbody tr").first.get_by_role("rowheader").inner_text() == "node-023"
+    page.get_by_label("Filter workers").fill("node-01")
+    assert workers.locator("tbody tr").count() == 10
+    page.get_by_label("Filter workers").fill("nobody")
+    page.get_by_role("heading", name="No worker fits").wait_for()
+
+
+def test_a_manager_shows_what_it_was_told_and_why(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/workers"))
+    row = page.get_by_role("table", name="Worker managers").locator("tbody tr")
+    assert row.inner_text().split("\t")[:3] == ["grid", "baremetal_native", "24"]
+    assert "400 tasks wait for 24 slots: 24 units" in row.inner_text()
+
+
+def test_a_worker_has_a_page_with_its_processors_and_tasks(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/workers"))
+    page.get_by_role("link", name="node-003").click()
+    page.get_by_role("heading", name="node-003").wait_for()
+    assert "4003" in page.get_by_role("table", name="Processors").inner_text()
+    page.get_by_role("table", name="Its last tasks").locator("tbody tr").first.wait_for()
+
+
+def test_tasks_are_filtered_and_the_filters_stand_in_the_address(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/tasks"))
+    page.get_by_label("State").select_option("failed")
+    page.get_by_text(re.compile(r"\d+ found in the last")).wait_for()
+    assert set(texts(page, "td.state-cell")) == {"✕ failed"}
+    page.get_by_label("Search").fill("calib")
+    page.wait_for_function("() => location.hash === '#/tasks?search=calib&state=failed'")
+    page.reload()
+    page.get_by_text(re.compile(r"\d+ found in the last")).wait_for()
+    assert page.get_by_label("Search").input_value() == "calib"
+    assert {row.split("\t")[2] for row in texts(page, "main tbody tr")} == {"calibrate"}
+    page.get_by_label("Search").fill("nothing of the kind")
+    page.get_by_role("heading", name="No task fits").wait_for()
+    page.get_by_role("link", name="Clear").click()
+    page.get_by_text("500 most recent").wait_for()
+
+
+def test_a_task_shows_its_story_error_traceback_and_log(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/task/{failed}"))
+    page.get_by_text("It failed in attempt 1").wait_for()
+    page.get_by_text("pricing trade 4711").wait_for()
+    main = page.get_by_role("main").inner_text()
+    for text in (
+        "✕ failed",
+        "ValueError: no curve for XYZ",
+        'File "book.py", line 41',
+        "a curve is missing",
+        "190 MiB",
+    ):
+        assert text in main
+
+
+def test_a_task_that_nobody_heard_of_still_has_its_explanation(told: Told, windows: Windows) -> None:
+    windows.expected = ("404",)
+    page = windows.open(told.url(f"/#/task/{'ab' * 16}"))
+    page.get_by_text("it never was, or ended long ago").wait_for()
+
+
+def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/clients"))
+    assert page.get_by_role("table", name="Clients").locator("tbody tr").count() == 2
+    page.get_by_role("table", name="Functions").get_by_role("link", name="load_market").click()
+    page.wait_for_function("() => location.hash === '#/tasks?function=load_market'")
+    page.get_by_text(re.compile("found in the last")).wait_for()
+    assert {row.split("\t")[2] for row in texts(page, "main tbody tr")} == {"load_market"}
+
+
+def test_a_bar_of_the_timeline_tells_of_its_task_and_opens_it(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/timeline"))
+    page.locator(".functions button").first.wait_for()
+    canvas = page.locator("main canvas")
+    canvas.wait_for()
+    bar = told.server.monitor.model.lanes(0)["node-000"][-2]
+    box = canvas.bounding_box()
+    assert box is not None
+    width = page.evaluate("document.querySelector('.lanes').clientWidth")
+    now = told.server.monitor.model.status.at
+    x = 200 + ((bar.start + bar.end) / 2 - now + 300) / 300 * (width - 206)
+    page.mouse.move(box["x"] + x, box["y"] + 24 + 10)
+    assert bar.function in page.locator(".tip").inner_text()
+    page.mouse.click(box["x"] + x, box["y"] + 24 + 10)
+    page.wait_for_function(f"() => location.hash === '#/task/{bar.task}'")
+
+
+def test_the_timeline_is_walked_by_keys(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/timeline"))
+    page.locator(".functions button").first.wait_for()
+    page.get_by_role("application").focus()
+    details = page.locator("#chosen-task")
+    seen = []
+    for key in ("ArrowRight", "ArrowLeft", "ArrowDown", "Home"):
+        page.keyboard.press(key)
+        seen.append(details.inner_text())
+    assert len(set(seen)) == 4
+    assert "node-000" in seen[1]
+    assert "node-001" in seen[2]
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => location.hash.startsWith('#/task/')")
+
+
+def test_the_trace_is_downloaded_for_the_time_that_is_shown(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/timeline"))
+    page.get_by_role("button", name="10 min").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download trace").click()
+    assert download.value.url.endswith("/api/trace?seconds=600")
+    assert json.loads(download.value.path().read_text())["traceEvents"]
+
+
+def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
+    page = windows.open(told.server.url, viewport=PHONE)
+    for path in PATHS:
+        page.goto(told.url(path))
+        page.locator("main h1").wait_for()
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        assert overflow(page) <= 0, path
+        links = page.get_by_role("navigation").get_by_role("link").all()
+        assert [link.is_visible() for link in links] == [True] * 5
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_stand_out_in_light_and_in_dark(told: Told, windows: Windows, scheme: str) -> None:
+    page = windows.open(told.url("/"), color_scheme=scheme)
+    page.locator("main h1").wait_for()
+    colours = page.evaluate(
+        "Object.fromEntries(['bg','panel','text','muted','accent','bad','good'].map(name => "
+        "[name, getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim()]))"
+    )
+    assert (luminance(colours["bg"]) < 0.1) == (scheme == "dark")
+    for name in ("text", "muted", "accent", "bad", "good"):
+        for ground in ("bg", "panel"):
+            assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of the WCAG."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"))
+    page.locator("main h1").wait_for()
+    for key, heading in (
+        ("2", "Workers"),
+        ("3", "Timeline"),
+        ("4", "Tasks"),
+        ("5", "Clients and functions"),
+        ("1", "Overview"),
+    ):
+        page.keyboard.press(key)
+        page.locator("main h1", has_text=heading).wait_for()
+        assert page.evaluate("document.activeElement.tagName") == "H1"
+    page.keyboard.press("4")
+    page.locator("main h1", has_text="Tasks").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("15p")  # letters in a field are no shortcuts
+    assert page.get_by_label("Search").input_value() == "15p"
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog", name="Keys").wait_for(state="hidden")
+
+
+def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"))
+    page.locator("main h1").wait_for()
+    seen = []
+    for _ in range(9):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.textContent.trim()"))
+    assert seen == [
+        "Skip to the content",
+        "Scaler",
+        "Overview",
+        "Workers",
+        "Timeline",
+        "Tasks",
+        "Clients",
+        "Pause",
+        "5 min",
+    ]
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_a_screen_reader_finds_landmarks_and_headers(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/workers"))
+    page.locator("main h1").wait_for()
+    for role in ("banner", "navigation", "main", "contentinfo"):
+        assert page.get_by_role(role).count() == 1  # type: ignore[arg-type]
+    assert page.locator("nav [aria-current=page]").inner_text() == "Workers"
+    assert page.locator("thead th:not([scope=col])").count() == 0
+    assert page.locator("tbody tr > :first-child:not(th[scope=row])").count() == 0
+    assert page.locator("[role=status][aria-live=polite]").count() == 1
+    unnamed = (
+        "[...document.querySelectorAll('button, a, input, select')]"
+        ".filter(each => !(each.textContent.trim() || each.ariaLabel || each.labels?.length)).length"
+    )
+    assert page.evaluate(unnamed) == 0
+
+
+def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(
+        workers=2, at=time.time() - 20, functions=(EVIL,), worker_name=EVIL + "{}", client_names=(EVIL,)
+    )
+    evil = Told(server, cluster, seconds=20)
+    server.monitor.explanations[evil.failed.id] = EVIL
+    server.monitor.logs[evil.failed.id] = TaskLog(bytes.fromhex(evil.failed.id), EVIL.encode(), EVIL.encode(), 0)
+    events = cluster.events(1.0)
+    events["incidents"] = [cluster.incident(EVIL, EVIL, EVIL)]
+    events["decisions"] = [cluster.decision(1, EVIL, manager=EVIL)]
+    server.tell(cluster.status(), events)
+    page = windows.open(server.url)
+    for path in (*(path for path in PATHS if "worker/" not in path), f"/#/worker/{1:032x}"):
+        page.goto(evil.url(path))
+        page.locator("main h1").wait_for()
+        page.get_by_text(EVIL).first.wait_for(state="attached")
+        assert page.locator("main img").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+def test_the_page_weighs_little_and_comes_from_this_server_only(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"))
+    page.locator(".plot canvas").first.wait_for()
+    files = page.evaluate(
+        "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
+        ".filter(each => !each.name.endsWith('/events')).map(each => [each.name, each.encodedBodySize])"
+    )
+    assert all(url.startswith(told.server.url) for url, _ in files)
+    assert {"/app.js", "/style.css", "/vendor/uPlot.js"} <= {url.removeprefix(told.server.url) for url, _ in files}
+    assert 100_000 < sum(size for _, size in dict(map(tuple, files)).items()) < MAX_PAGE_BYTES
