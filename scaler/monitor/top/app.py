@@ -92,6 +92,21 @@ class TopApp(App[None]):
         """The filter's text."""
         self.frozen: Frozen | None = None
         """What is shown while it is frozen."""
+        # Kept, and not looked up: a redraw may come while the screen is taken down, and finds nothing then.
+        texts = ("panels", "keys", "totals", "head", "side", "strip", "state")
+        (
+            self._panels_part,
+            self._keys_part,
+            self._totals_part,
+            self._head_part,
+            self._side_part,
+            self._strip_part,
+            self._state_part,
+        ) = (Static(id=name, markup=False) for name in texts)
+        self._workers_part = Lines(id="workers")
+        self._filter_part = Input(
+            id="filter", placeholder="part of a name; enter keeps it, escape clears it", compact=True
+        )
         self._drawn: object = None
         self._heard = time.monotonic()
         self._heard_status: Status | None = None
@@ -107,22 +122,22 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Return the widgets (Textual's App)."""
-        yield Static(id="panels", markup=False)
-        yield Static(id="keys", markup=False)
-        yield Static(id="totals", markup=False)
+        yield self._panels_part
+        yield self._keys_part
+        yield self._totals_part
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                yield Static(id="head", markup=False)
-                yield Lines(id="workers")
-            yield Static(id="side", markup=False)
-        yield Static(id="strip", markup=False)
-        yield Input(id="filter", placeholder="part of a name; enter keeps it, escape clears it", compact=True)
-        yield Static(id="state", markup=False)
+                yield self._head_part
+                yield self._workers_part
+            yield self._side_part
+        yield self._strip_part
+        yield self._filter_part
+        yield self._state_part
 
     def on_mount(self) -> None:
         self.theme = "ansi-dark"
-        self.query_one("#filter", Input).display = False
-        self.query_one(Lines).focus()
+        self._filter_part.display = False
+        self._workers_part.focus()
         self.set_interval(REDRAW_SECONDS, self._tick)
 
     def on_resize(self, _event: events.Resize) -> None:
@@ -139,13 +154,11 @@ class TopApp(App[None]):
         self.redraw()
 
     def action_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.display = True
-        field.focus()
+        self._filter_part.display = True
+        self._filter_part.focus()
 
     def action_clear(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.value = ""
+        self._filter_part.value = ""
         self._leave_filter()
 
     def action_freeze(self) -> None:
@@ -162,8 +175,8 @@ class TopApp(App[None]):
 
     @on(Input.Submitted, "#filter")
     def _leave_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
-        self.query_one(Lines).focus()
+        self._filter_part.display = False
+        self._workers_part.focus()
         self.redraw()
 
     @on(Lines.Chosen, "#workers")
@@ -201,14 +214,14 @@ class TopApp(App[None]):
         lines = panels.beside(found, width, panels.height_of(found, most))
         text = Text("\n".join([*lines, "-" * width]), no_wrap=True, overflow="crop", end="")
         text.stylize("bold", 0, len(lines[0]))
-        self.query_one("#panels", Static).update(text)
+        self._panels_part.update(text)
         keys = f"{panels.KEYS}{' ' if width > len(panels.KEYS + panels.MORE_KEYS) else chr(10)}{panels.MORE_KEYS}"
-        self.query_one("#keys", Static).update(Text(keys, no_wrap=True, overflow="crop", style="dim"))
-        self.query_one("#keys").display = height >= PANELS_FROM
+        self._keys_part.update(Text(keys, no_wrap=True, overflow="crop", style="dim"))
+        self._keys_part.display = height >= PANELS_FROM
 
     def _draw_counts(self, width: int, height: int) -> None:
         found = [panel for panel in panels.sides(self.status) if panel.pairs]
-        side, strip = self.query_one("#side", Static), self.query_one("#strip", Static)
+        side, strip = self._side_part, self._strip_part
         side.display = width >= SIDE_FROM
         strip.display = not side.display and bool(found) and height >= STRIP_FROM
         if side.display:
@@ -228,11 +241,9 @@ class TopApp(App[None]):
         # One column of the terminal is the scroll bar's.
         shown = table(rows, self.sorting, width - 1)
         totals = panels.totals(self.status, len(listed), len(rows), self.wanted)
-        self.query_one("#totals", Static).update(
-            Text(f"{totals}; by {self.sorting.words}", no_wrap=True, overflow="ellipsis")
-        )
-        self.query_one("#head", Static).update(Text(shown.head, no_wrap=True, overflow="crop", style="bold underline"))
-        self.query_one(Lines).show(shown.lines, [row.id for row in rows], _styles_of(rows))
+        self._totals_part.update(Text(f"{totals}; by {self.sorting.words}", no_wrap=True, overflow="ellipsis"))
+        self._head_part.update(Text(shown.head, no_wrap=True, overflow="crop", style="bold underline"))
+        self._workers_part.show(shown.lines, [row.id for row in rows], _styles_of(rows))
 
     def _draw_state(self, width: int) -> None:
         text = Text(no_wrap=True, overflow="ellipsis")
@@ -246,7 +257,7 @@ class TopApp(App[None]):
         else:
             text.append(formats.safe(self.watched.address), Style(dim=True))
         text.truncate(width)
-        self.query_one("#state", Static).update(text)
+        self._state_part.update(text)
 
     def _silence(self) -> str:
         seconds = time.monotonic() - self._heard

@@ -37,21 +37,25 @@ class DetailScreen(ModalScreen[None]):
         """worker: its id. status: what is to be shown now."""
         super().__init__()
         self._watched = watched
-        self._id = worker
+        self._worker_id = worker
         self._status = status
         self._last = WorkerRow(id=worker)
+        self._facts_part = Static(id="facts", markup=False)
+        self._tasks_part = Lines(id="tasks")
+        self._answer_part = VerticalScroll(id="answer", can_focus=False)
+        self._text_part = Static(id="text", markup=False)
 
     def compose(self) -> ComposeResult:
         """Return the widgets (Textual's Screen)."""
-        yield Static(id="facts", markup=False)
+        yield self._facts_part
         yield Static(TASKS_HEAD, id="tasks_head", markup=False)
-        yield Lines(id="tasks")
-        with VerticalScroll(id="answer", can_focus=False):
-            yield Static(id="text", markup=False)
+        yield self._tasks_part
+        with self._answer_part:
+            yield self._text_part
         yield Static(HINT, id="hint", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(Lines).focus()
+        self._tasks_part.focus()
         self.redraw()
 
     def on_resize(self) -> None:
@@ -60,16 +64,16 @@ class DetailScreen(ModalScreen[None]):
     def redraw(self) -> None:
         """Draw everything but the answer anew."""
         width, height = self.app.size
-        found = next((row for row in self._status().workers if row.id == self._id), None)
+        found = next((row for row in self._status().workers if row.id == self._worker_id), None)
         self._last = found or self._last
         lines = facts(self._last, width, max(1, height // 4 - 2))
         if found is None:
             lines[0] = formats.cut(f"{lines[0]}; it is gone, or not among those that are listed now", width)
         text = Text("\n".join(lines), no_wrap=True, overflow="crop")
         text.stylize("bold", 0, len(lines[0]))
-        self.query_one("#facts", Static).update(text)
+        self._facts_part.update(text)
         listed = tasks_of(self._last, self._watched.model.tasks(worker=self._last.name, limit=MAX_RECENT))
-        self.query_one(Lines).show([each.text for each in listed], [each.id for each in listed], {})
+        self._tasks_part.show([each.text for each in listed], [each.id for each in listed], {})
 
     def action_explain(self) -> None:
         self._ask(self._watched.explain)
@@ -84,7 +88,7 @@ class DetailScreen(ModalScreen[None]):
         self.action_explain()
 
     def _ask(self, question: Callable[[str], Awaitable[str]]) -> None:
-        task = self.query_one(Lines).key
+        task = self._tasks_part.key
         if not task:
             self._say("this worker has no tasks that are listed")
             return
@@ -101,5 +105,5 @@ class DetailScreen(ModalScreen[None]):
         self.run_worker(ask(), exclusive=True)
 
     def _say(self, text: str) -> None:
-        self.query_one("#text", Static).update(Text(text))
-        self.query_one("#answer", VerticalScroll).scroll_home(animate=False)
+        self._text_part.update(Text(text))
+        self._answer_part.scroll_home(animate=False)
