@@ -33,11 +33,18 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler_gui": ("scaler.config.commands:parse_webui", "scaler.monitor.web.server:run"),
     "scaler_top": ("scaler.config.commands:parse_top", "scaler.monitor.top.command:run"),
 }
+SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
+    f"scaler {verb}": ("scaler.config.questions:parse_question", "scaler.monitor.questions:run")
+    for verb in ("explain", "logs", "trace")
+}
+"""What `scaler` does instead of starting a file, when its first argument is one of these words."""
+
+COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
 """For each command two functions as `module:function`: one that parses, and one that runs what that returns."""
 
 
 def scaler() -> int:
-    """Start everything that a file describes."""
+    """Start everything that a file describes, or ask a scheduler that runs."""
     return run_command("scaler", sys.argv[1:])
 
 
@@ -116,7 +123,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     from scaler.component import note_bug, report  # noqa: PLC0415 (see the head of this module)
     from scaler.errors import ScalerError  # noqa: PLC0415
 
-    parse, run = COMMANDS[name]
+    if arguments and f"{name} {arguments[0]}" in SUBCOMMANDS:
+        name, arguments = f"{name} {arguments[0]}", arguments[1:]
+    parse, run = COMMANDS_AND_SUBCOMMANDS[name]
     try:
         config = _named(parse)(name, arguments, os.environ)
         code = _named(run)(config)

@@ -192,7 +192,8 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
     parser.epilog = (
         "The file has the sections [object_storage_server], [scheduler], [[worker_manager]], [cluster] and [webui]; "
         "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h, scaler_cluster -h and "
-        "scaler_ui -h list their keys."
+        "scaler_ui -h list their keys. scaler explain, scaler logs and scaler trace ask a cluster that runs about a "
+        "task or for its timeline, and have a -h of their own; ./explain is a file of that name."
     )
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")

@@ -44,6 +44,9 @@ known one, and so is an environment variable that is nearly one of these.
 | `scaler_worker_adapter_symphony ADDRESS` | `[{SYMPHONY_WORKER_ADAPTER}]` | older name of the type symphony |
 | `scaler_ui ADDRESS`, also `scaler_gui` | `[{WEBUI}]`, also `[gui]` | the web server of monitors |
 | `scaler_top ADDRESS` | `[{TOP}]` | the monitor in a terminal; `scaler FILE` passes over its section |
+| `scaler explain TASK_ID ADDRESS`, `scaler logs TASK_ID ADDRESS` | `[{TOP}]` | why a task waits or what became of it; \
+what it printed |
+| `scaler trace FILE ADDRESS` | `[{TOP}]` | the timeline, for Perfetto or Chrome |
 
 All commands take `-c FILE` or `--config FILE`, `-h` and `--version`. They end with exit code 0 when they were asked
 to, 2 when something about their settings is wrong, and 1 when they failed. Each command passes over the

@@ -1,0 +1,209 @@
+"""`scaler explain`, `scaler logs` and `scaler trace` as users type them, beside a scheduler whose answers are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from scaler.cli import run_command
+from scaler.net.connection import ListenerEvent, Opened, Received
+from scaler.net.zeromq import ZmqListener
+from scaler.protocol.messages import (
+    Explain,
+    Explained,
+    Hello,
+    Message,
+    MonitorEvents,
+    MonitorStatus,
+    ReadLog,
+    TaskLog,
+    Welcome,
+)
+
+TASK = bytes(range(16))
+SECONDS = 20.0
+WATCHING = b"scaler trace: watching for SECONDS s; Ctrl-C writes what there is so far\n"
+COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us"]
+STATUS = json.dumps({"version": 1, "at": 1000.0, "incarnation": 1, "workers": [{"id": "a", "name": "w1"}]}).encode()
+EVENTS = json.dumps(
+    {
+        "version": 1,
+        "at": 1000.0,
+        "tasks": {"columns": COLUMNS, "rows": [[TASK.hex(), "done", "work", "w1", 1, 999.0, 500_000]]},
+    }
+).encode()
+
+
+class Teller:
+    """The monitor port of a scheduler that says what it is told to say."""
+
+    def __init__(self, log: TaskLog, events: bytes | None) -> None:
+        self._log = log
+        self._events = events
+        self.asked: list[Message] = []
+        self._listener = ZmqListener(
+            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_turn=self._on_turn
+        )
+        self.address = self._listener.addresses[0]
+        self.close = self._listener.close
+
+    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome:
+        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+    def _on_turn(self, arrived: list[ListenerEvent]) -> None:
+        for event in arrived:
+            match event:
+                case Opened(peer=peer):
+                    self._listener.send(peer, MonitorStatus(STATUS))
+                    if self._events is not None:
+                        self._listener.send(peer, MonitorEvents(self._events))
+                case Received(peer=peer, message=Explain(task) as question):
+                    self.asked.append(question)
+                    self._listener.send(peer, Explained(task, "no worker offers gpu=2\x1b[31m"))
+                case Received(peer=peer, message=ReadLog() as question):
+                    self.asked.append(question)
+                    self._listener.send(peer, self._log)
+                case _:
+                    pass
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+def ask(
+    *arguments: str,
+    log: TaskLog | None = None,
+    events: bytes | None = EVENTS,
+    folder: Path = Path(),
+    meanwhile: Callable[[asyncio.subprocess.Process], Awaitable[None]] | None = None,
+) -> Done:
+    """Run `scaler` with arguments, in which ADDRESS stands for that of a scheduler."""
+
+    async def main() -> Done:
+        teller = Teller(log or TaskLog(TASK, b"", b"", 0), events)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "scaler.cli", "scaler",
+                *(teller.address if text == "ADDRESS" else text for text in arguments),
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=folder,
+                env={**os.environ, "SCALER_TOP_MONITOR_ADDRESS": teller.address},
+            )  # fmt: skip
+            async with asyncio.timeout(SECONDS):
+                if meanwhile is not None:
+                    await meanwhile(process)
+                out, err = await process.communicate()
+        finally:
+            teller.close()
+        assert process.returncode is not None
+        return Done(process.returncode, out.decode(), err.decode())
+
+    return asyncio.run(main())
+
+
+def test_a_task_is_explained_in_a_line_without_control_characters() -> None:
+    for arguments in (["ADDRESS"], []):
+        assert ask("explain", TASK.hex(), *arguments) == Done(0, "no worker offers gpu=2\\x1b[31m\n", "")
+
+
+def test_what_a_task_printed_comes_on_the_streams_that_it_was_printed_to() -> None:
+    log = TaskLog(TASK, b"one\ttwo\n\x1b]0;title\x07\xff\n", b"careful", 1234)
+    assert ask("logs", TASK.hex(), "ADDRESS", log=log) == Done(
+        0, "one\ttwo\n\\x1b]0;title\\x07\\xff\n", "careful\nscaler logs: 1,234 bytes were left out\n"
+    )
+
+
+def test_a_task_without_output_is_explained_instead() -> None:
+    done = ask("logs", TASK.hex(), "ADDRESS")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("scaler logs: no output of this task is kept: no worker offers gpu=2")
+
+
+def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
+    done = ask("trace", "out.json", "ADDRESS", folder=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("1 tasks are in out.json: open it in https://ui.perfetto.dev")
+    written = json.loads((tmp_path / "out.json").read_text())
+    (event,) = (each for each in written["traceEvents"] if each["ph"] == "X")
+    assert (event["name"], event["dur"]) == ("work", 500_000)
+    assert json.loads(ask("trace", "-", "ADDRESS").out) == written
+
+
+def test_a_timeline_without_tasks_says_how_to_get_some(tmp_path: Path) -> None:
+    done = ask("trace", "out.json", "ADDRESS", events=None, folder=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert "--seconds 30 waits for some" in done.out
+
+
+def test_a_trace_that_watches_is_written_when_its_time_is_over(tmp_path: Path) -> None:
+    done = ask("trace", "out.json", "ADDRESS", "--seconds", "0.2", folder=tmp_path)
+    assert (done.code, done.err) == (0, WATCHING.replace(b"SECONDS", b"0.2").decode())
+    assert (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["explain"], "scaler explain: give the TASK_ID first: scaler explain TASK_ID ADDRESS\n"),
+        (["explain", "tcp://127.0.0.1:1"], "give the 32 hexadecimal digits"),
+        (["logs", "abc", "ADDRESS"], "'abc' is no task id"),
+        (["logs", TASK.hex(), "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "unexpected argument 'tcp://127.0.0.1:2'"),
+        (["trace", "/nowhere/x.json", "ADDRESS"], "there is no folder '/nowhere'"),
+        (["trace", "/", "ADDRESS"], "it is a folder"),
+        (["trace", "x", "ADDRESS", "--seconds", "-1"], "give a number of at least 0"),
+        (["trace", "x", "ADDRESS", "--seconds", "long"], "--seconds"),
+        (["explain", TASK.hex(), "--monitor-addres", "x"], "did you mean"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+    done = ask(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_scheduler_that_does_not_answer_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("scaler", ["explain", TASK.hex(), "tcp://127.0.0.1:1", "-t", "0.2"]) == 1
+    assert "scaler explain: no scheduler answers at tcp://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_the_file_that_starts_a_cluster_says_whom_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.toml").write_text('[scheduler]\nbind_address = "tcp://0.0.0.0:1"\n[top]\ntimeout_seconds = 0.1\n')
+    assert run_command("scaler", ["explain", TASK.hex(), "-c", str(tmp_path / "c.toml")]) == 1
+    assert "tcp://127.0.0.1:3 " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["explain", "logs", "trace"])
+def test_every_question_explains_itself(verb: str) -> None:
+    done = ask(verb, "-h")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"usage: scaler {verb} ")
+    assert f"scaler {verb}" in ask("-h").out
+
+
+def test_a_file_of_such_a_name_is_started_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "explain").write_text("[nonsense]\n")
+    done = ask("./explain", folder=tmp_path)
+    assert (done.code, done.err.partition(";")[0]) == (2, "scaler: ./explain: unknown section [nonsense]")
+
+
+def test_ctrl_c_ends_watching_and_the_trace_is_written(tmp_path: Path) -> None:
+    async def interrupt(process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        assert await process.stderr.readline() == WATCHING.replace(b"SECONDS", b"600")
+        process.send_signal(signal.SIGINT)
+
+    done = ask("trace", "out.json", "ADDRESS", "--seconds", "600", folder=tmp_path, meanwhile=interrupt)
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "out.json").exists()
