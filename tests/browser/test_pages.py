@@ -286,7 +286,7 @@ def test_a_screen_reader_finds_landmarks_and_headers(told: Told, windows: Window
     page = windows.open(told.url("/#/workers"))
     page.locator("main h1").wait_for()
     for role in ("banner", "navigation", "main", "contentinfo"):
-        assert page.get_by_role(role).count() == 1  # type: ignore[arg-type]
+        assert page.get_by_role(role).count() == 1
     assert page.locator("nav [aria-current=page]").inner_text() == "Workers"
     assert page.locator("thead th:not([scope=col])").count() == 0
     assert page.locator("tbody tr > :first-child:not(th[scope=row])").count() == 0

@@ -99,7 +99,7 @@ export function overview(store) {
     bar.hidden = total === 0;
     const labels = { assigned: "sent to a worker", ready: "ready to run", waiting: "waiting for others" };
     fill(nowList, NOW.map((state) => countLine(h("i", { class: `swatch part-${state}`, "aria-hidden": "true" }), labels[state] ?? state, now[state])));
-    const ended = Object.entries(tasks.ended).sort((left, right) => right[1] - left[1]);
+    const ended = Object.entries(tasks.ended).filter(([, number]) => number > 0).sort((left, right) => right[1] - left[1]);
     fill(endedList, ended.map(([state, number]) => countLine(
       h("i", { class: `mark ${stateClass(state)}`, "aria-hidden": "true" }, glyph(state)), h("a", { href: href(["tasks"], { state }) }, stateName(state)), number)));
     const none = total === 0 && ended.length === 0;

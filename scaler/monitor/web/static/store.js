@@ -44,7 +44,7 @@ export class Store {
 
   /** Now, in seconds of the scheduler's clock. */
   now() {
-    return (this.status?.at ?? Date.now() / 1000) + (this.heardAt === null ? 0 : Math.min(2, this.silence()));
+    return (this.status?.at || Date.now() / 1000) + (this.heardAt === null ? 0 : Math.min(2, this.silence()));
   }
 
   /** Seconds since anything was heard. */
@@ -101,7 +101,7 @@ export class Store {
     const before = this.connection?.incarnation;
     this.connection = told.connection;
     if (before && told.connection.incarnation && before !== told.connection.incarnation) this.restarted += 1;
-    this.status = told.status.at ? told.status : null;
+    this.status = told.connection.age_seconds === null ? null : told.status;
     for (const [name, key] of Object.entries(KEYS)) this.tables[name] = new Map(told[name].map((row) => [row[key], row]));
     this.tasks = new Map(told.tasks.reverse().map((task) => [task.id, task]));
     this.decisions = told.decisions;
