@@ -80,8 +80,13 @@ def _tasks(core: SchedulerCore) -> dict[str, object]:
         "waiting": core.tasks.waiting,
         "ready": core.ready.count,
         "assigned": sum(len(worker.tasks) for worker in core.workers.values()),
-        "ended": {Outcome(code).name.lower(): count for code, count in core.tasks.ended.items()},
+        "ended": {_ended(Outcome(code)): count for code, count in core.tasks.ended.items()},
     }
+
+
+def _ended(outcome: Outcome) -> str:
+    """Return how monitors call the way in which a task ended."""
+    return "done" if outcome is Outcome.SUCCESS else outcome.name.lower()
 
 
 def _totals(core: SchedulerCore, functions: int) -> dict[str, int]:

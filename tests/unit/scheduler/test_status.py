@@ -41,7 +41,7 @@ def test_it_counts_tasks_by_state_and_by_how_they_ended() -> None:
     assert document(cluster)["tasks"]["assigned"] == 1
     cluster.finish(worker, first)
     cluster.cancel(client, *cluster.core.clients[cluster.peer(client)].tasks)
-    assert document(cluster)["tasks"]["ended"]["success"] == 1
+    assert document(cluster)["tasks"]["ended"]["done"] == 1
     assert document(cluster)["tasks"]["ended"]["cancelled"] == 2
     assert set(document(cluster)["tasks"]["ended"]) == {outcome.name.lower() for outcome in Outcome}
 
