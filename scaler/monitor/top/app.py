@@ -32,7 +32,7 @@ SIDE_WIDTH = 44
 STRIP_FROM = 20
 """Below this height there is no room for counts."""
 TALL_FROM = 32
-"""Below this height counts under the table are three lines."""
+"""Below this height counts under the table are four lines."""
 PANELS_FROM = 16
 """Below this height the panels are three lines."""
 
@@ -230,7 +230,7 @@ class TopApp(App[None]):
                 lines += [*panel.lines(SIDE_WIDTH, min(len(panel.pairs) + 1, max(4, height // 5))), ""]
             side.update(Text("\n".join(lines), no_wrap=True, overflow="crop"))
         elif strip.display:
-            lines = panels.beside(found, width, panels.height_of(found, 3 if height < TALL_FROM else 6))
+            lines = panels.beside(found, width, panels.height_of(found, 4 if height < TALL_FROM else 6))
             text = Text("\n".join(lines), no_wrap=True, overflow="crop")
             text.stylize("bold", 0, len(lines[0]))
             strip.update(text)
@@ -250,7 +250,7 @@ class TopApp(App[None]):
         trouble = self.watched.trouble or self._silence()
         if trouble:
             age = formats.duration(max(0.0, time.monotonic() - self._heard))
-            text.append(f"{formats.safe(trouble)}; shown is what was {age} ago; it is tried again", _TROUBLE)
+            text.append(f"shown is what was {age} ago, trying again: {formats.safe(trouble)}", _TROUBLE)
         elif self.frozen is not None:
             at = time.strftime("%H:%M:%S", time.localtime(self.frozen.at))
             text.append(f"frozen at {at}; space goes on", Style(reverse=True))

@@ -16,6 +16,7 @@ from scaler.config.models import (
     LauncherConfig,
     ObjectStorageServerConfig,
     SchedulerConfig,
+    TopConfig,
     WebUiConfig,
     WorkerConfig,
 )
@@ -32,6 +33,7 @@ READERS: dict[type, tuple[str, ...]] = {
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
     WebUiConfig: ("monitor/web/", *LOGGING),
+    TopConfig: ("monitor/top/",),
 }
 """Where a model's settings have their effect. A read elsewhere does not count."""
 

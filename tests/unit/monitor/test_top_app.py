@@ -233,7 +233,7 @@ def test_a_lost_connection_is_told_until_it_is_back() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.trouble = "no scheduler answers at tcp://127.0.0.1:7 (connection refused)"
         await stage.until(lambda: "no scheduler answers" in stage.text("#state"))
-        assert "it is tried again" in stage.text("#state")
+        assert "trying again" in stage.text("#state")
         assert len(stage.rows) == 3
         stage.cluster.trouble = ""
         await stage.until(lambda: "no scheduler answers" not in stage.text("#state"))
