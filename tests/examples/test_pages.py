@@ -18,6 +18,7 @@ PAGES = (
     "README.md",
     "docs/guide.md",
     "docs/client.md",
+    "docs/monitoring.md",
     "docs/serializers.md",
     "docs/moving.md",
     "docs/policies.md",
