@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from tests.browser.conftest import Windows
-from tests.integration.settings_rig import command
+from tests.integration.settings_rig import Command, command
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_work_is_seen_and_so_is_the_death_of_workers_and_scheduler(
             scheduler.addresses()
             page.locator("#state", has_text="Live").wait_for()
             page.get_by_role("heading", name="No workers yet").wait_for()
-            with command("cluster", ports.address(), "-n", "2", directory=tmp_path) as cluster:
+            with closing(Command("cluster", (ports.address(), "-n", "2"), {}, tmp_path)) as cluster:
                 page.locator(".tile-workers", has_text="2 slots").wait_for()
                 with Client(ports.address()) as client:
                     assert client.map(abs, range(20)) == list(range(20))

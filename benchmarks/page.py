@@ -1,0 +1,166 @@
+"""The web page in Chromium: its weight, its first paint, how late it shows a task, and its memory over half an hour.
+
+python benchmarks/page.py [--short]
+
+A simulated cluster tells the real web server what a scheduler would. Figures:
+
+- weight: bytes of all files of the first page, not compressed.
+- first paint: of an empty browser cache, median, by the browser's own account.
+- lateness: from a task's end to its row in the page, at 1,000 ended tasks per second told once per second, as the
+  scheduler does by default, and told ten times per second. Only rows that a page is told of count: at most 100 in one
+  difference, the newest.
+- memory: of the page's JavaScript heap after a garbage collection, and how many nodes it has, as half an hour of
+  reports at 1,000 tasks per second goes by in a minute, on three pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.conftest import FLAGS, HOW, chromium
+from tests.browser.fake_cluster import FakeCluster
+from tests.browser.rig import WebServer, web_server
+
+RATE = 1000
+WATCH = """() => {
+    window.seen = [];
+    const known = new Set();
+    new MutationObserver(() => {
+        for (const link of document.querySelectorAll("main tbody th a")) {
+            const id = link.getAttribute("href").slice(7);
+            if (known.has(id)) continue;
+            known.add(id);
+            window.seen.push([id, Date.now() / 1000]);
+        }
+    }).observe(document.querySelector("main"), { subtree: true, childList: true, attributes: true });
+}"""
+
+
+def first_view(browser: Browser, url: str, rounds: int) -> tuple[int, float, float]:
+    """Return the page's bytes, the median and the longest time to its first paint in milliseconds."""
+    paints, weight = [], 0
+    for _ in range(rounds):
+        context = browser.new_context(viewport={"width": 1280, "height": 860})
+        page = context.new_page()
+        page.goto(url)
+        page.locator(".plot canvas").first.wait_for()
+        paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        weight = page.evaluate(
+            "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
+            ".reduce((sum, each) => sum + (each.name.endsWith('/events') ? 0 : each.encodedBodySize), 0)"
+        )
+        context.close()
+    return weight, median(paints), max(paints)
+
+
+def lateness(browser: Browser, server: WebServer, seconds: int, interval_seconds: float) -> list[float]:
+    """Return how many seconds after its end each task was in the page."""
+    cluster = FakeCluster(workers=100, tasks_per_second=RATE, at=time.time())
+    ended_at: dict[str, float] = {}
+    stop = threading.Event()
+
+    def feed() -> None:
+        due = time.time()
+        while not stop.is_set():
+            due += interval_seconds
+            time.sleep(max(0.0, due - time.time()))
+            events = cluster.events(due - cluster.at)
+            # Ends are spread evenly over the time that the report is about.
+            rows = events["tasks"]["rows"]
+            for place, row in enumerate(rows):
+                row[6] = due - interval_seconds * (1 - (place + 1) / len(rows))
+                ended_at[row[0]] = row[6]
+            server.tell(cluster.status(), events)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    page = browser.new_page()
+    try:
+        page.goto(f"{server.url}/#/tasks")
+        page.locator("main tbody tr").first.wait_for()
+        page.evaluate(WATCH)
+        page.wait_for_timeout(1000 * seconds)
+        seen: list[tuple[str, float]] = page.evaluate("window.seen")
+    finally:
+        stop.set()
+        thread.join()
+        page.close()
+    # The rows that stand there at the beginning were not watched as they came.
+    began = min(at for _, at in seen) + 0.5
+    return sorted(at - ended_at[task] for task, at in seen if at > began and task in ended_at)
+
+
+def memory(browser: Browser, path: str, minutes: int, steps_per_second: float) -> list[tuple[float, int]]:
+    """Return megabytes and nodes of a page, minute after minute of the cluster's time."""
+    figures = []
+    with web_server(interval_seconds=0.05) as server:
+        cluster = FakeCluster(workers=200, tasks_per_second=RATE, at=time.time())
+        server.step(cluster)
+        page = browser.new_page()
+        page.goto(server.url + path)
+        page.locator("main h1").wait_for()
+        tool = page.context.new_cdp_session(page)
+        for minute in range(minutes):
+            began = time.monotonic()
+            for step in range(60):
+                server.step(cluster)
+                page.wait_for_timeout(1000 * max(0.0, began + (step + 1) / steps_per_second - time.monotonic()))
+            if minute % 3 == 2:
+                tool.send("HeapProfiler.collectGarbage")
+                figures.append((heap(tool) / 1e6, nodes(page)))
+        page.close()
+    return figures
+
+
+def heap(tool: Any) -> float:
+    metrics = tool.send("Runtime.getHeapUsage")
+    return float(metrics["usedSize"])
+
+
+def nodes(page: Page) -> int:
+    return int(page.evaluate("document.querySelectorAll('*').length"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="a few seconds a figure")
+    short = parser.parse_args().short
+    executable = chromium()
+    if executable is None:
+        sys.exit(HOW)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=[*FLAGS, "--enable-precise-memory-info"])
+        with web_server(interval_seconds=0.5) as server:
+            cluster = FakeCluster(workers=100, tasks_per_second=RATE, at=time.time() - 60)
+            for _ in range(60):
+                server.step(cluster)
+            weight, typical, longest = first_view(browser, server.url, 3 if short else 11)
+        print(f"weight: {weight / 1000:.0f} kB (aim 300)")
+        print(f"first paint: {typical:.0f} ms, at most {longest:.0f} (aim 1,000)")
+        for interval in (1.0, 0.1):
+            with web_server(interval_seconds=0.5 if interval == 1.0 else 0.1) as server:
+                late = lateness(browser, server, 5 if short else 20, interval)
+            middle, most = late[len(late) // 2], late[int(len(late) * 0.99)]
+            print(
+                f"a task's end to its row, told every {interval:g} s: p50 {middle:.2f} s, p99 {most:.2f} s "
+                f"(aim 1), {len(late)} rows seen"
+            )
+        for path in ("/", "/#/timeline", "/#/tasks"):
+            found = memory(browser, path, 3 if short else 30, 30.0)
+            story = ", ".join(f"{megabytes:.1f}" for megabytes, _ in found)
+            print(f"heap of {path} every 3 minutes: {story} MB; {found[0][1]} to {found[-1][1]} nodes")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
