@@ -14,6 +14,8 @@ from scaler.cluster.ports import ReservedPorts
 from tests.browser.conftest import Windows
 from tests.integration.settings_rig import Command, command
 
+FAST = ("-sri", "0.1")
+
 
 @pytest.fixture
 def ports() -> Iterator[ReservedPorts]:
@@ -22,28 +24,32 @@ def ports() -> Iterator[ReservedPorts]:
     reserved.release()
 
 
-def test_work_is_seen_and_so_is_the_death_of_workers_and_scheduler(
-    ports: ReservedPorts, windows: Windows, tmp_path: Path
-) -> None:
+def test_work_is_seen_and_so_is_the_death_of_workers(ports: ReservedPorts, windows: Windows, tmp_path: Path) -> None:
+    windows.expected = ("ERR_",)  # the server ends before the window does
+    with (
+        command("scheduler", ports.address(), *FAST, directory=tmp_path),
+        closing(Command("cluster", (ports.address(), "-n", "2"), {}, tmp_path)) as cluster,
+        command("ui", ports.address(2), "--port", "0", directory=tmp_path) as ui,
+    ):
+        page = windows.open(ui.addresses()["web page"])
+        page.locator(".tile-workers", has_text="2 slots").wait_for()
+        with Client(ports.address()) as client:
+            assert client.map(abs, range(20)) == list(range(20))
+            page.get_by_role("link", name=re.compile("^(done|success)$")).wait_for()
+        page.keyboard.press("2")
+        rows = page.get_by_role("table", name="Workers").locator("tbody tr")
+        rows.first.wait_for()
+        cluster.process.kill()
+        rows.first.wait_for(state="detached")
+
+
+def test_a_scheduler_that_goes_and_comes_again_is_seen(ports: ReservedPorts, windows: Windows, tmp_path: Path) -> None:
     windows.expected = ("ERR_",)  # the server ends before the window does
     with command("ui", ports.address(2), "--port", "0", directory=tmp_path) as ui:
-        page = windows.open(ui.addresses()["web page"])
-        page.locator("#banner", has_text="no scheduler answers").wait_for()
-        with command("scheduler", ports.address(), "-sri", "0.1", directory=tmp_path) as scheduler:
-            scheduler.addresses()
+        with command("scheduler", ports.address(), *FAST, directory=tmp_path):
+            page = windows.open(ui.addresses()["web page"])
             page.locator("#state", has_text="Live").wait_for()
-            page.get_by_role("heading", name="No workers yet").wait_for()
-            with closing(Command("cluster", (ports.address(), "-n", "2"), {}, tmp_path)) as cluster:
-                page.locator(".tile-workers", has_text="2 slots").wait_for()
-                with Client(ports.address()) as client:
-                    assert client.map(abs, range(20)) == list(range(20))
-                    page.get_by_role("link", name=re.compile("^(done|success)$")).wait_for()
-                page.keyboard.press("2")
-                rows = page.get_by_role("table", name="Workers").locator("tbody tr")
-                rows.first.wait_for()
-                cluster.process.kill()
-                rows.first.wait_for(state="detached")
         page.locator("#state", has_text=re.compile(r"No scheduler, last news \d+ s ago")).wait_for()
-        with command("scheduler", ports.address(), "-sri", "0.1", directory=tmp_path) as scheduler:
-            scheduler.addresses()
+        page.locator("#banner", has_text="no scheduler answers").wait_for()
+        with command("scheduler", ports.address(), *FAST, directory=tmp_path):
             page.locator("#state", has_text="Live").wait_for()
