@@ -15,7 +15,7 @@ from scaler.errors import ScalerError
 from scaler.protocol.messages import Outcome
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
 from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws_hpc import watch
+from scaler.worker_manager.aws_hpc import errands
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.offload.executor import ExecutorError
@@ -354,7 +354,7 @@ def test_a_submission_that_never_arrived_is_given_back_and_charged_to_nobody(aws
 def test_a_job_that_appears_after_it_was_given_up_is_terminated(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "STRANGER_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(errands, "STRANGER_PAUSE_SECONDS", 0.1)
     aws.batch.times.listing = 2.0
     with rig_of(aws, doubt_seconds=0.2) as rig:
         aws.faults.add("SubmitJob", LoseReply(), times=1)

@@ -55,8 +55,11 @@ class Environment:
         self._name = config.job_queue
         self._pause_seconds = pause_seconds
 
-    def ensure(self, resources: Fields) -> None:
-        """Make both, or have the environment be as wanted, and wait until they are VALID."""
+    def ensure(self, resources: Fields, service_role: str) -> None:
+        """Make both, or have the environment be as wanted, and wait until they are VALID.
+
+        service_role: the ARN of the role that Batch itself acts in.
+        """
         found = ENVIRONMENT.describe(self._batch, self._name)
         queue = QUEUE.describe(self._batch, self._name)
         what = f"compute environment {self._name}"
@@ -64,7 +67,8 @@ class Environment:
             self._steps.exists(f"job queue {self._name}", NOT_OURS)
             return
         if found is None:
-            self._steps.create(f"{what}: {resources['type']}, {_cpus(resources)}", lambda: self._create(resources))
+            size = f"{resources['type']}, {_cpus(resources)}"
+            self._steps.create(f"{what}: {size}", lambda: self._create(resources, service_role))
         else:
             self._change(found, resources, what)
         if queue is None:
@@ -103,7 +107,7 @@ class Environment:
                 self._steps.remove(what, self._removal(kind, found))
         return True
 
-    def _create(self, resources: Fields) -> None:
+    def _create(self, resources: Fields, service_role: str) -> None:
         deadline = time.monotonic() + ROLE_SECONDS
         while True:
             try:
@@ -113,11 +117,12 @@ class Environment:
                     type="MANAGED",
                     state="ENABLED",
                     computeResources=resources,
+                    serviceRole=service_role,
                     tags=TAGS,
                 )
                 break
             except AwsError as error:
-                if "profile" not in error.message.lower() or time.monotonic() > deadline:
+                if not _is_about_roles(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(self._pause_seconds)
         self._await_valid(ENVIRONMENT)
@@ -147,10 +152,11 @@ class Environment:
         self._await_valid(QUEUE)
 
     def _jobs(self) -> int:
+        """Return how many jobs have not ended, or 1000 of each state. One may go on from state to state meanwhile."""
         pages = [
             self._batch.call("ListJobs", jobQueue=self._name, jobStatus=status)["jobSummaryList"] for status in ALIVE
         ]
-        return sum(map(len, pages))
+        return len({job["jobId"] for page in pages for job in page})
 
     def _removal(self, kind: _Kind, found: Fields) -> Callable[[], None]:
         def remove() -> None:
@@ -177,6 +183,10 @@ class Environment:
                 reason = (shown or {}).get("statusReason") or "no reason given"
                 raise AwsError(f"the {kind.words} {self._name} {lack}: it is {status} ({reason})", "refused")
             time.sleep(self._pause_seconds)
+
+
+def _is_about_roles(error: AwsError) -> bool:
+    return "profile" in error.message.lower() or "role" in error.message.lower()
 
 
 def _is_ours(found: Fields) -> bool:

@@ -17,6 +17,7 @@ from scaler.worker.call import Call, pack_call
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws.session import AwsClient
 from scaler.worker_manager.aws_hpc.batches import Batch, batches_of
+from scaler.worker_manager.aws_hpc.errands import Errands
 from scaler.worker_manager.aws_hpc.objects import Objects
 from scaler.worker_manager.aws_hpc.pace import Pace
 from scaler.worker_manager.aws_hpc.place import Place
@@ -71,15 +72,16 @@ class BatchExecutor:
         self._pool = ThreadPoolExecutor(THREADS, "aws")
         self._lock = threading.Condition()
         self._tracking = Tracking(time.monotonic())
+        self._errands = Errands(self._service, self._tracking, self._lock, self._pool, doubt_seconds=doubt_seconds)
         self._watch = Watch(
             place,
             self._service,
             self._objects,
             self._tracking,
+            self._errands,
             self._lock,
             self._pool,
             stuck_seconds=stuck_seconds,
-            doubt_seconds=doubt_seconds,
         )
         self._pace = Pace()
         self._definition: Definition | None = None
@@ -99,8 +101,8 @@ class BatchExecutor:
         if left:
             _log.warning("terminating %d jobs that an earlier agent has left: their tasks are run again", len(left))
             with self._lock:
-                self._watch.terminate(left)
-            self._watch.end_unwanted()
+                self._errands.terminate(left)
+            self._errands.end_unwanted()
         self._thread.start()
 
     def run(self, calls: Sequence[Call]) -> None:
@@ -114,7 +116,7 @@ class BatchExecutor:
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
         with self._lock:
-            self._watch.terminate(self._tracking.cancel(keys))
+            self._errands.terminate(self._tracking.cancel(keys))
         self._wake()
 
     def close(self) -> None:
@@ -212,7 +214,7 @@ class BatchExecutor:
         began = time.monotonic()
         with self._lock:
             while not self._is_closing:
-                is_idle = self._tracking.is_idle() and not self._watch.has_errands()
+                is_idle = self._tracking.is_idle() and not self._errands.are_left()
                 wait = None
                 if not is_idle or self._pace.is_failing:
                     quiet = time.monotonic() - self._tracking.progress_at
@@ -249,27 +251,27 @@ class BatchExecutor:
         with self._lock:
             known = [each.job_id for each in self._tracking.known()]
             unanswered = self._tracking.unanswered()
-            self._watch.terminate(known)
+            self._errands.terminate(known)
         deadline = time.monotonic() + CLOSE_SECONDS
         error: AwsError | None = None
-        while unanswered or self._watch.unwanted():
+        while unanswered or self._errands.unwanted():
             error = None
             try:
                 for doubted in list(unanswered):
                     if (job_id := self._service.find(doubted.name)) is not None:
                         self._service.terminate(job_id, STOP_REASON)
                         unanswered.remove(doubted)
-                self._watch.end_unwanted()
+                self._errands.end_unwanted()
             except AwsError as failure:
                 error = failure
-            if not (unanswered or self._watch.unwanted()) or time.monotonic() > deadline:
+            if not (unanswered or self._errands.unwanted()) or time.monotonic() > deadline:
                 break
             time.sleep(CLOSE_PAUSE_SECONDS)
         try:
             self._objects.clear()
         except AwsError as failure:
             _log.warning("objects of this session stay in S3 until they expire: %s", failure)
-        if left := self._watch.unwanted():
+        if left := self._errands.unwanted():
             raise ScalerError(
                 f"these jobs may still run: {', '.join(left)}; end each with `aws batch terminate-job --region "
                 f"{self._place.aws_region} --reason left --job-id JOB` ({error or 'they were not found'})"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from scaler._version import __version__
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws.session import AwsCalls, AwsClient
 from scaler.worker_manager.aws.setup_tools import (
     MANAGED_TAG,
@@ -19,7 +18,6 @@ from scaler.worker_manager.aws.setup_tools import (
     describe_role,
     ensure_log_group,
     ensure_role,
-    is_ours,
     remove_log_group,
     remove_role,
     role_name,
@@ -28,12 +26,12 @@ from scaler.worker_manager.aws.setup_tools import (
 )
 from scaler.worker_manager.aws_hpc.bucket import Bucket
 from scaler.worker_manager.aws_hpc.environment import PAUSE_SECONDS, Environment
+from scaler.worker_manager.aws_hpc.hosts import Hosts
 from scaler.worker_manager.aws_hpc.requests import Fields
 from scaler.worker_manager.aws_hpc.wanted import (
     Network,
     changed_parts,
     compute_resources,
-    host_role,
     is_fargate,
     job_definition,
     job_role,
@@ -45,6 +43,8 @@ if TYPE_CHECKING:
     from scaler.config.commands import Verb
 
 SERVICES = ("batch", "ec2", "iam", "logs", "s3", "sts")
+BATCH_SERVICE = "batch.amazonaws.com"
+SERVICE_ROLE = "AWSServiceRoleForBatch"
 ROLES = ("execution", "job", "hosts")
 
 
@@ -68,6 +68,10 @@ class _Place:
     @property
     def environment(self) -> Environment:
         return Environment(self.config, self.clients["batch"], self.steps, pause_seconds=self.pause_seconds)
+
+    @property
+    def hosts(self) -> Hosts:
+        return Hosts(self.role("hosts"), self.clients["iam"], self.steps)
 
     def role(self, purpose: str) -> str:
         return role_name(self.config.job_definition, self.config.aws_region, purpose)
@@ -119,8 +123,9 @@ def _setup(place: _Place) -> None:
         "execution": ensure_role(iam, steps, execution, account, partition),
         "job": ensure_role(iam, steps, job_role(place.role("job"), config, partition), account, partition),
     }
-    profile = "" if is_fargate(config) else _ensure_hosts(place, account, partition)
-    place.environment.ensure(compute_resources(config, network, profile))
+    profile = "" if is_fargate(config) else place.hosts.ensure(account, partition)
+    service_role = _ensure_service_role(place, account, partition)
+    place.environment.ensure(compute_resources(config, network, profile), service_role)
     pinned = {"scaler": __version__, "cloudpickle": version("cloudpickle")}
     _ensure_definition(place, job_definition(config, pinned, roles, place.log_group, network))
 
@@ -147,38 +152,21 @@ def _network(place: _Place) -> Network:
     return Network(subnets, groups, all(subnet.get("MapPublicIpOnLaunch") for subnet in found))
 
 
-def _ensure_hosts(place: _Place, account: str, partition: str) -> str:
-    """Make role and profile of the instances, and return the profile's ARN."""
-    iam, name = place.clients["iam"], place.role("hosts")
-    ensure_role(iam, place.steps, host_role(name), account, partition)
-    what = f"instance profile {name}"
-    found = _profile(place)
-    arn = f"arn:{partition}:iam::{account}:instance-profile/{name}"
+def _ensure_service_role(place: _Place, account: str, partition: str) -> str:
+    """Make the role that Batch itself acts in, which an account has once, and return its ARN. It is never removed."""
+    iam, what = place.clients["iam"], f"role {SERVICE_ROLE} for AWS Batch itself, one for the whole account"
+    found = describe_role(iam, SERVICE_ROLE)
+    if found is not None:
+        place.steps.exists(what)
+        return str(found["Arn"])
+    arn = f"arn:{partition}:iam::{account}:role/aws-service-role/{BATCH_SERVICE}/{SERVICE_ROLE}"
 
     def create() -> None:
-        tags = [{"Key": MANAGED_TAG, "Value": "true"}]
-        iam.call("CreateInstanceProfile", InstanceProfileName=name, Tags=tags)
-        iam.call("AddRoleToInstanceProfile", InstanceProfileName=name, RoleName=name)
+        nonlocal arn
+        arn = str(iam.call("CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)["Role"]["Arn"])
 
-    if found is None:
-        place.steps.create(what, create)
-    elif not found["Roles"]:
-        add = partial(iam.call, "AddRoleToInstanceProfile", InstanceProfileName=name, RoleName=name)
-        place.steps.change(f"{what}: its role", add)
-    else:
-        place.steps.exists(what)
-    return arn if found is None else str(found["Arn"])
-
-
-def _profile(place: _Place) -> Fields | None:
-    try:
-        answer = place.clients["iam"].call("GetInstanceProfile", InstanceProfileName=place.role("hosts"))
-    except AwsError as error:
-        if error.code != "NoSuchEntity":
-            raise
-        return None
-    found: Fields = answer["InstanceProfile"]
-    return found
+    place.steps.create(what, create)
+    return arn
 
 
 def _ensure_definition(place: _Place, wanted: Fields) -> None:
@@ -246,8 +234,7 @@ def _teardown(place: _Place) -> int:
     if not place.environment.remove():
         return 1
     _remove_definitions(place)
-    if _profile(place) is not None or describe_role(iam, place.role("hosts")) is not None:
-        _remove_hosts(place)
+    place.hosts.remove()
     for purpose in ("execution", "job"):
         remove_role(iam, place.steps, place.role(purpose))
     remove_log_group(place.clients["logs"], place.steps, place.log_group)
@@ -266,20 +253,3 @@ def _remove_definitions(place: _Place) -> None:
             place.steps.remove(what, remove)
         else:
             place.steps.keep(what, NOT_OURS)
-
-
-def _remove_hosts(place: _Place) -> None:
-    iam, name = place.clients["iam"], place.role("hosts")
-    found = _profile(place)
-    what = f"instance profile {name}"
-
-    def remove(profile: Fields) -> None:
-        for role in profile["Roles"]:
-            iam.call("RemoveRoleFromInstanceProfile", InstanceProfileName=name, RoleName=role["RoleName"])
-        iam.call("DeleteInstanceProfile", InstanceProfileName=name)
-
-    if found is not None and is_ours(found.get("Tags", [])):
-        place.steps.remove(what, partial(remove, found))
-    elif found is not None:
-        place.steps.keep(what, NOT_OURS)
-    remove_role(iam, place.steps, name)

@@ -6,40 +6,33 @@ result there has left none. Whatever the job's status says, a result that is the
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from scaler.errors import ProtocolError
 from scaler.protocol.messages import Outcome
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws_hpc.bundle import decompress
+from scaler.worker_manager.aws_hpc.errands import Errands
 from scaler.worker_manager.aws_hpc.objects import Objects, ResultKey
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.requests import Fields
 from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, counts_of, index_in
 from scaler.worker_manager.aws_hpc.tracking import (
-    DOUBT_SECONDS,
     MISSING_SECONDS,
     STUCK_SECONDS,
     Submission,
     Tracking,
 )
-from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON, reason_of, verdict_on
+from scaler.worker_manager.aws_hpc.verdicts import reason_of, verdict_on
 from scaler.worker_manager.offload.executor import Failed, Finished, Report, Started
 
 GARBAGE_AT_ONCE = 500
 """So many objects are removed together while there is work; the rest when there is none."""
-STRANGER_SECONDS = 600.0
-"""For so long a job is looked for that was given up, and terminated should it appear after all."""
-STRANGER_PAUSE_SECONDS = 10.0
-MAX_TERMINATE_TRIES = 100
 STUCK_LISTED = 100
 NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
-
-_log = logging.getLogger(__name__)
 
 
 class Watch:
@@ -51,43 +44,27 @@ class Watch:
         service: BatchService,
         objects: Objects,
         tracking: Tracking,
+        errands: Errands,
         lock: threading.Condition,
         pool: ThreadPoolExecutor,
         *,
         stuck_seconds: float = STUCK_SECONDS,
-        doubt_seconds: float = DOUBT_SECONDS,
     ) -> None:
         self._place = place
         self._service = service
         self._objects = objects
         self._tracking = tracking
+        self.errands = errands
         self._lock = lock
         self._pool = pool
         self._stuck_seconds = stuck_seconds
-        self._doubt_seconds = doubt_seconds
-        self._to_terminate: dict[str, int] = {}
-        """Jobs, and how often that failed."""
-        self._strangers: dict[str, float] = {}
-        """Names of jobs that were given up, and until when they are looked for."""
-        self._strangers_at = 0.0
         self.report: Callable[[Report], None] = lambda _: None
         self.stuck = ""
         """Why jobs wait for so long, for people; empty when they do not."""
 
-    def terminate(self, job_ids: Iterable[str]) -> None:
-        """Have jobs terminated by the next rounds. From any thread, with the lock held."""
-        for job_id in job_ids:
-            self._to_terminate.setdefault(job_id, 0)
-
-    def has_errands(self) -> bool:
-        """Tell whether there is something to do beside looking at submissions. With the lock held."""
-        return bool(self._to_terminate or self._strangers)
-
     def look(self) -> None:
         """Do one round. Raises AwsError; the next round begins anew."""
-        self._settle_doubts()
-        self.end_unwanted()
-        self._end_strangers()
+        self.errands.run(self.report)
         with self._lock:
             known = self._tracking.known()
         if known:
@@ -95,64 +72,6 @@ class Watch:
         else:
             self.stuck = ""
         self._remove_garbage()
-
-    def end_unwanted(self) -> None:
-        """Terminate what nobody wants. Raises AwsError for the first that cannot be, when all were tried."""
-        with self._lock:
-            wanted = dict(self._to_terminate)
-        errors = []
-        for job_id, error in zip(wanted, self._pool.map(self._try_terminate, wanted), strict=True):
-            with self._lock:
-                if error is None or self._to_terminate[job_id] >= MAX_TERMINATE_TRIES:
-                    del self._to_terminate[job_id]
-                else:
-                    self._to_terminate[job_id] += 1
-            if error is not None:
-                errors.append(error)
-                if wanted[job_id] >= MAX_TERMINATE_TRIES:
-                    _log.error("the job %s may still run: %s", job_id, error)
-        # The children of an array that was submitted just now are not known yet.
-        grave = [error for error in errors if error.kind != "refused"]
-        if grave:
-            raise grave[0]
-
-    def unwanted(self) -> list[str]:
-        """Return the jobs that are still to be terminated."""
-        with self._lock:
-            return list(self._to_terminate)
-
-    # -- what was not answered
-
-    def _settle_doubts(self) -> None:
-        with self._lock:
-            doubts = self._tracking.doubts()
-        for submission in doubts:
-            asked_at = time.monotonic()
-            job_id = self._service.find(submission.name)
-            with self._lock:
-                if job_id is not None:
-                    self.terminate(self._tracking.accepted(submission, job_id))
-                    continue
-                if submission.doubt_since is None or asked_at - submission.doubt_since < self._doubt_seconds:
-                    continue
-                self._strangers[submission.name] = asked_at + STRANGER_SECONDS
-                lost = self._tracking.refused(submission)
-            text = "AWS Batch did not answer SubmitJob, and lists no such job"
-            for task, attempt in lost:
-                self.report(Failed(task, attempt, Outcome.NOT_STARTED, text))
-
-    def _end_strangers(self) -> None:
-        now = time.monotonic()
-        if not self._strangers or now < self._strangers_at:
-            return
-        self._strangers_at = now + STRANGER_PAUSE_SECONDS
-        for name, until in list(self._strangers.items()):
-            job_id = self._service.find(name)
-            if job_id is not None:
-                self._service.terminate(job_id, STOP_REASON)
-            if job_id is not None or now > until:
-                with self._lock:
-                    del self._strangers[name]
 
     # -- how jobs are
 
@@ -305,10 +224,3 @@ class Watch:
         first = [child["jobId"] for child in self._children(submission, "RUNNABLE")[:STUCK_LISTED]]
         reasons = [reason_of(child) for child in self._service.describe(first).values()]
         return next(filter(None, reasons), "")
-
-    def _try_terminate(self, job_id: str) -> AwsError | None:
-        try:
-            self._service.terminate(job_id, STOP_REASON)
-        except AwsError as error:
-            return error
-        return None

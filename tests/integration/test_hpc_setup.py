@@ -1,0 +1,381 @@
+"""`scaler_worker_manager aws_hpc setup|show|teardown` against moto, which knows all the services it needs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from scaler.config.commands import Provision, parse_worker_manager
+from scaler.errors import UsageError
+from scaler.testing.aws import AwsEmulator
+from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws.setup_tools import Steps
+from scaler.worker_manager.aws_hpc import setup
+from scaler.worker_manager.aws_hpc.environment import Environment
+from scaler.worker_manager.aws_hpc.place import Place
+from scaler.worker_manager.aws_hpc.requests import Definition
+from scaler.worker_manager.aws_hpc.service import BatchService
+from scaler.worker_manager.aws_hpc.wanted import Network, compute_resources
+
+CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
+LOG_GROUP = "/scaler/scaler-job"
+EXECUTION, JOB, HOSTS = (f"scaler-job-us-east-1-{purpose}" for purpose in ("execution", "job", "hosts"))
+ROLE = "arn:aws:iam::123456789012:role/aws-service-role/batch.amazonaws.com/AWSServiceRoleForBatch"
+WHAT = ["bucket", "log group", "role", "role", "role", "compute environment", "job queue", "job definition"]
+SHOWN = ["bucket", "log group", "role", "role", "compute environment", "job queue", "job definition"]
+
+
+class Cloud:
+    """An empty account, and the command in it."""
+
+    def __init__(self, endpoint_url: str) -> None:
+        self.endpoint_url = endpoint_url
+        self._clients: dict[str, AwsClient] = {}
+
+    def told(self, verb: str, *flags: str) -> Provision:
+        names = {"--job-queue": "scaler-queue", "--job-definition": "scaler-job", "--s3-bucket": "our-calls"}
+        given = [word for name, value in names.items() if name not in flags for word in (name, value)]
+        arguments = ["aws_hpc", verb, "--aws-endpoint-url", self.endpoint_url, *given, *flags]
+        found = parse_worker_manager("scaler_worker_manager", arguments, {})
+        assert isinstance(found, Provision)
+        return found
+
+    def config(self, *flags: str) -> Any:
+        return self.told("show", *flags).config
+
+    def do(self, verb: str, *flags: str, code: int = 0) -> list[tuple[str, str]]:
+        """Run the command; return its lines as a word and what it is about."""
+        lines: list[str] = []
+        told: Any = self.told(verb, *flags)
+        assert setup.provision(told.config, told.verb, told.dry_run, lines.append, pause_seconds=0.01) == code
+        return [(line[:13].strip(), line[13:].strip()) for line in lines]
+
+    def client(self, service: str) -> AwsClient:
+        if service not in self._clients:
+            self._clients[service] = AwsClient(self.config(), service)
+        return self._clients[service]
+
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        return self.client(service).call(operation, **parameters)
+
+    def definition(self) -> dict[str, Any]:
+        found = self.call("batch", "DescribeJobDefinitions", jobDefinitionName="scaler-job", status="ACTIVE")
+        definition: dict[str, Any] = max(found["jobDefinitions"], key=lambda each: int(each["revision"]))
+        return definition
+
+    def resources(self) -> dict[str, Any]:
+        [found] = self.call("batch", "DescribeComputeEnvironments")["computeEnvironments"]
+        resources: dict[str, Any] = found["computeResources"]
+        return resources
+
+    def policy(self, role: str) -> list[dict[str, Any]]:
+        document = self.call("iam", "GetRolePolicy", RoleName=role, PolicyName="scaler")["PolicyDocument"]
+        statements: list[dict[str, Any]] = document["Statement"]
+        return statements
+
+    def open_account(self) -> None:
+        # moto makes service-linked roles by names of its own; in a used account there is one.
+        trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+        path = "/aws-service-role/batch.amazonaws.com/"
+        self.call("iam", "CreateRole", RoleName="AWSServiceRoleForBatch", Path=path, AssumeRolePolicyDocument=trust)
+
+    def reset(self) -> None:
+        request = urllib.request.Request(f"{self.endpoint_url}/moto-api/reset", method="POST")
+        urllib.request.urlopen(request).close()
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    made = Cloud(server)
+    made.open_account()
+    yield made
+    made.close()
+    made.reset()
+
+
+def words(lines: list[tuple[str, str]]) -> list[str]:
+    return [word for word, _ in lines]
+
+
+def test_setup_makes_all_that_is_needed_once(cloud: Cloud) -> None:
+    lines = cloud.do("setup")
+    assert words(lines) == CREATED
+    assert all(what.startswith(kind) for (_, what), kind in zip(lines, WHAT, strict=True))
+    assert words(cloud.do("setup")) == ["exists"] * 8
+    shown = cloud.do("show")
+    assert words(shown) == ["exists"] * 7
+    assert all(what.startswith(kind) for (_, what), kind in zip(shown, SHOWN, strict=True))
+    assert cloud.definition()["revision"] == 1
+
+
+def test_what_is_made_fits_together(cloud: Cloud) -> None:
+    cloud.do("setup", "--batch-cpu", "2", "--batch-memory", "8", "--max-concurrent-jobs", "30")
+    made = cloud.definition()
+    container = made["containerProperties"]
+    assert made["platformCapabilities"] == ["FARGATE"]
+    roles = {name: cloud.call("iam", "GetRole", RoleName=name)["Role"]["Arn"] for name in (EXECUTION, JOB)}
+    assert (container["executionRoleArn"], container["jobRoleArn"]) == (roles[EXECUTION], roles[JOB])
+    assert {each["type"]: each["value"] for each in container["resourceRequirements"]} == {
+        "VCPU": "2",
+        "MEMORY": "8192",
+    }
+    assert container["logConfiguration"]["options"]["awslogs-group"] == LOG_GROUP
+    assert container["networkConfiguration"] == {"assignPublicIp": "ENABLED"}, "the default subnets are public"
+    resources = cloud.resources()
+    assert (resources["type"], resources["maxvCpus"]) == ("FARGATE", 60)
+    assert len(resources["subnets"]) > 1
+    assert len(resources["securityGroupIds"]) == 1
+    [queue] = cloud.call("batch", "DescribeJobQueues")["jobQueues"]
+    [order] = queue["computeEnvironmentOrder"]
+    assert order["computeEnvironment"].rpartition("/")[2] == "scaler-queue"
+
+
+def test_a_manager_finds_what_setup_made(cloud: Cloud) -> None:
+    cloud.do("setup")
+    service = BatchService(Place.of(cloud.config()))
+    service.check_queue()
+    definition = service.definition()
+    service.close()
+    assert isinstance(definition, Definition)
+    assert (definition.vcpus, definition.takes_module) == (1.0, True)
+
+
+def test_the_plain_image_installs_what_jobs_need_and_an_own_image_nothing(cloud: Cloud) -> None:
+    cloud.do("setup", "--batch-python-requirements", "numpy==2.0")
+    shell, option, script, module = cloud.definition()["containerProperties"]["command"]
+    assert (shell, option, module) == ("sh", "-c", "Ref::module")
+    assert script.startswith("pip install ")
+    assert "scaler==" in script
+    assert "numpy==2.0" in script
+    assert script.endswith(' && exec python -m "$0"')
+    assert cloud.definition()["parameters"] == {"module": "scaler.worker_manager.aws_hpc.job"}
+    lines = cloud.do("setup", "--batch-image", "example.org/our/image:1")
+    assert lines[-1] == ("changed", "job definition scaler-job: command, image")
+    container = cloud.definition()["containerProperties"]
+    assert (container["image"], container["command"]) == ("example.org/our/image:1", ["python", "-m", "Ref::module"])
+
+
+def test_the_bucket_is_closed_encrypted_and_forgets(cloud: Cloud) -> None:
+    cloud.do("setup")
+    access = cloud.call("s3", "GetPublicAccessBlock", Bucket="our-calls")["PublicAccessBlockConfiguration"]
+    assert set(access.values()) == {True}
+    [rule] = cloud.call("s3", "GetBucketLifecycleConfiguration", Bucket="our-calls")["Rules"]
+    assert (rule["Filter"], rule["Status"]) == ({"Prefix": "scaler-tasks/"}, "Enabled")
+    assert rule["Expiration"]["Days"] == 15
+    encryption = cloud.call("s3", "GetBucketEncryption", Bucket="our-calls")["ServerSideEncryptionConfiguration"]
+    assert encryption["Rules"][0]["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+
+
+def test_another_prefix_is_given_an_expiry_too(cloud: Cloud) -> None:
+    cloud.do("setup")
+    lines = cloud.do("setup", "--s3-prefix", "elsewhere")
+    assert ("changed", "expiry of the bucket our-calls: 15 days below elsewhere/") in lines
+
+
+def test_roles_may_do_what_they_must_and_no_more(cloud: Cloud) -> None:
+    cloud.do("setup")
+    assert cloud.policy(JOB) == [
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::our-calls/scaler-tasks/*/calls/*"},
+        {"Effect": "Allow", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::our-calls/scaler-tasks/*/results/*"},
+        {"Effect": "Allow", "Action": "batch:DescribeJobs", "Resource": "*"},
+    ]
+    [logs] = cloud.policy(EXECUTION)
+    assert logs["Action"] == ["logs:CreateLogStream", "logs:PutLogEvents"]
+    trust = cloud.call("iam", "GetRole", RoleName=JOB)["Role"]["AssumeRolePolicyDocument"]
+    assert json.dumps(trust).count("ecs-tasks.amazonaws.com") == 1
+
+
+def test_other_settings_change_what_is_there(cloud: Cloud) -> None:
+    cloud.do("setup")
+    lines = cloud.do("setup", "--max-concurrent-jobs", "7", "--batch-memory", "4")
+    assert ("changed", "compute environment scaler-queue: maxvCpus = 7") in lines
+    assert ("changed", "job definition scaler-job: resourceRequirements") in lines
+    sizes = {each["type"]: each["value"] for each in cloud.definition()["containerProperties"]["resourceRequirements"]}
+    assert sizes["MEMORY"] == "4096"
+    [kept] = [what for word, what in cloud.do("setup", "--batch-capacity", "FARGATE_SPOT") if word == "kept"]
+    assert "it is FARGATE: to have FARGATE_SPOT, run teardown first" in kept
+
+
+def test_the_role_of_batch_itself_is_made_in_a_new_account(cloud: Cloud) -> None:
+    cloud.call("iam", "DeleteRole", RoleName="AWSServiceRoleForBatch")
+    assert words(cloud.do("setup")) == ["created"] * 8
+    [made] = cloud.call("batch", "DescribeComputeEnvironments")["computeEnvironments"]
+    assert "/aws-service-role/batch.amazonaws.com/" in made["serviceRole"]
+
+
+def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+    cloud.reset()
+    cloud.open_account()
+    lines = cloud.do("setup", "--batch-capacity", "SPOT")
+    assert sorted(words(lines)) == ["created"] * 9 + ["exists"]
+    resources = cloud.resources()
+    assert (resources["type"], resources["minvCpus"]) == ("SPOT", 0)
+    profile = cloud.call("iam", "GetInstanceProfile", InstanceProfileName=HOSTS)["InstanceProfile"]
+    assert resources["instanceRole"] == profile["Arn"]
+    assert [role["RoleName"] for role in profile["Roles"]] == [HOSTS]
+    assert cloud.definition()["platformCapabilities"] == ["EC2"]
+    assert words(cloud.do("setup", "--batch-capacity", "SPOT")) == ["exists"] * 10
+    assert set(words(cloud.do("teardown"))) == {"removed"}
+    assert cloud.call("iam", "ListInstanceProfiles")["InstanceProfiles"] == []
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(cloud: Cloud) -> None:
+    assert words(cloud.do("setup", "--dry-run")) == [word.replace("created", "would create") for word in CREATED]
+    assert words(cloud.do("show")) == ["missing"] * 7
+    cloud.do("setup")
+    assert set(words(cloud.do("teardown", "--dry-run"))) == {"would remove"}
+    assert words(cloud.do("show")) == ["exists"] * 7
+
+
+def test_teardown_removes_it_all_and_may_be_repeated(cloud: Cloud) -> None:
+    cloud.do("setup")
+    cloud.call("s3", "PutObject", Bucket="our-calls", Key="scaler-tasks/burst/1/calls/1", Body=b"x")
+    lines = cloud.do("teardown")
+    assert words(lines) == ["removed"] * 7
+    assert [what.partition(" scaler")[0] for _, what in lines[:2]] == ["job queue", "compute environment"]
+    assert words(cloud.do("show")) == ["missing"] * 7
+    assert set(words(cloud.do("teardown"))) == {"missing"}
+
+
+def test_what_others_have_made_stays(cloud: Cloud) -> None:
+    cloud.call("s3", "CreateBucket", Bucket="our-calls")
+    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+    cloud.call("iam", "CreateRole", RoleName=JOB, AssumeRolePolicyDocument=trust)
+    lines = cloud.do("setup")
+    assert ("exists", "bucket our-calls (made by others, left as it is)") in lines
+    assert any(word == "note" and "removes old objects below scaler-tasks/" in what for word, what in lines)
+    kept = [what for word, what in cloud.do("teardown") if word == "kept"]
+    assert [what.partition(" (")[0] for what in kept] == [f"role {JOB}", "bucket our-calls"]
+    cloud.call("s3", "HeadBucket", Bucket="our-calls")
+
+
+def test_a_bucket_with_other_objects_is_kept_and_the_exit_code_says_so(cloud: Cloud) -> None:
+    cloud.do("setup")
+    cloud.call("s3", "PutObject", Bucket="our-calls", Key="thesis.pdf", Body=b"x")
+    lines = cloud.do("teardown", code=1)
+    assert lines[-1] == ("kept", "bucket our-calls (thesis.pdf is in it, and not below scaler-tasks/)")
+
+
+def test_a_region_without_a_default_vpc_needs_subnets(cloud: Cloud) -> None:
+    for subnet in cloud.call("ec2", "DescribeSubnets")["Subnets"]:
+        cloud.call("ec2", "DeleteSubnet", SubnetId=subnet["SubnetId"])
+    with pytest.raises(UsageError, match="there is no default VPC in us-east-1: give batch_subnets"):
+        cloud.do("setup")
+    vpc = cloud.call("ec2", "CreateVpc", CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    subnet = cloud.call("ec2", "CreateSubnet", VpcId=vpc, CidrBlock="10.1.1.0/24")["Subnet"]["SubnetId"]
+    cloud.call("ec2", "ModifySubnetAttribute", SubnetId=subnet, MapPublicIpOnLaunch={"Value": False})
+    cloud.do("setup", "--batch-subnets", subnet)
+    assert cloud.resources()["subnets"] == [subnet]
+    network = cloud.definition()["containerProperties"]["networkConfiguration"]
+    assert network == {"assignPublicIp": "DISABLED"}, "it is a private subnet"
+
+
+def test_own_groups_are_used(cloud: Cloud) -> None:
+    vpc = cloud.call("ec2", "DescribeVpcs")["Vpcs"][0]["VpcId"]
+    group = cloud.call("ec2", "CreateSecurityGroup", GroupName="g", Description="d", VpcId=vpc)["GroupId"]
+    cloud.do("setup", "--batch-security-groups", group)
+    assert cloud.resources()["securityGroupIds"] == [group]
+
+
+def test_a_definition_by_its_revision_cannot_be_made(cloud: Cloud) -> None:
+    with pytest.raises(UsageError, match="job_definition = 'd:3' names a revision"):
+        cloud.do("setup", "--job-definition", "d:3")
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--batch-cpu", "3"), r"batch_cpu \(3\) on Fargate must be 1, 2, 4, 8 or 16"),
+        (("--batch-memory", "9"), r"batch_memory \(9\) with batch_cpu \(1\) must be from 2 to 8 GB in steps of 1"),
+    ],
+)
+def test_sizes_that_fargate_does_not_have_are_refused(cloud: Cloud, flags: tuple[str, ...], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        cloud.told("setup", *flags)
+    cloud.told("setup", *flags, "--batch-capacity", "EC2")
+
+
+# -- what moto does at once takes its time in the service
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+
+
+def environment_of(aws: AwsEmulator, lines: list[str]) -> tuple[Environment, dict[str, Any], AwsClient]:
+    config = Cloud(aws.endpoint_url).config()
+    batch = AwsClient(config, "batch")
+    network = Network(("subnet-1",), ("sg-1",), is_public=True)
+    made = Environment(config, batch, Steps(lines.append, dry_run=False), pause_seconds=0.01)
+    return made, compute_resources(config, network, ""), batch
+
+
+def test_setup_waits_until_all_is_valid_and_teardown_until_all_is_gone(aws: AwsEmulator) -> None:
+    aws.batch.times.changing = 0.2
+    environment, resources, batch = environment_of(aws, [])
+    environment.ensure(resources, ROLE)
+    [queue] = aws.batch.call("DescribeJobQueues", {})["jobQueues"]
+    [made] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
+    assert (queue["status"], made["status"]) == ("VALID", "VALID")
+    environment.ensure({**resources, "maxvCpus": 3}, ROLE)
+    [made] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
+    assert (made["status"], made["computeResources"]["maxvCpus"]) == ("VALID", 3)
+    assert environment.remove()
+    assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []
+    assert aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"] == []
+    batch.close()
+
+
+def test_a_queue_with_jobs_in_it_is_kept(aws: AwsEmulator) -> None:
+    lines: list[str] = []
+    environment, resources, batch = environment_of(aws, lines)
+    environment.ensure(resources, ROLE)
+    aws.batch.furnish("other", "scaler-job", command=["sleep", "60"])
+    aws.batch.stuck("scaler-queue")
+    job = {"jobName": "n", "jobQueue": "scaler-queue", "jobDefinition": "scaler-job"}
+    aws.batch.times.listing = 0.0
+    job_id = aws.batch.call("SubmitJob", job)["jobId"]
+    assert not environment.remove()
+    assert lines[-1] == "kept          job queue scaler-queue (1 jobs are in it: stop their worker manager first)"
+    aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "over"})
+    assert environment.remove()
+    batch.close()
+
+
+def test_what_does_not_become_valid_in_time_is_said(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaler.worker_manager.aws_hpc.environment.VALID_SECONDS", 0.1)
+    aws.batch.times.changing = 60.0
+    environment, resources, batch = environment_of(aws, [])
+    with pytest.raises(AwsError, match="the compute environment scaler-queue is not VALID: it is CREATING"):
+        environment.ensure(resources, ROLE)
+    batch.close()
