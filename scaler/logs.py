@@ -18,6 +18,8 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
     0x2028: "\\u2028",
     0x2029: "\\u2029",
 }
+_identity: dict[str, str] = {}
+"""Of this process, by `identify`."""
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
@@ -49,13 +51,24 @@ def set_up(component: str, config: LogSettings) -> None:
     logging.basicConfig(level=config.logging_level, handlers=handlers, force=True)
 
 
+def identify(**ids: str) -> None:
+    """Have every line of this process carry ids from now on, such as worker="1f..."; empty ones are left out."""
+    _identity.clear()
+    _identity.update({kind: text for kind, text in ids.items() if text})
+
+
+def about(**ids: str) -> dict[str, dict[str, str]]:
+    """Return `extra` of a log call for a line about others, such as task="5f...": a line of JSON has them as keys."""
+    return {"ids": ids}
+
+
 def escaped(text: str) -> str:
     """Return the text with its control characters shown and not sent: a terminal does nothing with them."""
     return text.translate(_ESCAPES)
 
 
 class TextLines(logging.Formatter):
-    """For people: time, level, component[pid], logger, message; a traceback follows in lines of its own."""
+    """For people: time, level, component[pid and ids], logger, message; a traceback follows in lines of its own."""
 
     def __init__(self, component: str) -> None:
         super().__init__()
@@ -63,12 +76,17 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         time = _time_of(record)
-        line = f"{time} {record.levelname} {self._component}[{record.process}] {record.name}: "
+        ids = "".join(f" {kind}={escaped(text)}" for kind, text in _identity.items())
+        line = f"{time} {record.levelname} {self._component}[{record.process}{ids}] {record.name}: "
         return "\n    ".join([line + escaped(record.getMessage()), *map(escaped, _traceback_of(self, record))])
 
 
 class JsonLines(logging.Formatter):
-    """For programs: one JSON object a line, with the keys time, level, component, pid, logger, message, traceback."""
+    """For programs: one JSON object a line, with the keys time, level, component, pid, logger, message, traceback.
+
+    Beside these the ids of the process and of what a line is about: manager_id, unit_id, worker_id, task_id, peer_id.
+    So a scheduler's line about a worker and that worker's own lines have the same key.
+    """
 
     def __init__(self, component: str) -> None:
         super().__init__()
@@ -83,6 +101,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        ids: dict[str, str] = {**_identity, **getattr(record, "ids", {})}
+        entry |= {f"{kind}_id": text for kind, text in ids.items()}
         traceback = _traceback_of(self, record)
         if traceback:
             entry["traceback"] = "\n".join(traceback)

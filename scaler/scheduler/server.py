@@ -16,7 +16,7 @@ import psutil
 from scaler.component import Component, run_component
 from scaler.errors import ProtocolError, UsageError
 from scaler.ids import new_peer_id
-from scaler.logs import escaped
+from scaler.logs import about, escaped
 from scaler.net.address import advertised, beside
 from scaler.net.connection import Broken, Closed, Connector, Listener, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import check_versions, own_hello
@@ -237,10 +237,17 @@ class SchedulerServer:
         try:
             message = decode(relay.body)
         except ProtocolError as error:
-            _log.warning("worker %s relayed nonsense: %s", worker.hex(), escaped(str(error)))
+            _log.warning(
+                "worker %s relayed nonsense: %s", worker.hex(), escaped(str(error)), extra=about(worker=worker.hex())
+            )
             return
         if not may_send(Server.SCHEDULER, Role.CLIENT, type(message)):
-            _log.warning("worker %s relayed a %s, which no client may send", worker.hex(), type(message).__name__)
+            _log.warning(
+                "worker %s relayed a %s, which no client may send",
+                worker.hex(),
+                type(message).__name__,
+                extra=about(worker=worker.hex()),
+            )
             return
         client = self._core.clients.get(relay.client)
         if client is None:
@@ -249,7 +256,9 @@ class SchedulerServer:
                 return
             inputs.append(events.NestedJoined(relay.client, worker))
         elif client.via is None or client.via.id != worker:
-            _log.warning("worker %s spoke for a client that is not in its tasks", worker.hex())
+            _log.warning(
+                "worker %s spoke for a client that is not in its tasks", worker.hex(), extra=about(worker=worker.hex())
+            )
             return
         inputs.append(events.Said(relay.client, message))
 
@@ -332,22 +341,28 @@ class SchedulerServer:
             self._monitor_listener.send(peer, MonitorStatus(document))
 
 
+def _about_peer(kind: str, peer: bytes) -> dict[str, dict[str, str]]:
+    return about(worker=peer.hex()) if kind == "worker" else about(peer=peer.hex())
+
+
 def _log_fact(fact: Fact) -> None:
     match fact:
-        case PeerJoined(kind, _, name):
-            _log.info("%s %s joined", kind, escaped(name))
-        case PeerLost(kind, _, name, reason):
-            _log.info("%s %s left: %s", kind, escaped(name), escaped(reason))
-        case WorkerQuarantined(_, name, reason):
-            _log.warning("worker %s gets no more tasks: %s", escaped(name), escaped(reason))
+        case PeerJoined(kind, peer, name):
+            _log.info("%s %s joined", kind, escaped(name), extra=_about_peer(kind, peer))
+        case PeerLost(kind, peer, name, reason):
+            _log.info("%s %s left: %s", kind, escaped(name), escaped(reason), extra=_about_peer(kind, peer))
+        case WorkerQuarantined(worker, name, reason):
+            text = "worker %s gets no more tasks: %s"
+            _log.warning(text, escaped(name), escaped(reason), extra=about(worker=worker.hex()))
         case ScalingDecided(manager_id, _, draining, reason):
-            _log.info("%s: %s%s", escaped(manager_id), escaped(reason), f"; drains {draining}" if draining else "")
+            drains = f"; drains {draining}" if draining else ""
+            _log.info("%s: %s%s", escaped(manager_id), escaped(reason), drains, extra=about(manager=manager_id))
         case PolicyFailed(text):
             _log.error("%s", "\n".join(map(escaped, text.splitlines())))
         case TaskRetried(task, _, reason):
-            _log.info("task %s runs again: %s", task.hex(), escaped(reason))
+            _log.info("task %s runs again: %s", task.hex(), escaped(reason), extra=about(task=task.hex()))
         case PeerNonsense(peer, text):
-            _log.warning("peer %s: dropped: %s", peer.hex(), escaped(text))
+            _log.warning("peer %s: dropped: %s", peer.hex(), escaped(text), extra=about(peer=peer.hex()))
         case _:
             pass
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from scaler.component import Component, run_component
 from scaler.errors import RefusedError
 from scaler.ids import new_peer_id
+from scaler.logs import about, identify
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.net.versions import own_hello
 from scaler.net.zeromq import ZmqConnector
@@ -69,6 +70,7 @@ def run(config: WorkerManagerConfig) -> int:
     """
 
     async def main(component: Component) -> int:
+        identify(manager=config.worker_manager_id)
         backend = load_backend(config)
         runner = Runner(config, backend, _connect(config))
         return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
@@ -249,7 +251,14 @@ class Runner:
         for unit in units:
             if unit.state not in ALIVE and unit.unit_id not in known:
                 level = logging.WARNING if unit.state is UnitState.FAILED else logging.INFO
-                _log.log(level, "unit %s ended after %.1f s: %s", unit.unit_id, unit.age_seconds, unit.reason)
+                _log.log(
+                    level,
+                    "unit %s ended after %.1f s: %s",
+                    unit.unit_id,
+                    unit.age_seconds,
+                    unit.reason,
+                    extra=about(unit=unit.unit_id),
+                )
         self._units = units
 
     def _say_trouble(self, trouble: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
 from scaler.ids import new_peer_id
+from scaler.logs import identify
 from scaler.net.versions import own_hello
 from scaler.net.zeromq import ZmqConnector
 from scaler.protocol.messages import Role, WorkerDetails
@@ -40,10 +41,13 @@ async def _work(component: Component, config: WorkerConfig, nursery: Nursery) ->
         capabilities=config.per_worker_capabilities,
     )
 
+    peer = new_peer_id()
+    identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())
+
     def connect(on_turn: OnTurn) -> ZmqConnector:
         return ZmqConnector(
             config.scheduler_address,
-            peer=new_peer_id(),
+            peer=peer,
             hello=own_hello(Role.WORKER, details),
             on_turn=on_turn,
             io_threads=config.io_threads,

@@ -13,6 +13,7 @@ from scaler.component import Component, report, run_component
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE
 from scaler.errors import ScalerError
 from scaler.ids import new_peer_id
+from scaler.logs import identify
 from scaler.net.versions import own_hello
 from scaler.net.zeromq import ZmqConnector
 from scaler.object_storage.client import StorageClient
@@ -69,10 +70,13 @@ async def _work(component: Component, config: OffloadConfig, words: _Words) -> i
         capabilities=config.per_worker_capabilities,
     )
 
+    peer = new_peer_id()
+    identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())
+
     def connect(on_turn: OnTurn) -> ZmqConnector:
         return ZmqConnector(
             config.scheduler_address,
-            peer=new_peer_id(),
+            peer=peer,
             hello=own_hello(Role.WORKER, details),
             on_turn=on_turn,
             io_threads=config.io_threads,

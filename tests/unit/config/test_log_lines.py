@@ -20,6 +20,7 @@ def restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
+    logs.identify()
     for handler in root.handlers:
         if handler not in handlers:
             handler.close()
@@ -60,6 +61,22 @@ def test_a_traceback_follows_in_lines_of_its_own() -> None:
     assert first.endswith("x: oops")
     assert all(line.startswith("    ") for line in rest)
     assert rest[-1] == "    ValueError: bad\\x1b[2J"
+
+
+def test_every_line_of_a_process_carries_its_ids() -> None:
+    logs.identify(manager="here\x1b", unit="", worker="1f2e")
+    assert " worker[" in (line := logs.TextLines("worker").format(record("a")))
+    assert " manager=here\\x1b worker=1f2e] x: a" in line
+    entry = json.loads(logs.JsonLines("worker").format(record("a")))
+    assert (entry["manager_id"], entry["worker_id"], "unit_id" in entry) == ("here\x1b", "1f2e", False)
+
+
+def test_a_line_about_a_task_has_its_id() -> None:
+    logs.identify(worker="1f2e")
+    about = record("task 5f runs again")
+    about.__dict__.update(logs.about(task="5f", worker="aa"))
+    entry = json.loads(logs.JsonLines("scheduler").format(about))
+    assert (entry["task_id"], entry["worker_id"]) == ("5f", "aa")
 
 
 def test_json_lines_hold_the_same() -> None:
