@@ -117,7 +117,8 @@ function drawBanner(state) {
   at("banner").hidden = wanted === "";
   if (state === "lost") fill(at("banner"), h("p", {}, h("b", {}, "✕ Connection lost."), " The web server does not answer. This page shows what it knew last, and connects again by itself."));
   else if (state === "away") {
-    fill(at("banner"), h("p", {}, h("b", {}, "✕ No scheduler."), ` ${trouble || "It does not answer"}. The page goes on as soon as it does.`),
+    const said = trouble || "the scheduler does not answer";
+    fill(at("banner"), h("p", {}, h("b", {}, `✕ ${said[0].toUpperCase()}${said.slice(1)}.`), " The page goes on as soon as it does."),
       store.status === null && [h("p", {}, "If there is none yet, start one:"), code(`scaler_scheduler ${schedulerAddress(store)}`)]);
   }
 }

@@ -30,6 +30,8 @@ export function chart(title, lines, show) {
   const place = h("div", { class: "plot", role: "img", "aria-label": title });
   const element = h("section", { class: "panel chart", "aria-label": title }, h("div", { class: "panel-head" }, h("h2", {}, title), legend), place);
   let plot = null;
+  let shown = [0, 1];  // from and until, in unix seconds
+  const least = show === bytes ? 4 * 2 ** 20 : 4;
   let data = [[], ...lines.map(() => [])];
   let spokenAt = -Infinity;
 
@@ -42,10 +44,10 @@ export function chart(title, lines, show) {
       width,
       height: HEIGHT,
       legend: { show: false },
-      padding: [8, 8, 0, 0],
+      padding: [8, 18, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
       hooks: { setCursor: [(each) => legendOf(each.cursor.idx)] },
-      scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      scales: { x: { range: () => shown }, y: { range: (_plot, _low, high) => [0, Math.max(high * 1.08, least)] } },
       axes: [
         { ...axis, size: 24, space: 58, values: (_plot, splits, _axis, _space, step) => splits.map((at) => clockOf(at, step)) },
         { ...axis, size: 62, space: 32, ...(show === bytes ? { incrs: BINARY_STEPS } : {}), values: (_plot, splits) => splits.map(show) },
@@ -67,14 +69,17 @@ export function chart(title, lines, show) {
     setText(time, index === null || index === undefined ? "" : clockOf(data[0][index], 1));
   }
 
-  function update(columns, since) {
+  function update(columns, since, until) {
+    shown = [since, until];
     const first = columns.at.findIndex((at) => at >= since);
     const cut = (column) => (first < 0 ? [] : (column ?? []).slice(first));
     data = [cut(columns.at), ...lines.map((line) => cut(columns[line.name]))];
+    // Without points there is an axis all the same.
+    if (data[0].length === 0) data = [shown, ...lines.map(() => [null, null])];
     if (plot === null) make();
     else plot.setData(data);
     legendOf(plot?.cursor.idx ?? null);
-    if (performance.now() - spokenAt < SPOKEN_MS || data[0].length === 0) return;
+    if (performance.now() - spokenAt < SPOKEN_MS || typeof data[1].at(-1) !== "number") return;
     spokenAt = performance.now();
     const said = lines.map((line, each) => `${line.title} ${show(data[each + 1].at(-1))}, at most ${show(data[each + 1].reduce((most, value) => Math.max(most, value), 0))}`);
     place.setAttribute("aria-label", `${title}. ${said.join("; ")}.`);

@@ -119,9 +119,8 @@ export function overview(store) {
 
   function drawSeries() {
     if (range >= 86_400) return;
-    const { at } = store.series;
-    const since = at.length ? at[at.length - 1] - range : 0;
-    for (const each of charts) each.update(store.series, since);
+    const until = store.series.at.at(-1) ?? store.now();
+    for (const each of charts) each.update(store.series, until - range, until);
   }
 
   async function drawDay() {
@@ -132,7 +131,7 @@ export function overview(store) {
     } catch {
       return;  // the state of the connection is shown already; it is asked again
     }
-    if (range >= 86_400) for (const each of charts) each.update(day, 0);
+    if (range >= 86_400) for (const each of charts) each.update(day, (day.at.at(-1) ?? store.now()) - range, day.at.at(-1) ?? store.now());
   }
 
   function drawNotes(list, notes, line, title, text) {

@@ -54,7 +54,7 @@ export function timeline(store) {
   function themed() {
     return {
       colours: Array.from({ length: COLOURS + 1 }, (_none, place) => colour(`f${place}`)),
-      text: colour("text"), muted: colour("muted"), grid: colour("grid"), panel: colour("panel"), bad: colour("bad"), focus: colour("focus"), stripe: colour("stripe"),
+      text: colour("text"), muted: colour("muted"), grid: colour("grid"), panel: colour("panel"), bad: colour("bad"), stripe: colour("stripe"),
     };
   }
 
@@ -211,7 +211,7 @@ export function timeline(store) {
     }
     if (bar.task === chosen) {
       to.globalAlpha = 1;
-      to.strokeStyle = theme.focus;
+      to.strokeStyle = theme.text;
       to.lineWidth = 2;
       to.strokeRect(x - 2, y - 2, width + 4, height + 4);
       to.lineWidth = 1;
