@@ -39,13 +39,15 @@ def chromium() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     api = pytest.importorskip("playwright.sync_api", reason=HOW)
     executable = chromium()
     if executable is None:
         pytest.skip(HOW)
     with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        # Chromium leaves locks behind: not among the files that are checked for.
+        environment = {**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chromium"))}
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS, env=environment)
         yield browser
         browser.close()
 

@@ -71,7 +71,7 @@ def test_the_overview_shows_counts_curves_decisions_and_incidents(told: Told, wi
     tiles = " ".join(texts(page, ".tile")).replace("\n", " ")
     assert f"Running {status.tasks.running} of 24 slots" in tiles
     assert f"Done {status.tasks.ended['done']:,}" in tiles
-    assert page.locator(".plot canvas").count() == 4
+    page.locator(".plot canvas").nth(3).wait_for()
     assert re.fullmatch(
         r"Throughput\. tasks/s 4, at most 4; failed/s .*", page.locator(".plot").first.get_attribute("aria-label") or ""
     )
@@ -148,7 +148,9 @@ def test_a_task_that_nobody_heard_of_still_has_its_explanation(told: Told, windo
 
 def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/clients"))
-    assert page.get_by_role("table", name="Clients").locator("tbody tr").count() == 2
+    clients = page.get_by_role("table", name="Clients").locator("tbody tr")
+    clients.first.wait_for()
+    assert clients.count() == 2
     page.get_by_role("table", name="Functions").get_by_role("link", name="load_market").click()
     page.wait_for_function("() => location.hash === '#/tasks?function=load_market'")
     page.get_by_text(re.compile("found in the last")).wait_for()

@@ -59,12 +59,13 @@ export function code(text) {
   return h("div", { class: "code" }, h("pre", { tabindex: "0" }, text), button);
 }
 
-/** Ask the server. Raises an Error with the text that it answered. */
+/** Ask the server. Raises an Error with the text that it answered, and whatever it raises to be told to stop asking. */
 export async function ask(path, signal) {
   const response = await fetch(path, { signal, headers: { Accept: "application/json" } });
-  const answer = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
-  if (!response.ok) throw Object.assign(new Error(answer.error ?? `the server answered ${response.status}`), { status: response.status });
-  return answer;
+  if (response.ok) return response.json();
+  const unclear = `the server answered ${response.status}`;
+  const { error = unclear } = await response.json().catch(() => ({}));
+  throw Object.assign(new Error(error), { status: response.status });
 }
 
 /** Where a place of the page is, as a fragment. Query values that are empty are left out. */
