@@ -124,7 +124,7 @@ def test_a_function_keeps_its_label_and_what_others_have_counted_never_shrinks()
 def test_another_scheduler_has_other_functions() -> None:
     model = Model()
     scrapes = Scrapes(model)
-    model.apply_status(status(1.0, functions=functions(("old", 1))))
+    model.apply_status(status(1.0, functions=functions(*((f"old{number}", 1) for number in range(MAX_FUNCTIONS)))))
     scrapes.samples()
     model.apply_status(status(2.0, incarnation=2, functions=functions(("new", 1))))
     names = [name for name in scrapes.samples() if "duration_seconds_count" in name]

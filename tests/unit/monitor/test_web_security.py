@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+import httpx
 import pytest
 
 from scaler.monitor.web.app import WebSettings
@@ -49,6 +50,12 @@ def test_any_other_host_is_refused(path: str, host: str) -> None:
     reply = ask(path, headers={"host": host})
     assert reply.status_code == 403
     assert "allowed_hosts" in reply.json()["error"]
+
+
+def test_a_request_has_one_host() -> None:
+    two = httpx.Headers([("host", "evil.example"), ("host", "localhost")])
+    for path in PATHS:
+        assert ask(path, headers=two).status_code == 403
 
 
 @pytest.mark.parametrize(

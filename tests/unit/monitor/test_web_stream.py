@@ -178,14 +178,17 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor
     run(scenario())
 
 
-@pytest.mark.parametrize("last_id", ["other-3", "nonsense", "-1", "{name}-999", "{name}-", "{name}-٣", "{name}--1"])
+@pytest.mark.parametrize(
+    "last_id",
+    ["other-{number}", "{name}x-{number}", "nonsense", "-1", "{name}-999", "{name}-", "{name}-٣", "{name}--1"],
+)
 def test_what_it_has_seen_elsewhere_gets_it_a_new_picture(last_id: str, monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         app = WebApp(monitor, FAST)
         async with Stream(app) as first:
             await first.until(begun)
-            name = first.browser.last_id.partition("-")[0]
-            async with Stream(app, last_id.replace("{name}", name)) as second:
+            name, _, number = first.browser.last_id.partition("-")
+            async with Stream(app, last_id.replace("{name}", name).replace("{number}", number)) as second:
                 assert (await second.until(begun)).kinds == ["snapshot"]
         app.close()
 
@@ -231,6 +234,22 @@ def test_who_was_away_for_longer_than_is_remembered_begins_anew(monitor: Prepare
                 await staying.until(lambda browser: browser.status["at"] == 10.0 + number)  # noqa: B023
             async with Stream(app, early) as back:
                 assert (await back.until(begun)).kinds == ["snapshot"]
+        app.close()
+
+    run(scenario())
+
+
+def test_who_comes_just_before_news_are_told_takes_them_from_nobody(monitor: PreparedMonitor) -> None:
+    async def scenario() -> None:
+        app = WebApp(monitor, WebSettings(broadcast_interval_seconds=60.0))
+        async with Stream(app) as first:
+            await first.until(begun)
+            monitor.model.apply_status(status(11.0, workers=[worker("x")]))
+            async with Stream(app) as second:
+                await second.until(begun)
+                await first.until(lambda browser: len(browser.kinds) == 2)
+            assert first.browser.tables == second.browser.tables
+            assert set(first.browser.tables["workers"]) == {"x-id"}
         app.close()
 
     run(scenario())
