@@ -73,7 +73,10 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
             "capability '=1': write a name, or name=number",
         ),
         (f'{SCHEDULER}{MANAGER}preload = "os:system(print)"\n'.encode(), "'print' is not a literal"),
-        (f'{SCHEDULER}[[worker_manager]]\ntype = "quantum"\n'.encode(), "known are aws_hpc, aws_raw_ecs, baremetal_native, symphony"),
+        (
+            f'{SCHEDULER}[[worker_manager]]\ntype = "quantum"\n'.encode(),
+            "known are aws_hpc, aws_raw_ecs, baremetal_native",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -113,7 +113,7 @@ def test_nothing_is_left_in_s3_when_all_results_were_taken(rig: Rig) -> None:
 
 def test_an_exception_comes_with_the_traceback_of_the_job(rig: Rig) -> None:
     call = rig.call(operator.truediv, 1, 0)
-    nested = rig.call(lambda: {}["x"])
+    nested = rig.call(lambda: dict[str, int]()["x"])
     rig.run(call, nested)
     assert isinstance(rig.exception(call), ZeroDivisionError)
     error = rig.exception(nested)
@@ -166,7 +166,7 @@ def test_a_container_that_is_killed_is_said_with_its_reason(rig: Rig) -> None:
 
 
 def test_batch_runs_a_call_again_whose_host_was_lost_and_it_finds_its_input(rig: Rig) -> None:
-    call = rig.call(lambda data: time.sleep(0.5) or len(data), noise(100_000))
+    call = rig.call(lambda data: (time.sleep(0.5), len(data))[1], noise(100_000))
     rig.run(call)
     rig.aws.batch.host_lost(running_job(rig))
     assert rig.value(call) == 100_000
@@ -193,7 +193,7 @@ def test_containers_that_cannot_start_are_charged_to_nobody(rig: Rig) -> None:
 
 def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
     with rig_of(aws, settings={"job_timeout_minutes": 3}) as rig:
-        call = rig.call(lambda: print("begun", flush=True) or time.sleep(60))
+        call = rig.call(lambda: (print("begun", flush=True), time.sleep(60)))
         rig.run(call)
         job_id = running_job(rig)
         within(WAIT_SECONDS, lambda: "begun" in rig.aws.batch.output(job_id))

@@ -128,7 +128,7 @@ def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
 
 def test_tasks_that_come_together_are_one_job_and_failures_are_told_apart(tmp_path: Path, aws: AwsEmulator) -> None:
     with scheduler(tmp_path) as address, manager(tmp_path, address, aws), Client(address) as client:
-        raised = client.submit(lambda: {}["x"])
+        raised = client.submit(lambda: dict[str, int]()["x"])
         died = client.submit_verbose(os._exit, (7,), retries=0)
         fine = client.submit(nap, 3)
         with pytest.raises(KeyError) as caught:
