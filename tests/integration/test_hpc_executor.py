@@ -166,7 +166,11 @@ def test_a_container_that_is_killed_is_said_with_its_reason(rig: Rig) -> None:
 
 
 def test_batch_runs_a_call_again_whose_host_was_lost_and_it_finds_its_input(rig: Rig) -> None:
-    call = rig.call(lambda data: (time.sleep(0.5), len(data))[1], noise(100_000))
+    def slowly(data: bytes) -> int:
+        time.sleep(0.5)
+        return len(data)
+
+    call = rig.call(slowly, noise(100_000))
     rig.run(call)
     rig.aws.batch.host_lost(running_job(rig))
     assert rig.value(call) == 100_000
@@ -192,8 +196,12 @@ def test_containers_that_cannot_start_are_charged_to_nobody(rig: Rig) -> None:
 
 
 def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
+    def for_long() -> None:
+        print("begun", flush=True)
+        time.sleep(60)
+
     with rig_of(aws, settings={"job_timeout_minutes": 3}) as rig:
-        call = rig.call(lambda: (print("begun", flush=True), time.sleep(60)))
+        call = rig.call(for_long)
         rig.run(call)
         job_id = running_job(rig)
         within(WAIT_SECONDS, lambda: "begun" in rig.aws.batch.output(job_id))
