@@ -180,7 +180,17 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor
 
 @pytest.mark.parametrize(
     "last_id",
-    ["other-{number}", "{name}x-{number}", "nonsense", "-1", "{name}-999", "{name}-", "{name}-٣", "{name}--1"],
+    [
+        "other-{number}",
+        "{name}x-{number}",
+        "nonsense",
+        "-1",
+        "{name}-999",
+        "{name}-",
+        "{name}-٣",
+        "{name}--1",
+        "{name}-" + "9" * 5000,
+    ],
 )
 def test_what_it_has_seen_elsewhere_gets_it_a_new_picture(last_id: str, monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
