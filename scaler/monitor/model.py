@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from scaler.monitor.rows import RUNNING, Decision, Document, Incident, Status, TaskRow, row, rows, status_of
+from scaler.monitor.rows import LIVING, RUNNING, Decision, Document, Incident, Status, TaskRow, row, rows, status_of
 from scaler.monitor.series import Series
 
 MAX_TASKS = 10_000
@@ -59,7 +59,7 @@ class Model:
         self.status = status
         if status.incarnation != before.incarnation and before.at:
             # Another scheduler: what this one does not know of is over, however it ended.
-            for task in [task.id for task in self._tasks.values() if task.state == RUNNING]:
+            for task in [task.id for task in self._tasks.values() if task.state in LIVING]:
                 del self._tasks[task]
         self.series.add(status.at, _figures(before, status))
 

@@ -15,9 +15,13 @@ Document = Mapping[str, Any]
 R = TypeVar("R")
 
 RUNNING = "running"
+RETRYING = "retrying"
+"""An attempt failed, and another one follows."""
 DONE = "done"
-"""States of a task that are no failure; all others are names of outcomes."""
 CANCELLED = "cancelled"
+LIVING = (RUNNING, RETRYING)
+NO_FAILURE = (*LIVING, DONE, CANCELLED)
+"""States of a task that are no failure; all others are names of outcomes."""
 MAX_NUMBER = 1e30
 """Larger ones are no figures of a machine."""
 
@@ -48,7 +52,7 @@ class TaskRow:
 
     @property
     def failed(self) -> bool:
-        return self.state not in (RUNNING, DONE, CANCELLED)
+        return self.state not in NO_FAILURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,7 @@ class Counts:
 
     @property
     def failed(self) -> int:
-        return sum(count for state, count in self.ended.items() if state not in (DONE, CANCELLED))
+        return sum(count for state, count in self.ended.items() if state not in NO_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)

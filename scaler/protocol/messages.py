@@ -24,6 +24,8 @@ MAX_CHUNK_BYTES = 64 * 1024 * 1024
 """Largest attachment (a frame of an object's bytes)."""
 
 STORED_REFERENCE_BYTES = 25
+STARTED_AFTER_SECONDS = 0.05
+"""A task that has run for so long is said to have started; shorter ones are over before anybody could look."""
 
 
 class PayloadTag(IntEnum):
@@ -35,6 +37,8 @@ class PayloadTag(IntEnum):
     """One entry per argument, each made by the user's serializer, framed."""
     STORED = 3
     """A stored reference."""
+    EXCEPTION = 4
+    """Texts about an exception, then a pickle of it: see `failures`."""
     PICKLE = 0x80
     """A pickle as it is: protocol 2 and later begin with this byte."""
 

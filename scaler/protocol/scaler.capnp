@@ -23,7 +23,9 @@
 #   ragged     a u32 column of counts and one flat column of all entries; both empty when no task has any
 #
 # Payloads are bytes that begin with a tag: 1 parts (a pickle and its buffers), 2 arguments (one entry each), 3 stored
-# reference (25 bytes: 3, object id, size u64 little endian), 0x80 a pickle as it is. Nobody on the way looks further.
+# reference (25 bytes: 3, object id, size u64 little endian), 4 an exception (a version, 1; three u32 sizes; the name of
+# its type, its text and its traceback in UTF-8; a pickle), 0x80 a pickle as it is. Nobody on the way looks further, but
+# for an exception's texts.
 #
 # Numbers. Seconds are finite, from 0 to 1e9. A clock's reading (sentAt) is any finite number and means something to its
 # sender only. Percent are finite and not negative.

@@ -18,7 +18,7 @@ from typing import IO
 
 from scaler.policy.load import load_policy
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Done, Hello, Submit
+from scaler.protocol.messages import Done, Hello, Output, Submit
 from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.core import CoreSettings, SchedulerCore
 from scaler.scheduler.core.invariants import check
@@ -79,6 +79,8 @@ def _size_of(item: events.Input) -> int:
             return sum(_columns(group.payloads) for group in message.groups)
         if isinstance(message, Done):
             return _columns(message.payloads)
+        if isinstance(message, Output):
+            return _ROW_BYTES + len(message.text)
     return _ROW_BYTES
 
 

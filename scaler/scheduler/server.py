@@ -18,7 +18,18 @@ from scaler.errors import ProtocolError, UsageError
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped
 from scaler.net.address import advertised, beside
-from scaler.net.connection import Broken, Closed, Connector, Listener, ListenerEvent, Opened, Received, Resumed
+from scaler.net.connection import (
+    Broken,
+    Closed,
+    Connector,
+    ConnectorEvent,
+    Listener,
+    ListenerEvent,
+    Opened,
+    Received,
+    Resumed,
+    Welcomed,
+)
 from scaler.net.versions import check_versions, own_hello
 from scaler.net.zeromq import ZmqConnector, ZmqListener
 from scaler.object_storage.embedded import EmbeddedStorage
@@ -30,11 +41,12 @@ from scaler.protocol.messages import (
     Hello,
     ManagerDetails,
     Message,
-    MonitorStatus,
     RefusalReason,
     Refused,
     Relay,
     Role,
+    StatStorage,
+    StorageStatus,
     Welcome,
 )
 from scaler.protocol.roles import Server, may_send
@@ -52,8 +64,9 @@ from scaler.scheduler.core.facts import (
     WorkerQuarantined,
 )
 from scaler.scheduler.garbage import FULL_SECONDS, calm_collector, collect_if_cheap
+from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import Policy, Recorder
-from scaler.scheduler.status import status
+from scaler.scheduler.status import Surroundings
 
 if TYPE_CHECKING:
     from scaler.config.models import SchedulerConfig  # importing it takes a tenth of a second
@@ -104,7 +117,10 @@ class SchedulerServer:
         self._timer: asyncio.TimerHandle | None = None
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
-        self._monitors: set[bytes] = set()
+        self._began_at = self._loop.time()
+        self._longest_step_seconds = 0.0
+        self._storage_status: StorageStatus | None = None
+        self._storage_asked = False
         self._process = psutil.Process()
         self.storage_address = config.object_storage_address or self._embedded_address()
         advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
@@ -117,12 +133,19 @@ class SchedulerServer:
             io_threads=config.io_threads,
             has_doors=True,
         )
-        self._monitor_listener: Listener = ZmqListener(
-            [config.monitor_address],
-            server_kind=Server.SCHEDULER,
-            admit=self._admit_monitor,
-            on_turn=self._on_monitor_turn,
-            io_threads=config.io_threads,
+        self._monitors = Monitors(
+            self._core,
+            lambda admit, on_turn: ZmqListener(
+                [config.monitor_address],
+                server_kind=Server.SCHEDULER,
+                admit=admit,
+                on_turn=on_turn,
+                io_threads=config.io_threads,
+            ),
+            self._welcome(config.client_timeout_seconds),
+            config.status_report_interval_seconds,
+            self._surroundings,
+            self._loop,
         )
         self._to_storage: Connector = ZmqConnector(
             advertised(self.storage_address),
@@ -130,7 +153,6 @@ class SchedulerServer:
             hello=own_hello(Role.SCHEDULER),
             on_turn=self._on_storage_turn,
         )
-        self._report = self._loop.call_later(config.status_report_interval_seconds, self._tell_monitors)
         self._schedule()
 
     def _embedded_address(self) -> str:
@@ -148,16 +170,15 @@ class SchedulerServer:
         return {
             "scheduler": self._listener.addresses[0],
             "object_storage": self.storage_address,
-            "monitor": self._monitor_listener.addresses[0],
+            "monitor": self._monitors.address,
         }
 
     def close(self) -> None:
         """Say goodbye and free every address."""
         if self._timer is not None:
             self._timer.cancel()
-        self._report.cancel()
         self._listener.close()
-        self._monitor_listener.close()
+        self._monitors.close()
         self._to_storage.close("the scheduler ends")
         if self._storage is not None:
             self._storage.close()
@@ -198,15 +219,10 @@ class SchedulerServer:
         record = self._core.elastic.by_name(manager_id)
         return record is not None and record.id != peer and record.broken_at is None
 
-    def _admit_monitor(self, _peer: bytes, hello: Hello) -> Welcome | Refused:
-        refused = check_versions(hello)
-        if refused is not None:
-            return refused
-        if hello.role is not Role.MONITOR:
-            return Refused(RefusalReason.ROLE, f"this is the monitors' address; a {hello.role} does not belong here")
-        lease = self._config.client_timeout_seconds
-        heartbeat = min(HEARTBEAT_SECONDS, lease / HEARTBEATS_IN_A_LEASE)
-        return Welcome(False, self._incarnation, lease, heartbeat, "")
+    def _welcome(self, lease_seconds: float) -> Welcome:
+        """Return what a client or monitor is answered but for what concerns clients only."""
+        heartbeat = min(HEARTBEAT_SECONDS, lease_seconds / HEARTBEATS_IN_A_LEASE)
+        return Welcome(False, self._incarnation, lease_seconds, heartbeat, "")
 
     # -- turns
 
@@ -273,11 +289,14 @@ class SchedulerServer:
             _log.critical("the scheduler's state is impossible; what led to it is in %s", path)
             self._stop.set()
             raise
+        self._longest_step_seconds = max(self._longest_step_seconds, self._loop.time() - now)
         for command in commands:
             self._perform(command)
         facts = self._core.facts.drain()
-        for fact in facts:
-            _log_fact(fact)
+        if facts:
+            for fact in facts:
+                _log_fact(fact)
+            self._monitors.add(facts)
         self._schedule()
 
     def _perform(self, command: Command) -> None:
@@ -308,37 +327,40 @@ class SchedulerServer:
             self._timer.cancel()
         self._timer = self._loop.call_at(self._core.next_step_at(self._loop.time()), self._step, [])
 
-    def _on_storage_turn(self, arrived: Sequence[object]) -> None:
-        """Nothing that the object storage says to the scheduler needs an answer."""
+    def _on_storage_turn(self, arrived: Sequence[ConnectorEvent]) -> None:
+        """Take in how full the object storage is; nothing else that it says needs an answer."""
+        for event in arrived:
+            match event:
+                case Received(message=StorageStatus() as told):
+                    self._storage_status = told
+                    self._storage_asked = False
+                case Welcomed():
+                    self._storage_asked = False
+                case _:
+                    pass
 
     # -- monitors
 
-    def _on_monitor_turn(self, arrived: Sequence[ListenerEvent]) -> None:
-        for event in arrived:
-            match event:
-                case Opened(peer, _) | Resumed(peer):
-                    self._monitors.add(peer)
-                    self._core.facts.watched = True
-                case Closed(peer, _) | Broken(peer):
-                    self._monitors.discard(peer)
-                    self._core.facts.watched = bool(self._monitors)
-                case Received():
-                    pass
-
-    def _tell_monitors(self) -> None:
-        interval = self._config.status_report_interval_seconds
-        self._report = self._loop.call_later(interval, self._tell_monitors)
-        if not self._monitors:
-            return
-        document = status(
-            self._core,
+    def _surroundings(self, is_report: bool) -> Surroundings:
+        """Return what monitors are told beside the core's state."""
+        longest = self._longest_step_seconds
+        if is_report:
+            self._longest_step_seconds = 0.0
+            if self._to_storage.connected and not self._storage_asked:
+                self._storage_asked = True
+                self._to_storage.send(StatStorage(0))
+        return Surroundings(
+            at=time.time(),
+            incarnation=self._incarnation,
             cpu_percent=self._process.cpu_percent(),
             rss_bytes=self._process.memory_info().rss,
+            uptime_seconds=self._loop.time() - self._began_at,
+            step_seconds_max=longest,
             sent=self._sent,
             received=self._received,
+            storage_address=self._advertised_storage,
+            storage=self._storage_status,
         )
-        for peer in self._monitors:
-            self._monitor_listener.send(peer, MonitorStatus(document))
 
 
 def _about_peer(kind: str, peer: bytes) -> dict[str, dict[str, str]]:
@@ -359,8 +381,9 @@ def _log_fact(fact: Fact) -> None:
             _log.info("%s: %s%s", escaped(manager_id), escaped(reason), drains, extra=about(manager=manager_id))
         case PolicyFailed(text):
             _log.error("%s", "\n".join(map(escaped, text.splitlines())))
-        case TaskRetried(task, _, reason):
-            _log.info("task %s runs again: %s", task.hex(), escaped(reason), extra=about(task=task.hex()))
+        case TaskRetried(task, reason=reason):
+            name = task.id.hex()
+            _log.info("task %s runs again: %s", name, escaped(reason), extra=about(task=name))
         case PeerNonsense(peer, text):
             _log.warning("peer %s: dropped: %s", peer.hex(), escaped(text), extra=about(peer=peer.hex()))
         case _:

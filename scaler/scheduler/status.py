@@ -2,13 +2,18 @@
 
 The document has these parts:
 
-- `scheduler`: its own load. `tasks`: how many are in each state now, and how many ended in each way so far.
+- `version`, `at` (unix seconds), `incarnation` (made anew at every start of the scheduler).
+- `scheduler`: its own load, for how many seconds it runs, and its longest step since the last report. `storage`: how
+  full the object storage is, once it has said so.
+- `tasks`: how many are in each state now, and how many ended in each way so far. `assigned` are those that workers have
+  and that are not suspended; as many of them as fit into slots are `running`.
 - `messages`: how many were sent and received, by kind.
 - `totals`: how many workers, slots, clients, managers and functions there are, and how many workers are draining or out
   of contact.
 - `workers`, `clients`, `managers`, `functions`: a row each, at most `MAX_ROWS` of them and as many as fit in the part's
   share of the document. `totals` says how many there are. Workers in trouble come first, then those with the most
-  tasks; clients and functions with the most tasks come first.
+  tasks; clients and functions with the most tasks come first. A client or function whose task is suspended has it
+  running.
 
 So the document fits in a control message however large the cluster is. Texts are cut at `MAX_TEXT` characters.
 """
@@ -17,15 +22,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from heapq import nlargest
+from itertools import chain, islice
 
-from scaler.protocol.messages import Outcome, WorkerHeartbeat
+from scaler.ids import owner_of
+from scaler.protocol.messages import Outcome, ProcessorStatus, StorageStatus, UnitState, WorkerHeartbeat
 from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.elastic import pending_units
 from scaler.scheduler.core.facts import ScalingDecided
-from scaler.scheduler.core.state import Client, ManagerRecord, Worker
+from scaler.scheduler.core.state import Client, Function, Group, ManagerRecord, Task, Worker
 
+VERSION = 1
 MAX_ROWS = 500
 """Rows of any list."""
 MAX_PROCESSORS_LISTED = 16
@@ -35,32 +44,113 @@ WORKERS_BYTES = 640 * 1024
 CLIENTS_BYTES = MANAGERS_BYTES = FUNCTIONS_BYTES = 96 * 1024
 
 
-def status(
-    core: SchedulerCore, *, cpu_percent: float, rss_bytes: int, sent: Counter[str], received: Counter[str]
-) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the core does not know. at: unix seconds; storage is None until the object storage has said how it is."""
+
+    at: float
+    incarnation: int
+    cpu_percent: float
+    rss_bytes: int
+    uptime_seconds: float
+    step_seconds_max: float
+    sent: Mapping[str, int]
+    received: Mapping[str, int]
+    storage_address: str = ""
+    storage: StorageStatus | None = None
+
+
+def state_name(outcome: int) -> str:
+    """Return what monitors call a task that ended this way."""
+    return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
+
+
+def status(core: SchedulerCore, around: Surroundings) -> bytes:
     """Return the document, smaller than `MAX_CONTROL_BYTES`."""
-    functions: Counter[str] = Counter()
-    for client in core.clients.values():
-        for group in client.groups.values():
-            functions[group.spec.name] += group.live
-    workers = core.workers.values()
+    census = _Census(core)
     parts = {
-        "scheduler": json.dumps({"cpu_percent": cpu_percent, "rss_bytes": rss_bytes}),
-        "tasks": json.dumps(_tasks(core)),
-        "messages": json.dumps({"sent": dict(sent), "received": dict(received)}),
-        "totals": json.dumps(_totals(core, len(functions))),
-        "workers": _rows(map(_worker, nlargest(MAX_ROWS, workers, key=_interest)), WORKERS_BYTES),
+        "version": str(VERSION),
+        "at": json.dumps(around.at),
+        "incarnation": json.dumps(around.incarnation),
+        "scheduler": json.dumps(_scheduler(around)),
+        "storage": json.dumps(_storage(around)),
+        "tasks": json.dumps(_tasks(core, census)),
+        "messages": json.dumps({"sent": dict(around.sent), "received": dict(around.received)}),
+        "totals": json.dumps(_totals(core, len(census.functions))),
+        "workers": _rows(
+            (_worker(core, worker) for worker in nlargest(MAX_ROWS, core.workers.values(), key=_interest)),
+            WORKERS_BYTES,
+        ),
         "clients": _rows(
-            map(_client, nlargest(MAX_ROWS, core.clients.values(), key=lambda client: len(client.tasks))),
+            (
+                _client(client, census)
+                for client in nlargest(MAX_ROWS, core.clients.values(), key=lambda client: len(client.tasks))
+            ),
             CLIENTS_BYTES,
         ),
         "managers": _rows(map(_manager, core.elastic.managers.values()), MANAGERS_BYTES),
         "functions": _rows(
-            ({"name": name[:MAX_TEXT], "tasks": count} for name, count in functions.most_common(MAX_ROWS)),
+            (_function(function, census) for function in nlargest(MAX_ROWS, census.functions, key=census.weight)),
             FUNCTIONS_BYTES,
         ),
     }
     return ("{" + ", ".join(f'"{name}": {text}' for name, text in parts.items()) + "}").encode()
+
+
+class _Census:
+    """What is counted over all workers and groups."""
+
+    def __init__(self, core: SchedulerCore) -> None:
+        self.running = 0
+        self.suspended = 0
+        self.by_client: Counter[Client] = Counter()
+        self.by_function: Counter[Function] = Counter()
+        groups: Counter[Group] = Counter()
+        for worker in core.workers.values():
+            self.suspended += len(worker.blocked)
+            for task in running_tasks(worker):
+                self.running += 1
+                groups[task.group] += 1
+            for identifier in worker.blocked:
+                groups[worker.tasks[identifier].group] += 1
+        for group, count in groups.items():
+            self.by_client[group.client] += count
+            self.by_function[group.function] += count
+        self.living: Counter[Function] = Counter()
+        for client in chain(core.clients.values(), *core.tasks.leaving.values()):
+            for group in client.groups.values():
+                self.living[group.function] += group.live
+        self.functions = list(dict.fromkeys(chain(self.living, core.groups.functions.values())))
+
+    def weight(self, function: Function) -> tuple[int, int]:
+        return self.living[function], function.submitted
+
+
+def running_tasks(worker: Worker) -> Iterator[Task]:
+    """Yield the tasks that a worker runs: the first ones that it got, as many as it has slots for."""
+    blocked = worker.blocked
+    return islice((task for task in worker.tasks.values() if task.id not in blocked), worker.slots)
+
+
+def _scheduler(around: Surroundings) -> dict[str, object]:
+    return {
+        "cpu_percent": around.cpu_percent,
+        "rss_bytes": around.rss_bytes,
+        "uptime_seconds": round(around.uptime_seconds, 3),
+        "step_seconds_max": round(around.step_seconds_max, 6),
+    }
+
+
+def _storage(around: Surroundings) -> dict[str, object]:
+    known = around.storage
+    if known is None:
+        return {"address": around.storage_address}
+    return {
+        "address": around.storage_address,
+        "objects": known.objects,
+        "bytes": known.bytes,
+        "limit_bytes": known.limit_bytes,
+    }
 
 
 def _rows(rows: Iterable[dict[str, object]], size_bytes: int) -> str:
@@ -75,18 +165,15 @@ def _rows(rows: Iterable[dict[str, object]], size_bytes: int) -> str:
     return "[" + ", ".join(texts) + "]"
 
 
-def _tasks(core: SchedulerCore) -> dict[str, object]:
+def _tasks(core: SchedulerCore, census: _Census) -> dict[str, object]:
     return {
         "waiting": core.tasks.waiting,
         "ready": core.ready.count,
-        "assigned": sum(len(worker.tasks) for worker in core.workers.values()),
-        "ended": {_ended(Outcome(code)): count for code, count in core.tasks.ended.items()},
+        "assigned": sum(worker.busy for worker in core.workers.values()),
+        "running": census.running,
+        "suspended": census.suspended,
+        "ended": {state_name(code): count for code, count in core.tasks.ended.items()},
     }
-
-
-def _ended(outcome: Outcome) -> str:
-    """Return how monitors call the way in which a task ended."""
-    return "done" if outcome is Outcome.SUCCESS else outcome.name.lower()
 
 
 def _totals(core: SchedulerCore, functions: int) -> dict[str, int]:
@@ -107,30 +194,60 @@ def _interest(worker: Worker) -> tuple[bool, int, int]:
     return troubled, worker.failures_in_row, len(worker.tasks)
 
 
-def _client(client: Client) -> dict[str, object]:
-    return {"id": client.id.hex(), "name": client.name[:MAX_TEXT], "tasks": len(client.tasks)}
+def _client(client: Client, census: _Census) -> dict[str, object]:
+    living = len(client.tasks)
+    return {
+        "id": client.id.hex(),
+        "name": client.name[:MAX_TEXT],
+        "tasks": living,
+        "queued": living - census.by_client[client],
+        "running": census.by_client[client],
+        "ended": client.submitted - living,
+        "failed": client.failed,
+    }
+
+
+def _function(function: Function, census: _Census) -> dict[str, object]:
+    living = census.living[function]
+    return {
+        "name": function.name[:MAX_TEXT],
+        "queued": living - census.by_function[function],
+        "running": census.by_function[function],
+        "ended": function.submitted - living,
+        "failed": function.failed,
+        "seconds_total": function.wall_us / 1e6,
+    }
 
 
 def _manager(record: ManagerRecord) -> dict[str, object]:
+    details = record.details
+    units = record.status.units if record.status is not None else []
     return {
-        "id": record.details.manager_id[:MAX_TEXT],
-        "kind": record.details.kind[:MAX_TEXT],
-        "running": len(record.running_units),
-        "units": len(record.status.units) if record.status is not None else 0,
+        "id": details.manager_id[:MAX_TEXT],
+        "kind": details.kind[:MAX_TEXT],
         "desired": record.told[0] if record.told is not None else None,
+        "running": len(record.running_units),
+        "pending": len(pending_units(record)),
+        "failed": sum(unit.state is UnitState.FAILED for unit in units),
+        "units": len(units),
+        "slots": sum(worker.slots for worker in record.running_units.values()),
+        "unit_slots": details.unit_slots,
+        "max_slots": details.max_concurrency,
+        "capabilities": str(record.offers)[:MAX_TEXT],
+        "trouble": record.status.trouble[:MAX_TEXT] if record.status is not None else "",
         "reason": record.decision.reason[:MAX_TEXT] if record.decision is not None else "",
         "decision": _decision(record.decision) if record.decision is not None else None,
-        "trouble": record.status.trouble[:MAX_TEXT] if record.status is not None else "",
     }
 
 
 def _decision(decision: ScalingDecided) -> dict[str, object]:
+    """Return a decision with what it was made from."""
     inputs = asdict(decision.inputs)
     inputs["trouble"] = decision.inputs.trouble[:MAX_TEXT]
     return {"units": decision.units, "draining": decision.draining, "reason": decision.reason[:MAX_TEXT], **inputs}
 
 
-def _worker(worker: Worker) -> dict[str, object]:
+def _worker(core: SchedulerCore, worker: Worker) -> dict[str, object]:
     row: dict[str, object] = {
         "id": worker.id.hex(),
         "name": worker.name[:MAX_TEXT],
@@ -141,30 +258,43 @@ def _worker(worker: Worker) -> dict[str, object]:
         "assigned": len(worker.tasks),
         "suspended": len(worker.blocked),
         "free": max(worker.limit - worker.busy, 0),
+        "sent": worker.sent,
         "draining": worker.draining,
+        "quarantined": worker.quarantined,
         "connected": worker.broken_at is None,
     }
     if worker.heartbeat is not None:
-        row.update(_heartbeat(worker.heartbeat))
+        row.update(_heartbeat(core, worker.heartbeat, core.own_time(core.history.now) - worker.heartbeat_at))
     return row
 
 
-def _heartbeat(heartbeat: WorkerHeartbeat) -> dict[str, object]:
+def _heartbeat(core: SchedulerCore, heartbeat: WorkerHeartbeat, age_seconds: float) -> dict[str, object]:
     return {
         "agent_cpu_percent": heartbeat.agent_cpu_percent,
         "agent_rss_bytes": heartbeat.agent_rss_bytes,
         "queued": heartbeat.queued,
         "latency_seconds": heartbeat.latency_seconds,
         "processors": [
-            {
-                "pid": processor.pid,
-                "cpu_percent": processor.cpu_percent,
-                "rss_bytes": processor.rss_bytes,
-                "initialized": processor.initialized,
-                "suspended": processor.suspended,
-                "running": processor.running.hex(),
-                "running_seconds": processor.running_seconds,
-            }
-            for processor in heartbeat.processors[:MAX_PROCESSORS_LISTED]
+            _processor(core, processor, age_seconds) for processor in heartbeat.processors[:MAX_PROCESSORS_LISTED]
         ],
     }
+
+
+def _processor(core: SchedulerCore, processor: ProcessorStatus, age_seconds: float) -> dict[str, object]:
+    task = living_task(core, processor.running)
+    return {
+        "pid": processor.pid,
+        "cpu_percent": processor.cpu_percent,
+        "rss_bytes": processor.rss_bytes,
+        "initialized": processor.initialized,
+        "suspended": processor.suspended,
+        "running": processor.running.hex() if task is not None else "",
+        "running_seconds": processor.running_seconds + age_seconds if task is not None else 0.0,
+        "function": task.group.spec.name[:MAX_TEXT] if task is not None else "",
+    }
+
+
+def living_task(core: SchedulerCore, identifier: bytes) -> Task | None:
+    """Return a task that has not ended, by its id."""
+    client = core.clients.get(owner_of(identifier))
+    return client.tasks.get(identifier) if client is not None else None

@@ -1,7 +1,8 @@
 """A task's exception on its way to the client, with the traceback as text.
 
-The payload is a pickle of builtins: (parts of the exception or None, name of its type, its text, the traceback). So it
-can always be read, whatever the exception does when it is pickled or loaded.
+The payload begins with texts (the name of its type, its text, the traceback: see `protocol.failures`), which anybody
+can read without loading anything. Behind them is a pickle of builtins: the parts of the exception, or None. So it can
+always be read, whatever the exception does when it is pickled or loaded.
 
 Many exceptions have an `__init__` that takes something else than what they hand to the one of their base. Pickle would
 call it with the latter, and fail. Such an exception is made again without it, from its `args` and its attributes.
@@ -14,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
+from scaler.protocol.failures import pack_exception, unpack_exception
 from scaler.serialization.culprits import describe
 from scaler.serialization.pickling import Buffer, Parts, dump, load
 
@@ -30,7 +32,7 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
         parts = [bytes(part) for part in _dump(exception)]
     except Exception as error:  # noqa: BLE001 (any failure of a user's __reduce__ means: send its text instead)
         text = f"{text} (the exception itself cannot be pickled: {describe(error)})"
-    return pickle.dumps((parts, type_name, text, _shorten(traceback_text)), 5)
+    return pack_exception(type_name, text, _shorten(traceback_text), pickle.dumps(parts, 5))
 
 
 def load_exception(payload: Buffer) -> BaseException:
@@ -38,8 +40,9 @@ def load_exception(payload: Buffer) -> BaseException:
 
     Raises ProtocolError when the payload is no exception's.
     """
+    type_name, text, traceback_text, pickled = unpack_exception(bytes(payload))
     try:
-        parts, type_name, text, traceback_text = pickle.loads(payload)  # noqa: S301 (see pickling.load)
+        parts = pickle.loads(pickled)  # noqa: S301 (see pickling.load)
     except Exception as error:
         raise ProtocolError(f"a payload that should hold an exception does not: {describe(error)}") from error
     exception: BaseException = RemoteError(type_name, text)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scaler.protocol.messages import Outcome, Recall, Run, Started, Undefine, Welcome
+from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Recall, Run, Started, Undefine, Welcome
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.endings import Endings
@@ -30,8 +30,6 @@ BUSY_TICK_SECONDS = 0.01
 IDLE_TICK_SECONDS = 0.5
 LATE_RESULT_SECONDS = 0.005
 """Results that wait in a page behind a task that has run for so long are fetched."""
-STARTED_AFTER_SECONDS = 0.05
-"""A task that has run for so long is said to have started; shorter ones are over before anybody could look."""
 PAUSE_AFTER_SECONDS = 0.1
 PAUSE_SECONDS = 1.0
 """A suspended processor is paused for so long at a time: its own threads may have something to send."""

@@ -7,6 +7,8 @@ from random import Random
 import pytest
 
 from scaler.protocol.messages import Outcome
+from scaler.scheduler import events
+from scaler.scheduler.events import MAX_TASK_ROWS
 from scaler.testing.simulation import Chances, World
 from scaler.testing.simulation.chances import CALM
 
@@ -29,6 +31,15 @@ def test_every_task_has_one_right_outcome_in_rough_worlds(soak: bool) -> None:
         report = World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=30, slots=1 + seed % 3).run()
         assert report.worker_losses > 10
         assert report.breaks > 5
+
+
+@pytest.mark.parametrize("rows", [20, MAX_TASK_ROWS])
+def test_a_monitor_is_told_of_every_end_and_believes_nothing_to_go_on_that_is_over(
+    rows: int, soak: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MAX_TASK_ROWS", rows)
+    for seed in range(200 if soak else 3):
+        World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=300, slots=2, watched=True).run()
 
 
 def test_nothing_is_lost_or_repeated_when_nothing_goes_wrong() -> None:

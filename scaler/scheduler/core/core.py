@@ -20,6 +20,8 @@ from scaler.protocol.messages import (
     ClientDetails,
     Done,
     Drain,
+    Explain,
+    Explained,
     Goodbye,
     Heartbeat,
     HeartbeatEcho,
@@ -29,6 +31,7 @@ from scaler.protocol.messages import (
     ManagerStatus,
     Message,
     Output,
+    ReadLog,
     RefusalReason,
     Refused,
     RelayClosed,
@@ -41,6 +44,7 @@ from scaler.protocol.messages import (
     Started,
     Submit,
     Suspended,
+    TaskLog,
     WorkerDetails,
     WorkerHeartbeat,
 )
@@ -48,8 +52,11 @@ from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.balance import Balance
 from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, Stop
 from scaler.scheduler.core.elastic import Elastic
+from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Facts, PeerJoined, PeerLost, PeerNonsense, WorkerQuarantined
 from scaler.scheduler.core.groups import Groups
+from scaler.scheduler.core.history import History
+from scaler.scheduler.core.logs import Logs
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
@@ -90,12 +97,12 @@ class SchedulerCore:
         self.workers: dict[bytes, Worker] = {}
         self.objects = ObjectTable()
         self.ready = ReadyQueues()
-        self.outbox = Outbox(self.objects, self.facts)
-        groups = Groups(self.objects)
-        self.tasks = Tasks(groups, self.objects, self.ready, self.outbox, self.facts)
-        self.submission = Submission(
-            self.tasks, groups, self.objects, self.ready, self.facts, settings.max_tasks_waiting
-        )
+        self.history = History(now)
+        self.logs = Logs()
+        self.outbox = Outbox(self.objects, self.facts, self.history)
+        self.groups = Groups(self.objects)
+        self.tasks = Tasks(self.groups, self.objects, self.ready, self.outbox, self.facts)
+        self.submission = Submission(self.tasks, self.groups, self.objects, self.ready, settings.max_tasks_waiting)
         self.placement = Placement(self.ready, self.tasks, self.outbox, policy.allocation)
         self.balance = Balance(
             self.placement, self.outbox, settings.load_balance_seconds, settings.load_balance_trigger_times, now
@@ -113,6 +120,7 @@ class SchedulerCore:
     def step(self, inputs: Sequence[events.Input], now: float) -> list[Command]:
         """Apply a batch of inputs at monotonic time `now` (seconds) and return what is to be done, in order."""
         time = self._advance(now)
+        self.history.now = now
         for item in inputs:
             match item:
                 case events.Said(peer, message):
@@ -352,12 +360,22 @@ class SchedulerCore:
                 self.tasks.cancel(client, list(client.tasks))
                 for identifier in self.objects.held_by(client.id):
                     self.objects.release(identifier, client.id)
+            case Explain(task):
+                self.outbox.send_to_client(client, Explained(task, self._explain(client, task)))
+            case ReadLog(task):
+                own = task.startswith(client.id)
+                self.outbox.send_to_client(client, self.logs.read(task) if own else TaskLog(task, b"", b"", 0))
             case Heartbeat():
                 pass  # that it was heard is all; the listener has answered
             case ShutdownCluster():
                 self._shutdown(client)
             case _:
                 self._nonsense(client.id, message)
+
+    def _explain(self, client: Client, task: bytes) -> str:
+        if not task.startswith(client.id):
+            return "it is a task of another client, which may ask for itself; monitors may ask for all"
+        return explain(self, task, self.history.now)
 
     def _shutdown(self, client: Client) -> None:
         if self.settings.protected:
@@ -385,6 +403,7 @@ class SchedulerCore:
                 self._touched[worker] = None
             case WorkerHeartbeat():
                 worker.heartbeat = message
+                worker.heartbeat_at = now
             case RelayClosed(nested):
                 client = self.clients.get(nested)
                 if client is not None and client.via is worker:
@@ -402,9 +421,12 @@ class SchedulerCore:
                 self._nonsense(worker.id, message)
 
     def _output(self, message: Output) -> None:
-        """Pass on what a task wrote to the client that owns it."""
+        """Keep what a task wrote, and pass it on to the client that owns it if that wants it as it comes."""
         client = self.clients.get(message.task[:8])
-        if client is not None:
+        if client is None:
+            return
+        self.logs.add(message.task, message.is_stderr, message.text)
+        if message.is_streamed:
             self.outbox.send_to_client(client, message)
 
     def _others_do_well(self) -> bool:
@@ -413,7 +435,7 @@ class SchedulerCore:
 
     def _quarantine(self, worker: Worker) -> None:
         why = f"{worker.failures_in_row} tasks in a row ended in a failure of the worker"
-        worker.draining = True
+        worker.draining = worker.quarantined = True
         self.outbox.send(worker.id, Drain(f"quarantined: {why}"))
         self.facts.add(WorkerQuarantined(worker.id, worker.name, why))
 

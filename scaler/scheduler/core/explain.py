@@ -1,15 +1,19 @@
-"""Why a task waits: one sentence for people, from the state of the core. Pure, and for single questions: O(workers)."""
+"""Why a task waits, or what became of it: one sentence for people, from the state of the core and its history. Pure.
+
+For single questions: O(workers), and for a task in a queue O(tasks before it, up to MAX_COUNTED).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from scaler.ids import ID_BYTES, owner_of
 from scaler.needs import Needs
-from scaler.scheduler.core.core import SchedulerCore
+from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.elastic import pending_units
+from scaler.scheduler.core.facts import TasksEnded
 from scaler.scheduler.core.placement import avoids
 from scaler.scheduler.core.state import (
     Assigned,
@@ -23,18 +27,30 @@ from scaler.scheduler.core.state import (
     Worker,
 )
 
+if TYPE_CHECKING:
+    from scaler.scheduler.core.core import SchedulerCore
+
 MAX_COUNTED = 100_000
 """How many tasks before a ready one are counted at most."""
 MAX_NAMED = 3
 """How many tasks or worker managers one sentence names."""
+JUST_NOW_SECONDS = 0.1
+MAX_TEXT = 2_000
+"""Characters of what a failed task says of itself."""
+UNKNOWN = "no such task is known: it ended too long ago to be remembered, or it never was"
 
 
 def explain(core: SchedulerCore, task_id: bytes, now: float) -> str:
-    """Return what a task waits for, or what it does. now: the core's own time (`SchedulerCore.own_time`)."""
+    """Return what a task waits for, what it does, or how it ended. now: the clock's time, as `step` takes it."""
     client = core.clients.get(owner_of(task_id)) if len(task_id) == ID_BYTES else None
     task = client.tasks.get(task_id) if client is not None else None
     if task is None:
-        return "there is no such task: it has ended, or never was"
+        found = core.history.find(task_id)
+        return _ended(*found, now) if found is not None else UNKNOWN
+    return _living(core, task, core.own_time(now))
+
+
+def _living(core: SchedulerCore, task: Task, now: float) -> str:
     match task.state:
         case Waiting(missing=missing):
             return _waiting(task, missing)
@@ -47,7 +63,7 @@ def explain(core: SchedulerCore, task_id: bytes, now: float) -> str:
         case Recalled(worker=worker, cancel=True):
             return f"it is being cancelled on worker {worker.name}"
         case Recalled(worker=worker):
-            return f"it waited behind others on worker {worker.name}, and is on its way to another one"
+            return f"it waited behind others on worker {worker.name}, and is on its way to another one{_so_far(task)}"
         case Gone():
             raise AssertionError("a task that ended is not among its client's tasks")
         case never:
@@ -63,14 +79,24 @@ def _waiting(task: Task, missing: int) -> str:
 
 def _assigned(task: Task, worker: Worker) -> str:
     if task.id in worker.blocked:
-        return f"it runs on worker {worker.name} and waits for tasks of its own"
+        return f"it runs on worker {worker.name} and waits for tasks of its own{_so_far(task)}"
     ahead = sum(1 for other in _until(task, worker) if other.id not in worker.blocked)
     if worker.broken_at is not None:
-        return f"it was sent to worker {worker.name}, which is out of contact"
+        return f"it was sent to worker {worker.name}, which is out of contact{_so_far(task)}"
     if ahead < worker.slots:
-        return f"it runs on worker {worker.name}"
+        return f"it runs on worker {worker.name}{_so_far(task)}"
     behind = ahead - worker.slots + 1
-    return f"it is on worker {worker.name}, with {_count(behind, 'task')} before it that {_is(behind)} not done"
+    return (
+        f"it is on worker {worker.name}, with {_count(behind, 'task')} before it that {_is(behind)} not done"
+        + _so_far(task)
+    )
+
+
+def _so_far(task: Task) -> str:
+    """Return which attempt this is and why it is not the first; empty for a task without trouble."""
+    if task.troubles is None or not task.troubles.evidence:
+        return ""
+    return f"; this is attempt {task.attempt}, after {_evidence(task)}"
 
 
 def _until(task: Task, worker: Worker) -> Iterable[Task]:
@@ -112,6 +138,8 @@ def _in_line(
     else:
         line = f"{_count(before, 'task')} {_is(before)} before it" if before else "it is the next"
     parts = [f"{line}, for {_count(slots, 'slot')} that could run it"]
+    if task.troubles is not None and task.troubles.evidence:
+        parts.append(f"it runs again after {_evidence(task)}")
     parts += [_manager(record, now) for record in could if pending_units(record)][:MAX_NAMED]
     return "; ".join(parts)
 
@@ -156,9 +184,39 @@ def _manager(record: ManagerRecord, now: float) -> str:
     return f"{name} is to have {record.decision.reason}"
 
 
+def _ended(ended: TasksEnded, index: int, now: float) -> str:
+    outcome = ended.outcomes[index]
+    evidence = [_line(text) for text in ended.evidence(index)]
+    where = f" on worker {ended.worker(index)}" if ended.worker(index) else ""
+    age = now - ended.step_at
+    when = f"{'just now' if age < JUST_NOW_SECONDS else f'{_seconds(age)} ago'}{where}"
+    if outcome == Outcome.SUCCESS:
+        trouble = f"; that was attempt {ended.attempt(index)}, after {'; '.join(evidence)}" if evidence else ""
+        return f"it ended {when}, and took {_seconds(ended.duration_us[index] * 1e-6)}{trouble}"
+    what = ended.failure(index).text[:MAX_TEXT]
+    if outcome == Outcome.CANCELLED:
+        return f"it was cancelled {when}"
+    if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
+        before = [line for line in evidence if not line.startswith(f"attempt {ended.attempt(index)} ")]
+        trouble = f"; before that, {'; '.join(before)}" if before else ""
+        return f"it raised {what}, {when}, in attempt {ended.attempt(index)}{trouble}"
+    return f"it failed {when}: {what}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 0.1:
+        return f"{max(0.0, seconds) * 1e3:.1f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
+
+
 def _evidence(task: Task) -> str:
     evidence = task.troubles.evidence if task.troubles is not None else []
-    return evidence[-1] if evidence else "for a reason that is not known"
+    return _line(evidence[-1]) if evidence else "for a reason that is not known"
+
+
+def _line(text: str) -> str:
+    """Return the first line: what an interpreter wrote while it crashed follows in further ones."""
+    return text.partition("\n")[0]
 
 
 def _listed(names: Sequence[str]) -> str:

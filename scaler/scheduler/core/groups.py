@@ -5,20 +5,24 @@ from __future__ import annotations
 from scaler.needs import Needs
 from scaler.protocol.messages import Spec
 from scaler.scheduler.core.objects import ObjectTable
-from scaler.scheduler.core.state import Client, Group, Timing
+from scaler.scheduler.core.state import Client, Function, Group, Timing
 
 MAX_TIMINGS = 10_000
 """Functions whose measured duration is remembered."""
+MAX_FUNCTIONS = 10_000
+"""Names of functions for which tasks are counted, beside those of living tasks."""
 
 
 class Groups:
     """Makes and drops the groups of all clients. A living group uses its definitions."""
 
-    __slots__ = ("_objects", "_timings")
+    __slots__ = ("_objects", "_timings", "functions")
 
     def __init__(self, objects: ObjectTable) -> None:
         self._objects = objects
         self._timings: dict[bytes, Timing] = {}
+        self.functions: dict[str, Function] = {}
+        """By name, those that were in use last at the end."""
 
     def of(self, client: Client, spec: Spec) -> Group:
         """Return the client's group of this spec, whose definitions are known."""
@@ -28,11 +32,22 @@ class Groups:
             self._timings[spec.function] = timing
             if len(self._timings) > MAX_TIMINGS:
                 del self._timings[next(iter(self._timings))]
-            group = client.groups[spec] = Group(client, spec, Needs(spec.needs), _depth(client, spec), timing)
+            function = self.function(spec.name)
+            depth = _depth(client, spec)
+            group = client.groups[spec] = Group(client, spec, Needs(spec.needs), depth, timing, function)
             self._objects.use_definition(spec.function)
             if spec.serializer:
                 self._objects.use_definition(spec.serializer)
         return group
+
+    def function(self, name: str) -> Function:
+        """Return where tasks of this name are counted."""
+        functions = self.functions
+        function = functions.pop(name, None) or Function(name)
+        functions[name] = function
+        if len(functions) > MAX_FUNCTIONS:
+            del functions[next(iter(functions))]
+        return function
 
     def settle(self, group: Group) -> None:
         """Drop a group that has no living task."""

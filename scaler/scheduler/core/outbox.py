@@ -14,7 +14,8 @@ from scaler.protocol.messages import (
     Undefine,
 )
 from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, ForgetStored, Send, Stop
-from scaler.scheduler.core.facts import Facts, TasksEnded, TasksSent
+from scaler.scheduler.core.facts import Facts, Odd, TasksEnded
+from scaler.scheduler.core.history import History
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.state import Client, Group, Task, Worker
 
@@ -25,11 +26,13 @@ _ROW_BYTES = 64
 class Outbox:
     """The commands of one step. Order per peer: definitions and tasks first, then recalls, then the rest as said."""
 
-    __slots__ = ("_clients", "_commands", "_facts", "_objects", "_recalls", "_workers")
+    __slots__ = ("_clients", "_commands", "_facts", "_history", "_objects", "_recalls", "_unheard", "_workers")
 
-    def __init__(self, objects: ObjectTable, facts: Facts) -> None:
+    def __init__(self, objects: ObjectTable, facts: Facts, history: History) -> None:
         self._objects = objects
         self._facts = facts
+        self._history = history
+        self._unheard: TasksEnded | None = None
         self._commands: list[Command] = []
         self._clients: dict[Client, None] = {}
         self._workers: dict[Worker, None] = {}
@@ -42,14 +45,24 @@ class Outbox:
     ) -> None:
         """Add one entry to the client's next Finished."""
         batch = client.batch
-        if batch is None:
+        group = task.group
+        gone = task.state
+        ended = client.ended
+        if batch is None or ended is None:
             batch = client.batch = Finished(0, [], [], [], [])
+            ended = client.ended = TasksEnded(
+                group, gone, batch.ids, batch.outcomes, batch.duration_us, batch.cpu_us, batch.peak_bytes
+            )
             self._clients[client] = None
+        elif group is not ended.group or gone is not ended.gone:
+            ended.begin_run(len(batch.ids), group, gone)
+        if outcome or task.attempt != 1:
+            ended.odd[len(batch.ids)] = _odd(task, outcome, payload)
         batch.ids.append(task.id)
         batch.outcomes.append(outcome)
         batch.payloads.append(payload)
         batch.duration_us.append(duration_us)
-        if task.group.spec.profiling:
+        if group.spec.profiling:
             missing = len(batch.ids) - 1 - len(batch.cpu_us)
             batch.cpu_us.extend([0] * missing)
             batch.peak_bytes.extend([0] * missing)
@@ -72,9 +85,37 @@ class Outbox:
         client.unseen.append(batch)
         client.batch = None
         client.batch_bytes = 0
-        if self._facts.watched:
-            self._facts.add(TasksEnded(client.id, batch.ids, batch.outcomes, batch.duration_us))
+        self._remember_batch(client)
         self.send_to_client(client, batch)
+
+    def drop_batch(self, client: Client) -> None:
+        """A client is gone: what it would have been told next is void, and remembered all the same."""
+        client.batch = None
+        client.batch_bytes = 0
+        self._remember_batch(client)
+
+    def unheard(self, task: Task, outcome: int, payload: bytes, duration_us: int) -> None:
+        """A task of a client that is gone came to its end on a worker: only monitors hear of it."""
+        ended = self._unheard
+        if ended is None:
+            ended = self._unheard = TasksEnded(task.group, task.state, [], [], [], [], [])
+        elif task.group is not ended.group or task.state is not ended.gone:
+            ended.begin_run(len(ended), task.group, task.state)
+        ended.odd[len(ended)] = _odd(task, outcome, payload)
+        ended.ids.append(task.id)
+        ended.outcomes.append(outcome)
+        ended.duration_us.append(duration_us)
+
+    def _remember_batch(self, client: Client) -> None:
+        if client.ended is not None:
+            self._remember(client.ended)
+            client.ended = None
+
+    def _remember(self, ended: TasksEnded) -> None:
+        ended.count_time()
+        self._history.add(ended)
+        if self._facts.watched:
+            self._facts.add(ended)
 
     def send_to_client(self, client: Client, message: Message) -> None:
         self._commands.append(Send(client.id, message, client.via.id if client.via is not None else None))
@@ -114,9 +155,7 @@ class Outbox:
     def _close_run(self, worker: Worker) -> None:
         if not worker.outgoing:
             return
-        if self._facts.watched:
-            for group in worker.outgoing.values():
-                self._facts.add(TasksSent(worker.id, group.spec.name, group.ids))
+        worker.sent += sum([len(group.ids) for group in worker.outgoing.values()])
         self._commands.append(Send(worker.id, Run(worker.to_define, list(worker.outgoing.values()))))
         worker.to_define = []
         worker.outgoing = {}
@@ -153,6 +192,9 @@ class Outbox:
             if not client.gone:
                 self._close_batch(client)
         self._clients.clear()
+        if self._unheard is not None:
+            self._remember(self._unheard)
+            self._unheard = None
         for worker in self._workers:
             self._close_run(worker)
         self._workers.clear()
@@ -182,3 +224,8 @@ class Outbox:
                     worker.known.difference_update(ids)
                     self._commands.extend(Send(worker_id, part) for part in split_ids(Undefine(ids)))
             objects.undefined.clear()
+
+
+def _odd(task: Task, outcome: int, payload: bytes) -> Odd:
+    evidence = task.troubles.evidence if task.troubles is not None else []
+    return Odd(task.attempt, payload if outcome else b"", evidence)

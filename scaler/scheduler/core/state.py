@@ -27,7 +27,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerHeartbeat,
 )
-from scaler.scheduler.core.facts import ScalingDecided
+from scaler.scheduler.core.facts import ScalingDecided, TasksEnded
 
 UNKNOWN_DURATION_SECONDS = 0.05
 """What a task is taken to last before its function was ever measured."""
@@ -52,13 +52,29 @@ class Timing:
         self.measured += 1
 
 
+class Function:
+    """What was counted of all tasks of one name since the start. Those that ended are those that are not alive."""
+
+    __slots__ = ("failed", "name", "submitted", "wall_us")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.submitted = 0
+        self.failed = 0
+        self.wall_us = 0
+        """What those that ended took."""
+
+
 class Group:
     """Tasks of one client and one spec that are alive. rank orders queues: priority, then depth, both descending."""
 
-    __slots__ = ("assigned", "client", "depth", "live", "needs", "rank", "ready", "spec", "timing")
+    __slots__ = ("assigned", "client", "depth", "function", "live", "needs", "rank", "ready", "spec", "timing")
 
-    def __init__(self, client: Client, spec: Spec, needs: Needs, depth: int, timing: Timing) -> None:
+    def __init__(
+        self, client: Client, spec: Spec, needs: Needs, depth: int, timing: Timing, function: Function
+    ) -> None:
         self.client = client
+        self.function = function
         self.spec = spec
         self.needs = needs
         self.depth = depth
@@ -88,12 +104,13 @@ class Delayed:
 
 
 class Assigned:
-    """One instance per worker, shared by all tasks that it has."""
+    """One instance per worker, shared by all tasks that it has. gone: what they become when they end there."""
 
-    __slots__ = ("worker",)
+    __slots__ = ("gone", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
+        self.gone = Gone(worker.name)
 
 
 class Recalled:
@@ -105,13 +122,19 @@ class Recalled:
 
 
 class Gone:
-    """It ended. Only stale mentions (a tombstone in a queue, a dependency's list) still meet such a task."""
+    """It ended; worker is the name of the one that had it then, empty when none did.
 
-    __slots__ = ()
+    Only stale mentions (a tombstone in a queue) and the history still meet such a task.
+    """
+
+    __slots__ = ("worker",)
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
 
 
 READY: Final = Ready()
-GONE: Final = Gone()
+GONE: Final = Gone("")
 TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Gone
 
 
@@ -163,6 +186,8 @@ class Client:
         "batch",
         "batch_bytes",
         "broken_at",
+        "ended",
+        "failed",
         "gone",
         "groups",
         "heard_at",
@@ -171,6 +196,7 @@ class Client:
         "name",
         "number",
         "seen",
+        "submitted",
         "tasks",
         "unseen",
         "via",
@@ -188,6 +214,11 @@ class Client:
         self.unseen: deque[Finished] = deque()
         self.batch: Finished | None = None
         self.batch_bytes = 0
+        self.ended: TasksEnded | None = None
+        """What the history keeps of `batch`."""
+        self.submitted = 0
+        """Tasks that ever were its; those that are not in `tasks` have ended."""
+        self.failed = 0
         self.heard_at = now
         self.broken_at: float | None = None
         self.gone = False
@@ -210,19 +241,23 @@ class Worker:
         "failures_in_row",
         "heard_at",
         "heartbeat",
+        "heartbeat_at",
         "held",
         "hostname",
         "id",
         "idle_since",
         "known",
         "limit",
+        "name",
         "nested",
         "offers",
         "outgoing",
         "outgoing_bytes",
         "pid",
         "progressed_at",
+        "quarantined",
         "recalled",
+        "sent",
         "slots",
         "stalled",
         "tasks",
@@ -234,6 +269,8 @@ class Worker:
         self.details = details
         self.hostname = hostname
         self.pid = pid
+        self.name = f"{hostname}|{pid}|{identifier.hex()[:8]}"
+        """What people see."""
         self.offers = Offers.of(details.capabilities)
         self.slots = details.slots
         self.limit = details.slots * (1 + details.queue_size)
@@ -244,6 +281,9 @@ class Worker:
         self.recalled = 0
         self.stalled = False
         self.draining = False
+        self.quarantined = False
+        self.sent = 0
+        """Tasks that it was sent so far."""
         self.failures_in_row = 0
         self.checks_without_progress = 0
         self.known: set[bytes] = set()
@@ -252,6 +292,7 @@ class Worker:
         self.outgoing_bytes = 0
         self.nested: set[bytes] = set()
         self.heartbeat: WorkerHeartbeat | None = None
+        self.heartbeat_at = now
         self.heard_at = now
         self.broken_at: float | None = None
         self.progressed_at = now
@@ -281,11 +322,6 @@ class Worker:
             self.held[timing] = count
         else:
             del self.held[timing]
-
-    @property
-    def name(self) -> str:
-        """What people see: host, pid and the first digits of the id."""
-        return f"{self.hostname}|{self.pid}|{self.id.hex()[:8]}"
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from scaler.ids import is_task, owner_of
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec, Submit, TaskGroup
-from scaler.scheduler.core.facts import Facts, TasksSubmitted
 from scaler.scheduler.core.groups import Groups
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
@@ -21,7 +20,7 @@ _NOT_ITS_OWN = Kept(Outcome.OBJECT_LOST, b"it depends on what another client mad
 class Submission:
     """Takes in what clients submit. `waiting_limit` is the most tasks that may be Waiting or Ready, -1: no limit."""
 
-    __slots__ = ("_facts", "_groups", "_objects", "_ready", "_tasks", "_waiting_limit")
+    __slots__ = ("_groups", "_objects", "_ready", "_tasks", "_waiting_limit")
 
     def __init__(
         self,
@@ -29,14 +28,12 @@ class Submission:
         groups: Groups,
         objects: ObjectTable,
         ready: ReadyQueues,
-        facts: Facts,
         waiting_limit: int,
     ) -> None:
         self._tasks = tasks
         self._groups = groups
         self._objects = objects
         self._ready = ready
-        self._facts = facts
         self._waiting_limit = waiting_limit
 
     def submit(self, client: Client, message: Submit) -> list[str]:
@@ -74,6 +71,7 @@ class Submission:
         ready: list[Task] = []
         references = columns.references
         leaving = self._tasks.leaving.get(client.id, ())
+        before = group.live
         for index, identifier in enumerate(columns.ids):
             if identifier in tasks or identifier in client.kept:
                 continue  # said again: one execution, one answer
@@ -96,8 +94,8 @@ class Submission:
                 ready.append(task)
         if ready:
             self._ready.add_all(group, ready)
-        if self._facts.watched:
-            self._facts.add(TasksSubmitted(client.id, columns.spec.name, columns.ids))
+        group.function.submitted += group.live - before
+        client.submitted += group.live - before
         self._groups.settle(group)
 
     def _room(self, client: Client, entangled: int) -> int:
@@ -142,14 +140,15 @@ class Submission:
             self._tasks.end(task, failed.outcome, failed.payload)
 
     def _reject(self, client: Client, columns: TaskGroup, why: str) -> None:
-        stray = Group(client, columns.spec, Needs(columns.spec.needs), 0, Timing())
+        function = self._groups.function(columns.spec.name)
+        stray = Group(client, columns.spec, Needs(columns.spec.needs), 0, Timing(), function)
         for identifier in columns.ids:
             if identifier not in client.tasks and identifier not in client.kept:
-                self._tasks.tell(Task(identifier, stray, b"", ()), Outcome.REJECTED, why.encode())
+                self._tasks.reject(Task(identifier, stray, b"", ()), why)
 
     def _reject_one(self, client: Client, group: Group, identifier: bytes) -> None:
         if self._waiting_limit >= 0 and len(client.tasks) < MAX_TASKS_PER_CLIENT:
             why = f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
         else:
             why = f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
-        self._tasks.tell(Task(identifier, group, b"", ()), Outcome.REJECTED, why.encode())
+        self._tasks.reject(Task(identifier, group, b"", ()), why)

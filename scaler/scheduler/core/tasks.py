@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Iterable
 
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
+from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import (
     Done,
     Outcome,
@@ -19,7 +20,7 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
-from scaler.scheduler.core.facts import Facts, TaskRetried
+from scaler.scheduler.core.facts import Facts, TaskRetried, TasksStarted
 from scaler.scheduler.core.groups import Groups
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.outbox import Outbox
@@ -30,6 +31,7 @@ from scaler.scheduler.core.state import (
     Assigned,
     Client,
     Delayed,
+    Group,
     Kept,
     Ready,
     Recalled,
@@ -47,9 +49,12 @@ AVOID_SECONDS = 1.0
 """How long a task that is ready again waits for another worker than the one on which it failed, if there is one."""
 MAX_EVIDENCE = 8
 """Lines of evidence kept per task; the text of its end quotes them."""
+MAX_EVIDENCE_TEXT = 200
+"""Characters of an exception that are quoted in a line of evidence."""
 
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.TIMED_OUT, Outcome.OBJECT_LOST)
 _SUCCESS = Outcome.SUCCESS
+_CANCELLED = Outcome.CANCELLED
 _RAN = Outcome.EXCEPTION_TO_RETRY
 """Up to this one, the task's own code came to its end."""
 
@@ -156,28 +161,33 @@ class Tasks:
             case Outcome.NOT_STARTED:
                 self._requeue(task, 0.0, now)
             case Outcome.EXCEPTION_TO_RETRY:
-                self._retry(worker, task, Outcome.EXCEPTION, payload, "an exception in retry_on", now)
+                raised = failure_texts(outcome, payload).text[:MAX_EVIDENCE_TEXT]
+                self._retry(worker, task, Outcome.EXCEPTION, payload, f" on {worker.name}: it raised {raised}", now)
             case Outcome.PROCESSOR_DIED:
                 worker.failures_in_row += 1
                 why = payload.decode("utf-8", "replace")
-                self._retry(worker, task, Outcome.PROCESSOR_DIED, payload, f"on {worker.name}: {why}", now)
+                self._retry(worker, task, Outcome.PROCESSOR_DIED, payload, f" on {worker.name}: {why}", now)
             case Outcome.WORKER_LOST | Outcome.CANCELLED:
                 why = payload.decode("utf-8", "replace")
-                self._retry(worker, task, Outcome.WORKER_LOST, payload, f"on {worker.name}: {why}", now)
+                self._retry(worker, task, Outcome.WORKER_LOST, payload, f" on {worker.name}: {why}", now)
             case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST:
                 self.end(task, outcome, payload)
             case Outcome.SUCCESS | Outcome.EXCEPTION:
                 raise AssertionError("ended with a result")
 
     def _retry(self, worker: Worker, task: Task, at_limit: Outcome, payload: bytes, why: str, now: float) -> None:
-        """Charge a task for a failure; run it again, elsewhere where there is an elsewhere, or end it at its limit."""
+        """Charge a task for a failure; run it again, elsewhere where there is an elsewhere, or end it at its limit.
+
+        why: follows the number of the attempt.
+        """
+        evidence = f"attempt {task.attempt}{why}"
         troubles = task.troubles
         if troubles is None:
             troubles = task.troubles = Troubles()
         troubles.failures += 1
         troubles.last_worker = worker
         if len(troubles.evidence) < MAX_EVIDENCE:
-            troubles.evidence.append(f"attempt {task.attempt} {why}")
+            troubles.evidence.append(evidence)
         limit = task.group.spec.retries
         if troubles.failures > limit:
             if at_limit is not Outcome.EXCEPTION:
@@ -186,7 +196,7 @@ class Tasks:
             return
         if at_limit is Outcome.EXCEPTION:
             self.drop_late(payload)
-        self._facts.add(TaskRetried(task.id, worker.id, why))
+        self._facts.add(TaskRetried(task, task.attempt, worker.name, evidence))
         delay = min(MAX_RETRY_DELAY_SECONDS, RETRY_DELAY_SECONDS * 2 ** (troubles.failures - 1))
         troubles.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)
@@ -236,10 +246,14 @@ class Tasks:
     def started(self, worker: Worker, ids: list[bytes]) -> None:
         """Tell the clients of these tasks that they run."""
         by_client: dict[Client, list[bytes]] = {}
+        tasks: list[Task] = []
         for identifier in ids:
             task = worker.tasks.get(identifier)
             if task is not None:
+                tasks.append(task)
                 by_client.setdefault(task.group.client, []).append(identifier)
+        if self._facts.watched:
+            self._facts.add(TasksStarted(worker.name, tasks))
         for client, its_own in by_client.items():
             if not client.gone:
                 self._outbox.send_to_client(client, Started(its_own))
@@ -290,7 +304,7 @@ class Tasks:
             why = f"the task was running on {POISON_WORKERS} workers that were lost: " + "; ".join(troubles.evidence)
             self.end(task, Outcome.POISON, why.encode())
         else:
-            self._retry(worker, task, Outcome.WORKER_LOST, b"", text, now)
+            self._retry(worker, task, Outcome.WORKER_LOST, b"", f": {text}", now)
 
     # -- end
 
@@ -304,14 +318,17 @@ class Tasks:
         self._count_dependents(task)
         if outcome == Outcome.SUCCESS:
             self._feed_dependents(task)
+            task.dependents = None  # the history must not keep what came after it
             return
         failed = [task]
         while failed:
-            for dependent in failed.pop().dependents or ():
+            last = failed.pop()
+            for dependent in last.dependents or ():
                 if type(dependent.state) is Waiting:
                     self._end_one(dependent, outcome, payload, 0, 0, 0)
                     self._count_dependents(dependent)
                     failed.append(dependent)
+            last.dependents = None
 
     def _end_one(
         self, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int
@@ -319,18 +336,26 @@ class Tasks:
         group = task.group
         client = group.client
         state = task.state
-        if type(state) is Ready:
+        if type(state) is Assigned:
+            task.state = state.gone
+        elif type(state) is Recalled:
+            task.state = state.worker.assigned.gone
+        else:
             task.state = GONE
-            self._ready.dropped(task)
-        elif type(state) is Waiting or type(state) is Delayed:
-            self.waiting -= 1
-        task.state = GONE
+            if type(state) is Ready:
+                self._ready.dropped(task)
+            elif type(state) is Waiting or type(state) is Delayed:
+                self.waiting -= 1
         del client.tasks[task.id]
         group.live -= 1
         if task.references:
             self._drop_references(task)
         self.ended[outcome] += 1
+        if outcome:
+            self._count_failure(group, outcome)
         if client.gone:
+            if task.attempt:
+                self._outbox.unheard(task, outcome, payload, duration_us)
             self.drop_late(payload)
             if not client.tasks:
                 self._has_left(client)
@@ -338,6 +363,21 @@ class Tasks:
             self.tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)
         if not group.live:
             self._groups.settle(group)
+
+    def reject(self, task: Task, why: str) -> None:
+        """End a task that was never taken in."""
+        group = task.group
+        group.function.submitted += 1
+        group.client.submitted += 1
+        self.ended[Outcome.REJECTED] += 1
+        self._count_failure(group, Outcome.REJECTED)
+        self.tell(task, Outcome.REJECTED, why.encode())
+
+    @staticmethod
+    def _count_failure(group: Group, outcome: int) -> None:
+        if outcome != _CANCELLED:
+            group.function.failed += 1
+            group.client.failed += 1
 
     def tell(
         self,
@@ -431,7 +471,7 @@ class Tasks:
     def client_gone(self, client: Client) -> None:
         """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
         client.gone = True
-        client.batch = None
+        self._outbox.drop_batch(client)
         client.unseen.clear()
         for kept in client.kept.values():
             if is_stored(kept.payload):

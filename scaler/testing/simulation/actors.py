@@ -9,6 +9,7 @@ from typing import Protocol
 
 from scaler.ids import IdFactory, content_id, result_id
 from scaler.protocol.messages import (
+    STARTED_AFTER_SECONDS,
     Cancel,
     Done,
     Finished,
@@ -21,6 +22,7 @@ from scaler.protocol.messages import (
     Run,
     Seen,
     Spec,
+    Started,
     Submit,
     TaskGroup,
     Undefine,
@@ -112,6 +114,8 @@ class SimulatedWorker:
             self._running[identifier] = attempt
             self._world.started(identifier)
             seconds = self.duration(spec, identifier)
+            if seconds > STARTED_AFTER_SECONDS:
+                self._world.later(self._world.now + STARTED_AFTER_SECONDS, self._announcer(identifier, attempt))
             self._world.later(self._world.now + seconds, self._finisher(identifier, attempt, seconds))
 
     def duration(self, spec: Spec, task: bytes) -> float:
@@ -120,6 +124,13 @@ class SimulatedWorker:
         if self._random.random() < self._chances.long_tasks:
             return self._random.uniform(0.5, 3.0)
         return self._random.expovariate(1 / (0.001 * 4 ** (spec.function[0] % FUNCTIONS)))
+
+    def _announcer(self, identifier: bytes, attempt: int) -> Callable[[], None]:
+        def announce() -> None:
+            if self.alive and self._running.get(identifier) == attempt:
+                self.say(Started([identifier]))
+
+        return announce
 
     def _finisher(self, identifier: bytes, attempt: int, seconds: float) -> Callable[[], None]:
         def finish() -> None:

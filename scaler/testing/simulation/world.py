@@ -27,6 +27,7 @@ from scaler.scheduler.core.invariants import check
 from scaler.testing.simulation.actors import SimulatedClient, SimulatedWorker
 from scaler.testing.simulation.chances import Chances
 from scaler.testing.simulation.link import End, Link
+from scaler.testing.simulation.watcher import Watcher
 
 HEARTBEAT_SECONDS = 2.0
 RECONNECT_SECONDS = 0.3
@@ -87,9 +88,11 @@ class World:
         policy: ScalingPolicy | None = None,
         limit_seconds: float = 3600.0,
         settle_seconds: float = 65.0,
+        watched: bool = False,
     ) -> None:
         self.now = 0.0
         self.core = SchedulerCore(CoreSettings(), policy or _NoScaling(), self.now)
+        self._watcher = Watcher(self.core) if watched else None
         self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
         self._chances = chances
         self._slots = slots
@@ -179,9 +182,13 @@ class World:
         self._steps += 1
         if self._steps % self._check_every == 0:
             check(self.core)
+        if self._watcher is not None:
+            self._watcher.look(self.now)
         for command in commands:
             match command:
                 case Send(peer, message):
+                    if self._watcher is not None:
+                        self._watcher.hear(message)
                     link = self._links.get(peer)
                     if link is not None:
                         link.send(link.server, message, self.now)
@@ -364,6 +371,8 @@ class World:
 
     def _judge(self) -> Report:
         check(self.core)
+        if self._watcher is not None:
+            self._watcher.judge(self.now)
         outcomes = dict.fromkeys(Outcome, 0)
         for client in self._clients:
             for outcome, count in client.outcomes.items():

@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scaler.protocol.messages import Outcome, Recall, Run, Started, Undefine, Welcome
+from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Recall, Run, Started, Undefine, Welcome
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
-from scaler.worker.core import IDLE_TICK_SECONDS, STARTED_AFTER_SECONDS, Ending
+from scaler.worker.core import IDLE_TICK_SECONDS, Ending
 from scaler.worker.leaving import Leaving
 from scaler.worker.outbox import Level, Outbox
 from scaler.worker_manager.offload.executor import CallKey

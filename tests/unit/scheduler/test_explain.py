@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scaler.policy.view import Allocation, ClusterView, Wanted
-from scaler.protocol.messages import ManagerStatus, Outcome, Suspended, UnitState, UnitStatus
-from scaler.scheduler.core.explain import explain
+from scaler.protocol.messages import Explain, Explained, ManagerStatus, Outcome, Suspended, UnitState, UnitStatus
+from scaler.scheduler.core.explain import UNKNOWN, explain
+from scaler.serialization import dump_exception
 from tests.unit.scheduler.driver import Cluster
 
 GPU = (("gpu", 2.0),)
@@ -26,7 +27,7 @@ class Two:
 
 
 def why(cluster: Cluster, task: bytes) -> str:
-    return explain(cluster.core, task, cluster.core.own_time(cluster.now))
+    return explain(cluster.core, task, cluster.now)
 
 
 def report(cluster: Cluster, manager: str, *ages: float, trouble: str = "", reason: str = "") -> None:
@@ -34,13 +35,86 @@ def report(cluster: Cluster, manager: str, *ages: float, trouble: str = "", reas
     cluster.say(manager, ManagerStatus(cluster.now, units, trouble))
 
 
-def test_a_task_that_ended_or_never_was_is_said_to_be_none() -> None:
+def test_what_never_was_or_is_no_id_is_said_to_be_unknown() -> None:
+    cluster = Cluster()
+    cluster.client()
+    assert [why(cluster, other) for other in (bytes(16), b"", b"x" * 40)] == [UNKNOWN] * 3
+
+
+def test_a_task_that_ended_says_when_and_where_and_how_long_it_took() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
+    cluster.finish(worker, task, seconds=1.25)
+    cluster.wait(3.0, alive=[client, worker])
+    assert why(cluster, task) == "it ended 3.0 s ago on worker host|1|772e2e2e, and took 1.2 s"
+
+
+def test_a_task_that_ended_after_trouble_says_what_it_was() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    killed = b"killed by signal 9 (SIGKILL)\nFatal Python error"
+    cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=killed)
+    cluster.wait(0.1)
+    after = "attempt 1 on host|1|772e2e2e: killed by signal 9 (SIGKILL)"
+    assert why(cluster, task) == f"it runs on worker host|1|772e2e2e; this is attempt 2, after {after}"
     cluster.finish(worker, task)
-    gone = "there is no such task: it has ended, or never was"
-    assert [why(cluster, other) for other in (task, bytes(16), b"", b"x" * 40)] == [gone] * 4
+    assert why(cluster, task) == (
+        f"it ended just now on worker host|1|772e2e2e, and took 10.0 ms; that was attempt 2, after {after}"
+    )
+
+
+def test_a_task_that_raised_says_what_and_in_which_attempt() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client, retries=1)
+    raised = dump_exception(ValueError("no"), "Traceback")
+    cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=raised)
+    cluster.wait(0.1)
+    cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=raised)
+    assert why(cluster, task) == (
+        "it raised ValueError: no, just now on worker host|1|772e2e2e, in attempt 2; "
+        "before that, attempt 1 on host|1|772e2e2e: it raised ValueError: no"
+    )
+
+
+def test_a_task_that_was_cancelled_or_lost_says_so() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    once, waiting = cluster.submit(client, 1, retries=0)[0], cluster.submit(client, 1, retries=0)[0]
+    cluster.cancel(client, waiting)
+    cluster.break_connection(worker)
+    cluster.wait(4.0, alive=[client])
+    assert why(cluster, waiting) == "it was cancelled 4.0 s ago"
+    text = why(cluster, once)
+    assert text.startswith("it failed ")
+    assert "on worker host|1|772e2e2e: worker host|1|772e2e2e was gone for" in text
+    assert text.endswith("retries=0, and the task may have run")
+
+
+def test_a_task_whose_client_left_while_it_ran_is_known_to_have_been_cancelled() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.leave(client)
+    cluster.finish(worker, task, outcome=Outcome.CANCELLED, payload=b"killed")
+    assert why(cluster, task) == "it was cancelled just now on worker host|1|772e2e2e"
+
+
+def test_a_client_may_ask_for_its_own_tasks_only_and_one_inside_a_task_too() -> None:
+    cluster = Cluster()
+    alice, bob, _ = cluster.client("alice"), cluster.client("bob"), cluster.worker("w")
+    (task,) = cluster.submit(alice)
+    (nested,) = cluster.submit(cluster.nested("inner", "w"), parent=task)
+    for asking, about in ((alice, task), (bob, task), ("inner", nested)):
+        cluster.say(asking, Explain(about))
+    answers = [(name, said.text) for name, said in cluster.said if isinstance(said, Explained)]
+    assert answers == [
+        ("alice", "it runs on worker host|1|772e2e2e"),
+        ("bob", "it is a task of another client, which may ask for itself; monitors may ask for all"),
+        ("inner", "it is on worker host|1|772e2e2e, with 1 task before it that is not done"),
+    ]
 
 
 def test_without_any_worker_or_manager_it_says_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from scaler.policy.view import Allocation, ClusterView, Wanted
@@ -14,10 +15,14 @@ from scaler.protocol.messages import (
     MonitorStatus,
     Outcome,
     ProcessorStatus,
+    StorageStatus,
     Suspended,
+    UnitState,
+    UnitStatus,
     WorkerHeartbeat,
 )
-from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, status
+from scaler.scheduler.core.core import QUARANTINE_FAILURES
+from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, Surroundings, status
 from tests.unit.scheduler.driver import Cluster
 
 
@@ -25,10 +30,21 @@ def document(cluster: Cluster) -> Any:
     return json.loads(encoded(cluster))
 
 
-def encoded(cluster: Cluster) -> bytes:
-    return status(
-        cluster.core, cpu_percent=12.5, rss_bytes=1 << 20, sent=Counter(Run=3), received=Counter(Done=2, Submit=1)
-    )
+AROUND = Surroundings(
+    at=1.7e9,
+    incarnation=7,
+    cpu_percent=12.5,
+    rss_bytes=1 << 20,
+    uptime_seconds=60.0,
+    step_seconds_max=0.002,
+    sent=Counter(Run=3),
+    received=Counter(Done=2, Submit=1),
+    storage_address="tcp://127.0.0.1:8517",
+)
+
+
+def encoded(cluster: Cluster, around: Surroundings = AROUND) -> bytes:
+    return status(cluster.core, around)
 
 
 def test_it_counts_tasks_by_state_and_by_how_they_ended() -> None:
@@ -47,10 +63,29 @@ def test_it_counts_tasks_by_state_and_by_how_they_ended() -> None:
     assert set(document(cluster)["tasks"]["ended"]) == {"done", *failures}
 
 
-def test_it_tells_of_the_scheduler_and_its_messages() -> None:
+def test_of_what_workers_have_as_much_runs_as_there_are_slots_and_suspended_ones_are_counted_apart() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=2)
+    first, *_ = cluster.submit(client, 5)
+    cluster.say(worker, Suspended([first], [1], [True]))
+    tasks = document(cluster)["tasks"]
+    assert (tasks["assigned"], tasks["running"], tasks["suspended"]) == (4, 2, 1)
+    assert sum(tasks[state] for state in ("waiting", "ready", "assigned", "suspended")) == 5
+
+
+def test_it_tells_of_the_scheduler_its_storage_and_its_messages() -> None:
     told = document(Cluster())
-    assert told["scheduler"] == {"cpu_percent": 12.5, "rss_bytes": 1 << 20}
+    assert (told["version"], told["at"], told["incarnation"]) == (1, 1.7e9, 7)
+    assert told["scheduler"] == {
+        "cpu_percent": 12.5,
+        "rss_bytes": 1 << 20,
+        "uptime_seconds": 60.0,
+        "step_seconds_max": 0.002,
+    }
     assert told["messages"] == {"sent": {"Run": 3}, "received": {"Done": 2, "Submit": 1}}
+    assert told["storage"] == {"address": "tcp://127.0.0.1:8517"}
+    known = replace(AROUND, storage=StorageStatus(0, 3, 4096, 1 << 30, 0))
+    assert json.loads(encoded(Cluster(), known))["storage"]["bytes"] == 4096
 
 
 def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat() -> None:
@@ -62,22 +97,92 @@ def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat() -> None:
     cluster.say(worker, WorkerHeartbeat(1.0, 3.0, 1 << 19, 2, 0.001, [processor]))
     (row,) = document(cluster)["workers"]
     assert row["capabilities"] == "gpu=2,linux"
-    assert (row["slots"], row["assigned"], row["suspended"], row["free"]) == (2, 4, 1, 5)
+    assert (row["slots"], row["assigned"], row["suspended"], row["free"], row["sent"]) == (2, 4, 1, 5, 4)
     assert (row["manager"], row["unit"]) == ("manager", "unit-w")
     assert (row["draining"], row["connected"]) == (False, True)
     assert (row["agent_cpu_percent"], row["queued"], row["latency_seconds"]) == (3.0, 2, 0.001)
-    assert row["processors"][0]["running"] == first.hex()
+    assert (row["quarantined"], row["processors"][0]["function"]) == (False, "function")
+    assert (row["processors"][0]["running"], row["processors"][0]["running_seconds"]) == (first.hex(), 1.5)
+    cluster.wait(2.0, alive=[client, worker])
+    assert document(cluster)["workers"][0]["processors"][0]["running_seconds"] == 3.5
+    cluster.finish(worker, first)
+    assert document(cluster)["workers"][0]["processors"][0]["running"] == ""
 
 
-def test_clients_managers_and_functions_have_rows() -> None:
+def test_clients_and_functions_have_rows_with_what_they_have_running_and_what_has_ended() -> None:
     cluster = Cluster()
-    client, _ = cluster.client("alice"), cluster.manager("m")
-    cluster.submit(client, 5)
+    client, worker = cluster.client("alice"), cluster.worker("w", slots=2, queue_size=0)
+    first, second, third, *_ = cluster.submit(client, 5)
+    cluster.finish(worker, first, seconds=2.5)
+    cluster.finish(worker, second, outcome=Outcome.EXCEPTION, payload=b"no", seconds=0.5)
+    cluster.cancel(client, third)
     told = document(cluster)
-    assert told["clients"] == [{"id": cluster.peer(client).hex(), "name": "alice", "tasks": 5}]
-    assert told["functions"] == [{"name": "function", "tasks": 5}]
-    assert told["managers"][0]["id"] == "m"
-    assert told["totals"]["managers"] == 1
+    assert told["clients"] == [
+        {"id": cluster.peer(client).hex(), "name": "alice"}
+        | {"tasks": 3, "queued": 1, "running": 2, "ended": 2, "failed": 1}
+    ]
+    assert told["functions"] == [
+        {"name": "function", "queued": 1, "running": 2, "ended": 2, "failed": 1, "seconds_total": 3.0}
+    ]
+
+
+def test_a_function_is_still_listed_when_all_its_tasks_have_ended_and_their_client_is_gone() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    done, running = cluster.submit(client, 2, name="work")
+    cluster.finish(worker, done, seconds=1.0)
+    cluster.leave(client)
+    (row,) = document(cluster)["functions"]
+    assert (row["running"], row["ended"]) == (1, 1)
+    cluster.finish(worker, running, seconds=1.0)
+    (row,) = document(cluster)["functions"]
+    assert row == {"name": "work", "queued": 0, "running": 0, "ended": 2, "failed": 0, "seconds_total": 2.0}
+
+
+def test_rejected_tasks_count_as_failed_ones_that_have_ended() -> None:
+    cluster = Cluster(max_tasks_waiting=1)
+    client = cluster.client()
+    cluster.submit(client, 3)
+    told = document(cluster)
+    assert told["tasks"]["ended"]["rejected"] == 2
+    assert (told["clients"][0]["ended"], told["clients"][0]["failed"]) == (2, 2)
+    assert (told["functions"][0]["queued"], told["functions"][0]["failed"]) == (1, 2)
+
+
+def test_managers_have_rows_with_their_units_by_state() -> None:
+    cluster = Cluster()
+    manager = cluster.manager("m", 8, unit_slots=2, capabilities={"gpu": None})
+    cluster.worker("w", slots=2, manager_id="m")
+    units = [
+        UnitStatus("unit-w", UnitState.RUNNING, 2, 60.0),
+        UnitStatus("b", UnitState.PENDING, 2, 5.0),
+        UnitStatus("c", UnitState.FAILED, 2, 9.0, "no quota"),
+    ]
+    cluster.say(manager, ManagerStatus(cluster.now, units, "no quota"))
+    (row,) = document(cluster)["managers"]
+    shown = {key: row[key] for key in ("id", "kind", "running", "pending", "failed", "units", "capabilities")}
+    assert shown == {
+        "id": "m",
+        "kind": "test",
+        "running": 1,
+        "pending": 1,
+        "failed": 1,
+        "units": 3,
+        "capabilities": "gpu",
+    }
+    assert (row["slots"], row["unit_slots"], row["max_slots"], row["trouble"]) == (2, 2, 8, "no quota")
+    assert document(cluster)["totals"]["managers"] == 1
+
+
+def test_a_quarantined_worker_is_marked() -> None:
+    cluster = Cluster()
+    client, bad, good = cluster.client(), cluster.worker("bad"), cluster.worker("good")
+    while cluster.core.workers[cluster.peer(bad)].failures_in_row < QUARANTINE_FAILURES:
+        cluster.submit(client, 2, retries=0)
+        cluster.finish(bad, cluster.on(bad)[0], outcome=Outcome.PROCESSOR_DIED, payload=b"killed")
+        cluster.finish(good, cluster.on(good)[0])
+    marked = {row["id"]: (row["quarantined"], row["draining"]) for row in document(cluster)["workers"]}
+    assert marked == {cluster.peer(bad).hex(): (True, True), cluster.peer(good).hex(): (False, False)}
 
 
 class Two:

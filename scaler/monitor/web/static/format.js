@@ -71,7 +71,7 @@ export function middle(text, length) {
   return `${text.slice(0, length - 1 - half)}…${text.slice(text.length - half)}`;
 }
 
-const GLYPHS = { running: "●", done: "✓", cancelled: "⊘" };
+const GLYPHS = { running: "●", retrying: "↻", done: "✓", cancelled: "⊘" };
 
 /** What stands before the name of a state, so that colour is not all that tells it. */
 export const glyph = (state) => GLYPHS[state] ?? "✕";

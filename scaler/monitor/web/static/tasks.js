@@ -170,7 +170,7 @@ export function task(store, place) {
   async function load() {
     askedAt = performance.now();
     await Promise.all([readTask(), explain(), readLog()]);
-    settled = known !== null && known.state !== "running";
+    settled = known !== null && known.state !== "running" && known.state !== "retrying";
   }
 
   async function readTask() {

@@ -1,0 +1,72 @@
+"""The last tasks that ended, in the batches that they ended in: remembering them costs something per batch only.
+
+Bounded: whole batches go, the oldest first, as long as `MAX_REMEMBERED` tasks are left, and as long as what is kept of
+failures is larger than `MAX_FAILURE_BYTES`. A batch is never larger than one message to a client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from scaler.scheduler.core.facts import TasksEnded
+
+MAX_REMEMBERED = 4096
+MAX_FAILURE_BYTES = 8 * 1024 * 1024
+_ODD_BYTES = 128
+
+
+class History:
+    """See the module. now: the clock's time of the present step, set by the core."""
+
+    __slots__ = ("_batches", "_failure_bytes", "_rows", "now")
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self._batches: deque[TasksEnded] = deque()
+        self._rows = 0
+        self._failure_bytes = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, ended: TasksEnded) -> None:
+        """Remember a batch, which must not change any more."""
+        ended.step_at = self.now
+        batches = self._batches
+        batches.append(ended)
+        self._rows += len(ended)
+        if ended.odd:
+            self._failure_bytes += _failure_bytes(ended)
+        while self._rows - len(batches[0]) >= MAX_REMEMBERED or (
+            self._failure_bytes > MAX_FAILURE_BYTES and len(batches) > 1
+        ):
+            oldest = batches.popleft()
+            self._rows -= len(oldest)
+            if oldest.odd:
+                self._failure_bytes -= _failure_bytes(oldest)
+
+    def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
+        """Return the batch with the last end of this task, and its index there."""
+        for ended in reversed(self._batches):
+            if task in ended.ids:
+                return ended, len(ended) - 1 - ended.ids[::-1].index(task)
+        return None
+
+    def latest(self, limit: int) -> Iterator[tuple[TasksEnded, int]]:
+        """Yield the last ends, up to limit, the oldest of them first."""
+        left = min(limit, self._rows)
+        chosen: list[tuple[TasksEnded, int]] = []
+        for ended in reversed(self._batches):
+            first = max(0, len(ended) - left)
+            left -= len(ended) - first
+            chosen.append((ended, first))
+            if not left:
+                break
+        for ended, first in reversed(chosen):
+            for index in range(first, len(ended)):
+                yield ended, index
+
+
+def _failure_bytes(ended: TasksEnded) -> int:
+    return sum(_ODD_BYTES + len(odd.payload) for odd in ended.odd.values())

@@ -1,0 +1,77 @@
+"""A monitor of the simulated world: folds what it is told, and holds it against what the core knows."""
+
+from __future__ import annotations
+
+import json
+
+from scaler.ids import owner_of
+from scaler.monitor.model import Model
+from scaler.monitor.rows import LIVING
+from scaler.protocol.codec import encode
+from scaler.protocol.messages import Finished, Message, MonitorEvents, MonitorStatus
+from scaler.scheduler import events as limits
+from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.events import Events
+from scaler.scheduler.status import Surroundings, status
+
+REPORT_SECONDS = 1.0
+
+
+class Watcher:
+    """Watches a core from its beginning. Raises AssertionError when it is told something else than what is so."""
+
+    def __init__(self, core: SchedulerCore) -> None:
+        core.facts.watched = True
+        self.model = Model()
+        self.rows = 0
+        """Tasks that it was told to have ended, one by one."""
+        self._core = core
+        self._events = Events()
+        self._next_at = 0.0
+        self._finished = 0
+
+    def hear(self, message: Message) -> None:
+        """Count what the core tells its clients."""
+        if isinstance(message, Finished):
+            self._finished += len(message.ids)
+
+    def look(self, now: float) -> None:
+        """Take in the facts of a step, and a report when it is time for one."""
+        self._events.add(self._core.facts.drain(), now)
+        if now >= self._next_at:
+            self._next_at = now + REPORT_SECONDS
+            self._report(now)
+
+    def judge(self, now: float) -> None:
+        """Check that every end was told or counted, and that nothing that is over is believed to go on."""
+        for _ in range(10):  # ends that did not fit into one report are in the next ones
+            self._report(now)
+        told = self.rows + self.model.dropped
+        every = sum(self._core.tasks.ended.values())
+        assert self._finished <= told <= every, f"{told} ends were told, {self._finished} to clients, and {every} were"
+        for task in self.model.tasks(limit=1_000_000):
+            if task.state in LIVING:
+                identifier = bytes.fromhex(task.id)
+                client = self._core.clients.get(owner_of(identifier))
+                assert client is not None, f"task {task.id} is said to be {task.state}, and its client is gone"
+                assert identifier in client.tasks, f"task {task.id} is said to be {task.state}, and has ended"
+
+    def _report(self, now: float) -> None:
+        around = Surroundings(now, 1, 0.0, 0, now, 0.0, {}, {})
+        document = status(self._core, around)
+        encode(MonitorStatus(document))
+        self.model.apply_status(json.loads(document))
+        counts = self.model.status.tasks
+        living = sum(len(client.tasks) for client in self._core.clients.values())
+        leaving = sum(len(client.tasks) for clients in self._core.tasks.leaving.values() for client in clients)
+        shown = counts.waiting + counts.ready + counts.assigned + counts.suspended
+        assert shown == living + leaving, f"{shown} tasks are shown, and {living} + {leaving} there are"
+        report = self._events.report(now)
+        if report is None:
+            return
+        encode(MonitorEvents(report.document()))
+        events = json.loads(report.document())
+        rows = events["tasks"]["rows"]
+        assert len(rows) <= limits.MAX_TASK_ROWS, "a report is bounded"
+        self.rows += sum(row[1] not in LIVING for row in rows)
+        self.model.apply_events(events)

@@ -1,0 +1,233 @@
+"""What monitors are told of what happens: which rows, how many, and that a report stays small."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scaler.protocol.codec import encode
+from scaler.protocol.messages import (
+    MAX_CONTROL_BYTES,
+    Done,
+    ManagerStatus,
+    MonitorEvents,
+    Outcome,
+    ProcessorStatus,
+    Started,
+    WorkerHeartbeat,
+)
+from scaler.scheduler.event_rows import COLUMNS, MAX_TRACEBACK
+from scaler.scheduler.events import MAX_PAST_TASKS, MAX_TASK_ROWS, MAX_TOLD, Events
+from scaler.serialization import dump_exception
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_status import Two
+
+AT = 1.7e9
+
+
+class Watched:
+    """A cluster, and a monitor's view of it. Unix time is the cluster's clock and AT."""
+
+    def __init__(self, cluster: Cluster | None = None, slots: int = 1) -> None:
+        self.cluster = cluster or Cluster()
+        self.cluster.core.facts.watched = True
+        self.events = Events()
+        self.client = self.cluster.client()
+        self.worker = self.cluster.worker("w", slots=slots)
+        self.report()
+
+    def report(self) -> Any:
+        """Return the next report; None when nothing happened."""
+        self.events.add(self.cluster.core.facts.drain(), self.now)
+        report = self.events.report(self.now)
+        return json.loads(report.document()) if report is not None else None
+
+    def past(self) -> Any:
+        self.events.add(self.cluster.core.facts.drain(), self.now)
+        return json.loads(self.events.past(self.cluster.core, lambda at: AT + at, self.now).document())
+
+    @property
+    def now(self) -> float:
+        return AT + self.cluster.now
+
+    def finish(self, count: int, outcome: Outcome = Outcome.SUCCESS, payload: bytes = b"\x80", **options: Any) -> None:
+        """Submit tasks, which end at once, in batches as large as the worker's credit."""
+        waiting = set(self.cluster.submit(self.client, count, **options))
+        while waiting:
+            ready = [task for task in self.cluster.on(self.worker) if task in waiting]
+            waiting.difference_update(ready)
+            self.cluster.finish(self.worker, *ready, outcome=outcome, payload=payload)
+
+
+def rows(document: Any) -> Iterator[dict[str, Any]]:
+    assert document["tasks"]["columns"] == list(COLUMNS)
+    for row in document["tasks"]["rows"]:
+        yield dict(zip(COLUMNS, row, strict=True))
+
+
+def states(document: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in rows(document):
+        found[row["state"]] = found.get(row["state"], 0) + 1
+    return found
+
+
+def test_nothing_is_reported_when_nothing_happened() -> None:
+    assert Watched().report() is None
+
+
+def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
+    watched = Watched()
+    (task,) = watched.cluster.submit(watched.client, profiling=True, name="work")
+    watched.cluster.say(watched.worker, Done([task], [1], [Outcome.SUCCESS], [b"\x80"], [1500], [1200], [1 << 20]))
+    document = watched.report()
+    assert (document["version"], document["at"], document["dropped"]) == (1, watched.now, 0)
+    assert list(rows(document)) == [
+        {
+            "id": task.hex(),
+            "state": "done",
+            "function": "work",
+            "client": "client",
+            "worker": "host|1|772e2e2e",
+            "attempt": 1,
+            "ended_at": watched.now,
+            "duration_us": 1500,
+            "cpu_us": 1200,
+            "peak_bytes": 1 << 20,
+            "text": "",
+            "traceback": "",
+        }
+    ]
+
+
+def test_a_task_that_raised_has_its_text_and_its_traceback() -> None:
+    watched = Watched()
+    watched.finish(1, Outcome.EXCEPTION, dump_exception(ValueError("no"), "Traceback: here" + "x" * 100_000))
+    (row,) = rows(watched.report())
+    assert (row["state"], row["text"]) == ("exception", "ValueError: no")
+    assert row["traceback"].startswith("Traceback: here")
+    assert len(row["traceback"]) <= MAX_TRACEBACK
+
+
+def test_a_task_that_is_retried_is_said_to_be_and_then_how_it_ended_with_the_evidence() -> None:
+    watched = Watched()
+    (task,) = watched.cluster.submit(watched.client)
+    watched.cluster.finish(watched.worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9")
+    document = watched.report()
+    evidence = "attempt 1 on host|1|772e2e2e: killed by signal 9"
+    (row,) = rows(document)
+    assert (row["state"], row["attempt"], row["text"]) == ("retrying", 1, evidence)
+    assert [(incident["kind"], incident["text"]) for incident in document["incidents"]] == [("retried", evidence)]
+    watched.cluster.wait(0.1)
+    watched.cluster.finish(watched.worker, task)
+    (row,) = rows(watched.report())
+    assert (row["state"], row["attempt"], row["text"]) == ("done", 2, evidence)
+
+
+def test_a_task_that_runs_for_longer_has_a_row_until_it_has_ended() -> None:
+    watched = Watched()
+    first, second = watched.cluster.submit(watched.client, 2)
+    watched.cluster.say(watched.worker, Started([first]))
+    watched.cluster.wait(2.0, alive=[watched.client, watched.worker])
+    (row,) = rows(watched.report())
+    assert (row["id"], row["state"], row["ended_at"]) == (first.hex(), "running", None)
+    watched.cluster.say(watched.worker, Started([second]))
+    watched.cluster.finish(watched.worker, second)
+    assert states(watched.report()) == {"done": 1}
+
+
+def test_of_too_many_tasks_failures_are_told_first_then_cancelled_ones_then_the_last_of_the_others() -> None:
+    watched = Watched(slots=MAX_TASK_ROWS)
+    watched.finish(30, Outcome.EXCEPTION, dump_exception(ValueError("no"), ""))
+    watched.cluster.cancel(watched.client, *watched.cluster.submit(watched.client, 40, needs=(("gpu", 1.0),)))
+    watched.finish(3 * MAX_TASK_ROWS)
+    document = watched.report()
+    assert states(document) == {"exception": 30, "cancelled": 40, "done": MAX_TASK_ROWS - 70}
+    assert document["dropped"] == 2 * MAX_TASK_ROWS + 70
+    last = [row["id"] for row in rows(document)][-1]
+    ((ended, index),) = watched.cluster.core.history.latest(1)
+    assert last == ended.ids[index].hex()
+
+
+def test_rows_come_in_the_order_in_which_the_tasks_ended() -> None:
+    watched = Watched()
+    for number in range(5):
+        watched.finish(1, name=f"{number}")
+        watched.finish(1, Outcome.TIMED_OUT, b"too slow", name=f"{number} failed")
+    assert [row["function"] for row in rows(watched.report())] == [
+        name for number in range(5) for name in (f"{number}", f"{number} failed")
+    ]
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+def test_a_report_fits_in_a_control_message_whatever_names_and_tracebacks_there_are(letter: str) -> None:
+    watched = Watched(slots=1500)
+    watched.finish(1000, name=letter * 10_000)
+    raised = dump_exception(ValueError(letter * 10_000), letter * 100_000)
+    watched.finish(1500, Outcome.EXCEPTION, raised, name=letter * 10_000)
+    for number in range(300):
+        watched.cluster.client(f"{number}", letter * 10_000)
+    watched.events.add(watched.cluster.core.facts.drain(), watched.now)
+    report = watched.events.report(watched.now)
+    assert report is not None
+    assert len(encode(MonitorEvents(report.document(10**9)))) < MAX_CONTROL_BYTES
+    document = json.loads(report.document())
+    assert document["dropped"] + len(document["tasks"]["rows"]) == 2500
+    assert any(row["traceback"] for row in rows(document))
+    assert document["incidents"]
+    past = watched.events.past(watched.cluster.core, lambda at: AT + at, watched.now).document()
+    assert len(encode(MonitorEvents(past))) < MAX_CONTROL_BYTES
+
+
+def test_tasks_of_a_client_that_is_gone_are_told_if_they_were_on_a_worker() -> None:
+    watched = Watched()
+    running, _ = watched.cluster.submit(watched.client, 2, retries=0)
+    watched.cluster.leave(watched.client)
+    watched.cluster.finish(watched.worker, running, outcome=Outcome.CANCELLED, payload=b"")
+    document = watched.report()
+    assert [(row["id"], row["state"]) for row in rows(document)] == [(running.hex(), "cancelled")]
+    assert [(incident["kind"], incident["subject"]) for incident in document["incidents"]] == [
+        ("left", "client client")
+    ]
+
+
+def test_decisions_are_told_with_what_they_were_made_from() -> None:
+    watched = Watched(Cluster(Two()))
+    manager = watched.cluster.manager("m")
+    watched.cluster.say(manager, ManagerStatus(watched.cluster.now, []))
+    watched.cluster.wait(2.0, alive=[manager, watched.client, watched.worker])
+    decision = watched.report()["decisions"][0]
+    assert (decision["manager"], decision["units"], decision["reason"]) == ("m", 2, "2 units: two are nicer")
+    assert decision["inputs"]["units_running"] == 0
+
+
+def test_who_comes_late_is_told_of_the_last_tasks_what_runs_and_the_last_incidents() -> None:
+    watched = Watched()
+    watched.cluster.core.facts.watched = False
+    for _ in range(3):
+        watched.finish(600)
+        watched.cluster.wait(1.0, alive=[watched.client, watched.worker])
+    (running,) = watched.cluster.submit(watched.client)
+    processor = ProcessorStatus(7, 0.0, 0, True, False, running, 1.5)
+    watched.cluster.say(watched.worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, [processor]))
+    document = watched.past()
+    assert states(document) == {"done": MAX_PAST_TASKS, "running": 1}
+    assert {incident["subject"] for incident in document["incidents"]} >= {"client client"}
+    ended_at = [row["ended_at"] for row in rows(document) if row["ended_at"] is not None]
+    assert ended_at == sorted(ended_at)
+    assert ended_at[-1] == pytest.approx(watched.now - 1.0)
+    (row,) = [row for row in rows(document) if row["state"] == "running"]
+    assert (row["id"], row["duration_us"]) == (running.hex(), 1_500_000)
+
+
+def test_incidents_and_decisions_are_bounded_and_the_last_ones_stay() -> None:
+    watched = Watched()
+    for number in range(2 * MAX_TOLD):
+        watched.cluster.client(f"c{number}")
+    told = watched.report()["incidents"]
+    assert len(told) == MAX_TOLD
+    assert told[-1]["subject"] == f"client c{2 * MAX_TOLD - 1}"
+    assert watched.past()["incidents"] == told

@@ -1,0 +1,84 @@
+"""What tasks printed is kept, within limits per task and in all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.protocol.messages import Output, ReadLog, TaskLog
+from scaler.scheduler.core import logs as module
+from scaler.scheduler.core.logs import HEAD_BYTES, MAX_LOG_BYTES, TAIL_BYTES, Logs
+from tests.unit.scheduler.driver import Cluster
+
+TASK = bytes(16)
+
+
+def test_stdout_and_stderr_are_kept_apart_in_the_order_in_which_they_came() -> None:
+    logs = Logs()
+    for is_stderr, text in ((False, b"a"), (True, b"x"), (False, b"b"), (True, b"y")):
+        logs.add(TASK, is_stderr, text)
+    assert logs.read(TASK) == TaskLog(TASK, b"ab", b"xy", 0)
+    assert logs.read(b"x" * 16) == TaskLog(b"x" * 16, b"", b"", 0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3 * TAIL_BYTES), max_size=8))
+def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted(sizes: list[int]) -> None:
+    logs = Logs()
+    whole = b""
+    for number, size in enumerate(sizes):
+        text = bytes([ord("a") + number]) * size
+        whole += text
+        logs.add(TASK, False, text)
+    log = logs.read(TASK)
+    if len(whole) <= HEAD_BYTES + TAIL_BYTES:
+        assert (log.stdout, log.cut) == (whole, 0)
+    else:
+        cut = len(whole) - HEAD_BYTES - TAIL_BYTES
+        marker = b"\n... %d bytes left out ...\n" % cut
+        assert (log.stdout, log.cut) == (whole[:HEAD_BYTES] + marker + whole[-TAIL_BYTES:], cut)
+
+
+def test_tasks_that_have_printed_nothing_for_longest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LOG_BYTES", 11_000)
+    logs = Logs()
+    first, second, third = (bytes([number]) * 16 for number in range(3))
+    for task in (first, second, first, third):
+        logs.add(task, True, b"x" * 3_000)
+    assert logs.size_bytes <= 11_000
+    assert [bool(logs.read(task).stderr) for task in (first, second, third)] == [True, False, True]
+
+
+def test_many_tasks_that_print_little_are_bounded_too() -> None:
+    logs = Logs()
+    for number in range(100_000):
+        logs.add(number.to_bytes(16, "big"), False, b"x")
+    assert logs.size_bytes <= MAX_LOG_BYTES
+    assert logs.read((99_999).to_bytes(16, "big")).stdout == b"x"
+
+
+def test_what_a_task_wrote_goes_to_its_client_only_if_that_wants_it_as_it_comes_and_is_kept_in_any_case() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.say(worker, Output(task, False, b"kept", is_streamed=False))
+    cluster.say(worker, Output(task, False, b" and shown", is_streamed=True))
+    assert [said.text for _, said in cluster.said if isinstance(said, Output)] == [b" and shown"]
+    cluster.say(client, ReadLog(task))
+    assert (client, TaskLog(task, b"kept and shown", b"", 0)) in cluster.said
+
+
+def test_a_client_reads_the_logs_of_its_own_tasks_only() -> None:
+    cluster = Cluster()
+    alice, bob, worker = cluster.client("alice"), cluster.client("bob"), cluster.worker("w")
+    (task,) = cluster.submit(alice)
+    cluster.say(worker, Output(task, True, b"secret", is_streamed=False))
+    cluster.say(bob, ReadLog(task))
+    assert (bob, TaskLog(task, b"", b"", 0)) in cluster.said
+
+
+def test_what_a_worker_says_of_a_client_that_is_not_here_is_not_kept() -> None:
+    cluster = Cluster()
+    cluster.say(cluster.worker("w"), Output(TASK, False, b"nobody's"))
+    assert cluster.core.logs.size_bytes == 0

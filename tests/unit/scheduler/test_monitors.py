@@ -1,0 +1,300 @@
+"""The monitors' port: who is told what, and that slow, frozen and dead monitors cost next to nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.net.versions import own_hello
+from scaler.protocol.messages import (
+    Explain,
+    Explained,
+    Message,
+    MonitorEvents,
+    MonitorStatus,
+    Output,
+    ReadLog,
+    RefusalReason,
+    Refused,
+    Role,
+    TaskLog,
+    Welcome,
+)
+from scaler.scheduler.core.explain import UNKNOWN
+from scaler.scheduler.monitors import ANSWERS_PER_TURN, MAX_MONITORS, MAX_QUESTIONS, MAX_WAITING_BYTES, Monitors
+from scaler.scheduler.status import Surroundings
+from tests.unit.scheduler.driver import Cluster
+
+LEASE_SECONDS = 60.0
+ALICE, BOB = b"alice...", b"bob....."
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class HandLoop:
+    """An event loop whose calls a test makes. Its clock is the cluster's."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.soon: list[Callable[[], object]] = []
+        self.due: Callable[[], object] = lambda: None
+        self._cluster = cluster
+
+    def time(self) -> float:
+        return self._cluster.now
+
+    def call_soon(self, callback: Callable[[], object], /) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, _delay: float, callback: Callable[[], object], /) -> Timer:
+        self.due = callback
+        return Timer()
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+
+class Recording:
+    """A listener that keeps what it is to send. waiting: bytes that a peer has not taken."""
+
+    addresses = ("tcp://127.0.0.1:1",)
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, Message]] = []
+        self.waiting: Counter[bytes] = Counter()
+        self.forgotten: list[bytes] = []
+        self.is_closed = False
+
+    def send(self, peer: bytes, message: Message, _attachments: Sequence[object] = ()) -> None:
+        self.sent.append((peer, message))
+
+    def forget(self, peer: bytes, _farewell: Message | None = None) -> None:
+        self.forgotten.append(peer)
+
+    def outbox_bytes(self, peer: bytes) -> int:
+        return self.waiting[peer]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Port:
+    """The monitors of a cluster, with a client and a worker in it."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.loop = HandLoop(self.cluster)
+        self.listener = Recording()
+        self.looks: list[bool] = []
+        self.monitors = Monitors(
+            self.cluster.core,
+            self._listen,
+            Welcome(False, 1, LEASE_SECONDS, 2.0),
+            1.0,
+            self._around,
+            self.loop,
+        )
+        self.client = self.cluster.client()
+        self.worker = self.cluster.worker("w")
+        self.drain()
+
+    def _listen(self, admit: Any, on_turn: Any) -> Recording:
+        self.admit, self.on_turn = admit, on_turn
+        return self.listener
+
+    def _around(self, is_report: bool) -> Surroundings:
+        self.looks.append(is_report)
+        return Surroundings(0.0, 1, 0.0, 0, 0.0, 0.0, {}, {})
+
+    def drain(self) -> None:
+        self.monitors.add(self.cluster.core.facts.drain())
+
+    def say(self, *events: ListenerEvent) -> None:
+        self.on_turn(list(events))
+
+    def come(self, *peers: bytes) -> None:
+        self.say(*(Opened(peer, own_hello(Role.MONITOR)) for peer in peers))
+
+    def report(self) -> None:
+        """Let a second pass."""
+        self.drain()
+        self.cluster.wait(1.0, alive=[self.client, self.worker])
+        self.loop.due()
+
+    def finish(self) -> bytes:
+        (task,) = self.cluster.submit(self.client)
+        self.cluster.finish(self.worker, task)
+        return task
+
+    def told(self, peer: bytes) -> list[tuple[str, Any]]:
+        """Return and forget what a monitor was told: kinds and documents."""
+        found = [
+            (type(message).__name__, json.loads(message.json) if hasattr(message, "json") else message)
+            for name, message in self.listener.sent
+            if name == peer
+        ]
+        self.listener.sent = [entry for entry in self.listener.sent if entry[0] != peer]
+        return found
+
+
+def ids(document: Any) -> list[str]:
+    return [row[0] for row in document["tasks"]["rows"]]
+
+
+def test_nothing_is_made_while_nobody_watches() -> None:
+    port = Port()
+    for _ in range(3):
+        port.report()
+    assert not port.looks
+    assert not port.cluster.core.facts.watched
+
+
+def test_a_monitor_that_comes_is_told_the_state_and_the_past_at_once_and_then_what_is_new() -> None:
+    port = Port()
+    before = port.finish()
+    port.come(ALICE)
+    (status, state), (events, past) = port.told(ALICE)
+    assert (status, events) == ("MonitorStatus", "MonitorEvents")
+    assert state["tasks"]["ended"]["done"] == 1
+    assert ids(past) == [before.hex()]
+    assert {incident["subject"] for incident in past["incidents"]} >= {"client client"}
+    after = port.finish()
+    port.report()
+    (status, state), (events, new) = port.told(ALICE)
+    assert state["tasks"]["ended"]["done"] == 2
+    assert ids(new) == [after.hex()]
+    assert new["incidents"] == []
+    port.report()
+    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
+
+
+def test_nobody_is_told_anything_twice_when_another_monitor_comes_between_two_reports() -> None:
+    port = Port()
+    port.come(ALICE)
+    port.told(ALICE)
+    first = port.finish()
+    port.drain()
+    port.come(BOB)
+    assert [ids(document) for kind, document in port.told(ALICE)] == [[first.hex()]]
+    assert ids(port.told(BOB)[1][1]) == [first.hex()]
+    second = port.finish()
+    port.report()
+    for peer in (ALICE, BOB):
+        assert ids(port.told(peer)[1][1]) == [second.hex()]
+
+
+def test_many_monitors_that_come_at_once_share_one_look_at_the_state() -> None:
+    port = Port()
+    port.come(*(number.to_bytes(8, "big") for number in range(50)))
+    assert port.looks == [False]
+    port.report()
+    assert port.looks == [False, True]
+
+
+def test_a_monitor_that_does_not_take_its_reports_misses_some_and_is_told_how_many_tasks_were_in_them() -> None:
+    port = Port()
+    port.come(ALICE, BOB)
+    port.told(ALICE), port.told(BOB)
+    port.listener.waiting[BOB] = MAX_WAITING_BYTES + 1
+    for _ in range(3):
+        port.finish()
+        port.report()
+    assert len(port.told(ALICE)) == 6
+    assert port.told(BOB) == []
+    port.listener.waiting[BOB] = 0
+    last = port.finish()
+    port.report()
+    documents = dict(port.told(BOB))
+    assert (documents["MonitorEvents"]["dropped"], ids(documents["MonitorEvents"])) == (3, [last.hex()])
+    port.finish()
+    port.report()
+    assert dict(port.told(BOB))["MonitorEvents"]["dropped"] == 0
+
+
+def test_a_monitor_whose_connection_breaks_is_forgotten_after_its_lease_and_not_before() -> None:
+    port = Port()
+    port.come(ALICE, BOB)
+    port.say(Broken(ALICE), Broken(BOB))
+    port.say(Resumed(BOB))
+    for _ in range(round(LEASE_SECONDS)):
+        port.report()
+    assert port.listener.forgotten == []
+    port.report()
+    assert port.listener.forgotten == [ALICE]
+    assert port.cluster.core.facts.watched
+    port.say(Closed(BOB, ""))
+    assert not port.cluster.core.facts.watched
+
+
+def test_only_monitors_are_let_in_and_not_too_many() -> None:
+    port = Port()
+    stranger = port.admit(ALICE, own_hello(Role.CLIENT))
+    assert isinstance(stranger, Refused)
+    assert stranger.reason is RefusalReason.ROLE
+    port.come(*(number.to_bytes(8, "big") for number in range(MAX_MONITORS)))
+    one_more = port.admit(ALICE, own_hello(Role.MONITOR))
+    assert isinstance(one_more, Refused)
+    assert "MAX_MONITORS" in one_more.text
+    assert isinstance(port.admit((0).to_bytes(8, "big"), own_hello(Role.MONITOR)), Welcome)
+
+
+def test_questions_are_answered_a_few_per_turn_and_those_of_a_monitor_that_left_are_not() -> None:
+    port = Port()
+    port.come(ALICE, BOB)
+    port.told(ALICE), port.told(BOB)
+    (task,) = port.cluster.submit(port.client)
+    port.say(*(Received(ALICE, Explain(task)) for _ in range(ANSWERS_PER_TURN)), Received(BOB, Explain(bytes(16))))
+    assert port.told(ALICE) == []
+    port.loop.turn()
+    answers = [message.text for _, message in port.told(ALICE)]
+    assert answers == ["it runs on worker host|1|772e2e2e"] * ANSWERS_PER_TURN
+    assert port.told(BOB) == []
+    port.loop.turn()
+    assert port.told(BOB) == [("Explained", Explained(bytes(16), UNKNOWN))]
+    port.say(Received(BOB, Explain(task)), Closed(BOB, ""))
+    port.loop.turn()
+    assert port.told(BOB) == []
+    assert not port.loop.soon
+
+
+def test_who_asks_too_much_is_told_to_ask_again() -> None:
+    port = Port()
+    port.come(ALICE)
+    port.told(ALICE)
+    port.say(*(Received(ALICE, Explain(bytes(16))) for _ in range(MAX_QUESTIONS + 1)))
+    ((_, answer),) = port.told(ALICE)
+    assert "MAX_QUESTIONS" in answer.text
+
+
+def test_a_monitor_reads_the_log_of_any_task() -> None:
+    port = Port()
+    port.come(ALICE)
+    port.told(ALICE)
+    (task,) = port.cluster.submit(port.client)
+    port.cluster.say(port.worker, Output(task, True, b"oh\n", is_streamed=False))
+    port.say(Received(ALICE, ReadLog(task)))
+    assert port.told(ALICE) == [("TaskLog", TaskLog(task, b"", b"oh\n", 0))]
+
+
+def test_messages_of_reports_are_what_the_wire_knows() -> None:
+    port = Port()
+    port.come(ALICE)
+    kinds = [type(message) for _, message in port.listener.sent]
+    assert kinds == [MonitorStatus, MonitorEvents]
+
+
+def test_closing_frees_the_address() -> None:
+    port = Port()
+    port.monitors.close()
+    assert port.listener.is_closed
+    assert port.monitors.address == "tcp://127.0.0.1:1"
