@@ -1,0 +1,38 @@
+"""The page's files are served as what they are, and anew when they have changed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scaler.monitor.web.app import CONTENT_TYPES, STATIC
+from tests.unit.monitor.web_rig import ask
+
+FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_file_has_its_own_type_and_is_asked_for_again(path: Path) -> None:
+    name = f"/{path.relative_to(STATIC)}"
+    reply = ask(name)
+    assert reply.status_code == 200
+    assert reply.headers["cache-control"] == "no-cache"
+    if path.suffix in CONTENT_TYPES:
+        assert reply.headers["content-type"].startswith(CONTENT_TYPES[path.suffix])
+    unchanged = ask(name, headers={"if-none-match": reply.headers["etag"]})
+    assert (unchanged.status_code, unchanged.content) == (304, b"")
+    assert unchanged.headers["cache-control"] == "no-cache"
+
+
+def test_the_page_is_the_root_and_has_no_script_or_style_of_its_own() -> None:
+    reply = ask("/")
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<script>" not in reply.text
+    assert "<style" not in reply.text
+    assert not re.search(r"\s(style|on[a-z]+)=", reply.text)
+
+
+def test_modules_are_javascript_whatever_the_machine_thinks() -> None:
+    assert ask("/app.js").headers["content-type"] == "text/javascript; charset=utf-8"
