@@ -20,8 +20,8 @@ from scaler.worker_manager.aws.setup_tools import Steps
 from scaler.worker_manager.aws_hpc import setup
 from scaler.worker_manager.aws_hpc.environment import Environment
 from scaler.worker_manager.aws_hpc.place import Place
-from scaler.worker_manager.aws_hpc.requests import Definition
-from scaler.worker_manager.aws_hpc.service import BatchService
+from scaler.worker_manager.aws_hpc.requests import Definition, submission
+from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
 from scaler.worker_manager.aws_hpc.wanted import Network, compute_resources
 
 CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
@@ -319,6 +319,43 @@ def test_sizes_that_fargate_does_not_have_are_refused(cloud: Cloud, flags: tuple
     with pytest.raises(UsageError, match=text):
         cloud.told("setup", *flags)
     cloud.told("setup", *flags, "--batch-capacity", "EC2")
+
+
+def test_moto_takes_what_the_managers_ask_for(cloud: Cloud) -> None:
+    data = json.dumps({"batch": {"use_docker": False}}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"{cloud.endpoint_url}/moto-api/config", data)).close()
+    cloud.do("setup")
+    place = Place.of(cloud.config())
+    service = BatchService(place)
+    definition = service.definition()
+    jobs = {}
+    for number, size in enumerate((1, 3)):
+        request = submission(
+            place,
+            definition,
+            place.job_name("5e", number),
+            "module",
+            {"SCALER_JOB": "{}"},
+            size=size,
+            repeat=size > 1,
+            parameters={"call": "x"},
+        )
+        jobs[size] = service.submit(request)
+        assert service.find(request["jobName"]) == jobs[size]
+    described = service.describe([jobs[1], jobs[3], f"{jobs[3]}:2", "unknown"])
+    assert set(described) == {jobs[1], jobs[3], f"{jobs[3]}:2"}
+    assert described[jobs[1]]["parameters"] == {"call": "x", "module": "module"}
+    assert counts_of(described[jobs[3]]).keys() <= {
+        "SUBMITTED",
+        "PENDING",
+        "RUNNABLE",
+        "STARTING",
+        "RUNNING",
+        "SUCCEEDED",
+    }
+    assert service.alive().keys() <= set(jobs.values())
+    service.terminate(jobs[3], "over")
+    service.close()
 
 
 # -- what moto does at once takes its time in the service

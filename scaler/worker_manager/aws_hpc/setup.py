@@ -42,10 +42,21 @@ if TYPE_CHECKING:
     from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
     from scaler.config.commands import Verb
 
-SERVICES = ("batch", "ec2", "iam", "logs", "s3", "sts")
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"
 ROLES = ("execution", "job", "hosts")
+
+
+class _Clients(dict[str, AwsCalls]):
+    """Clients of services, made when they are first needed: that takes a while for some."""
+
+    def __init__(self, config: AwsHpcConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def __missing__(self, service: str) -> AwsCalls:
+        made = self[service] = AwsClient(self._config, service)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ class _Place:
 
     config: AwsHpcConfig
     steps: Steps
-    clients: dict[str, AwsCalls]
+    clients: _Clients
     pause_seconds: float
 
     @property
@@ -90,7 +101,7 @@ def provision(
         raise UsageError(
             f"job_definition = {config.job_definition!r} names a revision: {verb} is for a definition by its name alone"
         )
-    clients: dict[str, AwsCalls] = {name: AwsClient(config, name) for name in SERVICES}
+    clients = _Clients(config)
     place = _Place(config, Steps(say, dry_run=dry_run), clients, pause_seconds)
     try:
         match verb:
