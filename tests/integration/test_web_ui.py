@@ -135,12 +135,16 @@ def test_the_page_outlives_the_scheduler_and_goes_on_with_the_next_one(ports: Re
         browser = read_until(lambda browser: browser.kinds)
         assert not browser.connection["connected"]
         assert "no scheduler answers" in browser.connection["trouble"]
-        for _ in range(2):
+        incarnations = set()
+        for restarts in range(2):
             with scheduler(ports, tmp_path):
                 read_until(lambda browser: browser.connection["connected"] and browser.status["scheduler"]["rss_bytes"])
+                read_until(lambda browser: browser.connection["restarts"] == restarts)  # noqa: B023
+                incarnations.add(browser.connection["incarnation"])
             read_until(lambda browser: not browser.connection["connected"])
             assert page.json("/api/status")["connection"]["connected"] is False
             assert page.get("/metrics").status_code == 200
+        assert len(incarnations - {""}) == 2
 
 
 def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPorts, tmp_path: Path) -> None:
