@@ -186,7 +186,9 @@ def _limit(most: int) -> Parameter:
 
 _TASK_PARAMETERS = (
     Parameter("search", "text", "", "A part of the id, function, client, worker, state or failure, in any case."),
-    Parameter("state", "text", "", "running, retrying, done, cancelled, a failure's name, or failed for every failure."),
+    Parameter(
+        "state", "text", "", "running, retrying, done, cancelled, a failure's name, or failed for every failure."
+    ),
     Parameter("function", "text", "", "The function's name."),
     Parameter("worker", "text", "", "The worker's name."),
     Parameter("client", "text", "", "The client."),
