@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST_SECONDS = 0.3
+FIRST_SECONDS = 0.5
 LAST_SECONDS = 10.0
 SHARE = 0.1
 """The pause is this part of the time in which nothing has happened."""

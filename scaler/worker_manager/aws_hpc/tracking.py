@@ -63,7 +63,7 @@ class Tracking:
     def __init__(self, now: float) -> None:
         self._submissions: dict[int, Submission] = {}
         self._places: dict[CallKey, tuple[Submission, int]] = {}
-        self._garbage: list[str] = []
+        self._garbage: dict[str, None] = {}
         self.progress_at = now
         """When something was submitted, began or ended last, as far as has been seen."""
 
@@ -177,13 +177,13 @@ class Tracking:
 
     def throw_away(self, keys: Iterable[str]) -> None:
         """Nobody needs these objects any more."""
-        self._garbage.extend(keys)
+        self._garbage.update(dict.fromkeys(keys))
 
     def take_garbage(self, least: int) -> list[str]:
         """Return the keys of objects that nobody needs, once: at least so many, or all when nothing is open."""
         if len(self._garbage) < least and self._submissions:
             return []
-        garbage, self._garbage = self._garbage, []
+        garbage, self._garbage = list(self._garbage), {}
         return garbage
 
     def is_stuck(self, counts: Iterable[Mapping[str, int]], now: float, after_seconds: float) -> bool:
@@ -222,4 +222,4 @@ class Tracking:
 
     def _forget(self, submission: Submission) -> None:
         if self._submissions.pop(submission.number, None) is not None and submission.call_key:
-            self._garbage.append(submission.call_key)
+            self._garbage[submission.call_key] = None

@@ -191,12 +191,11 @@ class Watch:
     def _remove_garbage(self) -> None:
         with self._lock:
             keys = self._tracking.take_garbage(GARBAGE_AT_ONCE)
-        unique = list(dict.fromkeys(keys))
         try:
-            self._objects.delete(unique)
+            self._objects.delete(keys)
         except AwsError:
             with self._lock:
-                self._tracking.throw_away(unique)
+                self._tracking.throw_away(keys)
             raise
 
     # -- what waits for ever
