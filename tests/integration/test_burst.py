@@ -45,6 +45,7 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
         ('"scaler-queue"', '"queue"'),
         ('"scaler-job"', '"definition"'),
         ('"scaler-calls-and-results"', f'"{BUCKET}"'),
+        ("max_concurrent_jobs = 100", "max_concurrent_jobs = 8"),
     ):
         assert old in text
         text = text.replace(old, new)
@@ -55,7 +56,7 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
             assert client.submit(where, 0.0).result(WAIT_SECONDS) == "laptop"
             assert not aws.batch.alive(), "one small task is no reason to go to the cloud"
-            futures = [client.submit(where, 2.0) for _ in range(8)]
+            futures = [client.submit(where, 2.0) for _ in range(24)]
             assert {future.result(WAIT_SECONDS) for future in futures} == {"laptop", "cloud"}
         assert everything.stop() == 0
         ports.release()
