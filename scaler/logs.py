@@ -67,6 +67,11 @@ def escaped(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def escaped_lines(text: str) -> str:
+    """Return the text with its control characters shown, but for the ends of its lines and tabs."""
+    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n"))
+
+
 class TextLines(logging.Formatter):
     """For people: time, level, component[pid and ids], logger, message; a traceback follows in lines of its own."""
 

@@ -22,6 +22,7 @@ from scaler.client.object_reference import ObjectReference
 from scaler.client.pieces import Pieces
 from scaler.client.processes import nested_loop, open_loop, processor
 from scaler.client.progress import Progress
+from scaler.client.questions import TaskOutput, output_of
 from scaler.client.submission import Submission
 from scaler.errors import ClientClosedError
 from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, name_of, size_of
@@ -251,6 +252,25 @@ class Client(ArgumentOnly):
         reference = ObjectReference(self._loop.futures, upload, name or type(obj).__name__, size_of(parts))
         self._references.add(reference)
         return reference
+
+    # -- how they are
+
+    def explain(self, future: ScalerFuture) -> str:
+        """Return in a sentence why a task waits, what it does, or what became of it, as the scheduler sees it.
+
+        Of tasks that have ended it remembers the last few thousand. Raises UnreachableError when it does not answer.
+        """
+        self._check_open()
+        return self._loop.explain(future)
+
+    def logs(self, future: ScalerFuture) -> TaskOutput:
+        """Return what a task has printed so far, with control characters shown; `str` of it is all in one text.
+
+        Of a lot the beginning and the end are kept, and of many tasks those that printed last. Raises UnreachableError
+        when the scheduler does not answer.
+        """
+        self._check_open()
+        return output_of(self._loop.log(future))
 
     # -- the end
 

@@ -21,6 +21,7 @@ from scaler.client.future import ScalerFuture
 from scaler.client.future_table import FutureTable, Profile, Resolved
 from scaler.client.objects import ClientObjects
 from scaler.client.outcomes import load_ended
+from scaler.client.questions import Answer, Question, Questions
 from scaler.client.tasks import Held, Task, Upload
 from scaler.errors import (
     ClientClosedError,
@@ -33,13 +34,17 @@ from scaler.errors import (
 )
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.protocol.messages import (
+    Explain,
+    Explained,
     Finished,
     Message,
     Outcome,
     Output,
+    ReadLog,
     ShutdownCluster,
     ShutdownReply,
     Started,
+    TaskLog,
     Welcome,
     is_stored,
 )
@@ -87,6 +92,7 @@ class ClientLoop:
         self._welcome: Welcome | None = None
         self._broken_at: float | None = None
         self._shutdown_reply: Future[ShutdownReply] | None = None
+        self._questions = Questions(lambda question: self._call(self._say, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
         self._is_retrying = False
@@ -140,9 +146,30 @@ class ClientLoop:
         if not answer.accepted:
             raise ProtectedError(answer.text)
 
+    def explain(self, future: ScalerFuture) -> str:
+        """Return why a task waits, or what became of it. Raises UnreachableError."""
+        with self.futures.condition:
+            if self._session.is_held(future):
+                return self._session.why_unsent(future)
+        answer = self._ask(Explain(future.task_id), Explained)
+        assert isinstance(answer, Explained)
+        with self.futures.condition:
+            return self._session.why_unsent(future) or answer.text
+
+    def log(self, future: ScalerFuture) -> TaskLog:
+        """Return what a task printed. Raises UnreachableError."""
+        answer = self._ask(ReadLog(future.task_id), TaskLog)
+        assert isinstance(answer, TaskLog)
+        return answer
+
+    def _ask(self, question: Question, kind: type[Answer]) -> Answer:
+        self.futures.check_waitable()
+        return self._questions.ask(question, kind, self.futures.timeout_seconds, self.address)
+
     def close(self, why: str) -> None:
         """End: unfinished futures end with ClientDisconnectedError. Harmless when repeated."""
         self.futures.close(why, lambda: ClientDisconnectedError("the client was disconnected before the task ended"))
+        self._questions.close(why)
         self._call(self._loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join(JOIN_SECONDS)
@@ -277,6 +304,7 @@ class ClientLoop:
                 in_doubt = self._session.restart(self._stand_in)
             why = "the scheduler has forgotten this client; retries=0, and the task may have run"
             self.futures.drop(in_doubt, SchedulerLostError(why))
+            self._questions.say_again()
 
     def _stand_in(self, task: Task, serializer: Serializer | None) -> Upload | None:
         """Put the value of a task that has ended into the storage: its result is lost with the scheduler."""
@@ -293,6 +321,8 @@ class ClientLoop:
                 self.futures.started(ids)
             case Output(is_stderr=is_stderr, text=text):
                 _show(is_stderr, text)
+            case Explained() | TaskLog():
+                self._questions.answered(message)
             case ShutdownReply():
                 if self._shutdown_reply is not None and not self._shutdown_reply.done():
                     self._shutdown_reply.set_result(message)

@@ -164,6 +164,21 @@ class Session:
         self._gated.pop(task, None)
         return True
 
+    def why_unsent(self, task: Task) -> str:
+        """Return why the scheduler does not know of a task yet; empty when it does, or did."""
+        if task.is_sent or task.task_id not in self.pending:
+            return ""
+        if self.is_held(task):
+            missing = sum(not upload.ready for upload in self._gated[task][1])
+            many = "an object that it needs is" if missing == 1 else f"{missing:,} objects that it needs are"
+            return f"it waits in its client until {many} in the object storage"
+        return f"it is in its client, which has yet to send it; {len(self._unsent) - 1:,} other tasks wait there, too"
+
+    def is_held(self, task: Task) -> bool:
+        """Tell whether a task cannot be sent yet, because it needs what is not in the storage yet."""
+        gate = self._gated.get(task)
+        return gate is not None and not all(upload.ready for upload in gate[1])
+
     def hold(self, upload: Upload) -> None:
         """Keep an object that the user sent until `clear`, whether tasks use it or not."""
         self.objects[upload.id] = upload

@@ -14,6 +14,7 @@ from scaler.protocol.kinds import check_seconds, read_needs, write_needs
 from scaler.protocol.messages import (
     Done,
     Finished,
+    Printed,
     Recall,
     Returned,
     Run,
@@ -247,3 +248,20 @@ def read_suspended(reader: Any) -> Suspended:
     ids = c.split_ids(reader.ids)
     count = len(ids)
     return Suspended(ids, c.unpack_attempts(reader.attempts, count), c.unpack_flags(reader.suspended, count))
+
+
+def write_printed(builder: Any, message: Printed) -> None:
+    count = len(message.ids)
+    builder.ids = c.join_ids(message.ids)
+    builder.areStderr = c.pack_flags(message.are_stderr, count)
+    builder.lost = c.pack_profile(message.lost, count)
+    c.check_count("texts", len(message.texts), count)
+    builder.texts = message.texts
+
+
+def read_printed(reader: Any) -> Printed:
+    ids = c.split_ids(reader.ids)
+    count = len(ids)
+    lost = c.unpack_profile(reader.lost, count)
+    c.check_count("texts", len(reader.texts), count)
+    return Printed(ids, c.unpack_flags(reader.areStderr, count), lost, list(reader.texts))

@@ -33,6 +33,7 @@ _BATCHES: tuple[tuple[type[Any], str, _Write, _Read], ...] = (
     (m.Recall, "recall", b.write_recall, b.read_recall),
     (m.Returned, "returned", b.write_returned, b.read_returned),
     (m.Suspended, "suspended", b.write_suspended, b.read_suspended),
+    (m.Printed, "printed", b.write_printed, b.read_printed),
 )
 _PLAIN = tuple((shape.type, shape.wire, shape.write, shape.read) for shape in SHAPES)
 

@@ -361,15 +361,22 @@ class Done:
 
 @dataclass(slots=True)
 class Output:
-    """What a task wrote to stdout or stderr. Best effort.
-
-    is_streamed: its client asked for it as it comes, and gets it; otherwise the scheduler keeps it for who asks later.
-    """
+    """Worker to scheduler to client: what a task with `stream_output` wrote to stdout or stderr. Best effort."""
 
     task: bytes
     is_stderr: bool
     text: bytes
-    is_streamed: bool = True
+
+
+@dataclass(slots=True)
+class Printed:
+    """Worker to scheduler: what other tasks printed, kept for who asks later. A task may be there several times."""
+
+    ids: list[bytes]
+    are_stderr: list[bool]
+    lost: list[int]
+    """Bytes that are missing before each text."""
+    texts: list[bytes]
 
 
 @dataclass(slots=True)
@@ -660,6 +667,7 @@ Message = (
     | Suspended
     | Done
     | Output
+    | Printed
     | WorkerHeartbeat
     | Heartbeat
     | HeartbeatEcho

@@ -33,6 +33,7 @@ from scaler.protocol.messages import (
     MonitorEvents,
     MonitorStatus,
     Output,
+    Printed,
     PutObject,
     ReadLog,
     Recall,
@@ -78,7 +79,8 @@ _STORED: _Types = frozenset({StorageReply, StorageStatus})
 MAY_SEND: dict[Server, dict[Role, _Types]] = {
     Server.SCHEDULER: {
         Role.CLIENT: _PEER | {Submit, Seen, Cancel, Clear, Hold, Release, ShutdownCluster, Explain, ReadLog},
-        Role.WORKER: _PEER | {WorkerHeartbeat, Done, Returned, Started, Suspended, Output, Drain, Relay, RelayClosed},
+        Role.WORKER: _PEER
+        | {WorkerHeartbeat, Done, Returned, Started, Suspended, Output, Printed, Drain, Relay, RelayClosed},
         Role.MANAGER: _PEER | {ManagerStatus},
         Role.MONITOR: _PEER | {Explain, ReadLog},
         Role.ADMIN: _PEER | {ShutdownCluster},

@@ -77,6 +77,7 @@ struct Body {
     explained @42 :Explained;
     readLog @43 :ReadLog;
     taskLog @44 :TaskLog;
+    printed @45 :Printed;
   }
 }
 
@@ -326,12 +327,20 @@ struct Done {
 }
 
 struct Output {
-  # What a task wrote, on its way to its client. Best effort.
+  # What a task wrote, on its way to its client, which asked for it as it comes. Best effort.
 
   task @0 :Data;                 # id
   isStderr @1 :Bool;
   text @2 :Data;                 # bytes as written
-  isStreamed @3 :Bool;           # its client asked for it as it comes
+}
+
+struct Printed {
+  # Worker to scheduler: what tasks printed whose clients did not ask for it as it comes. Kept for who asks later.
+
+  ids @0 :Data;                  # column of ids; one may be there several times
+  areStderr @1 :Data;            # u8 column: 1 stderr, 0 stdout
+  lost @2 :Data;                 # u64 column: bytes that are missing before each text
+  texts @3 :List(Data);          # one entry each, UTF-8
 }
 
 struct ProcessorStatus {

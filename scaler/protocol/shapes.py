@@ -104,7 +104,7 @@ SHAPES = (
     Shape(m.Release, ids=IDS),
     Shape(m.Undefine, ids=IDS),
     Shape(m.Started, ids=IDS),
-    Shape(m.Output, task=ID, is_stderr=AS_IS, text=AS_IS, is_streamed=AS_IS),
+    Shape(m.Output, task=ID, is_stderr=AS_IS, text=AS_IS),
     Shape(
         m.WorkerHeartbeat,
         sent_at=CLOCK,

@@ -18,7 +18,7 @@ from typing import IO
 
 from scaler.policy.load import load_policy
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Done, Hello, Output, Submit
+from scaler.protocol.messages import Done, Hello, Output, Printed, Submit
 from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.core import CoreSettings, SchedulerCore
 from scaler.scheduler.core.invariants import check
@@ -81,6 +81,8 @@ def _size_of(item: events.Input) -> int:
             return _columns(message.payloads)
         if isinstance(message, Output):
             return _ROW_BYTES + len(message.text)
+        if isinstance(message, Printed):
+            return _columns(message.texts)
     return _ROW_BYTES
 
 

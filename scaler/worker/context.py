@@ -15,6 +15,7 @@ from scaler.errors import ClientClosedError, ProtocolError
 from scaler.ids import new_peer_id
 from scaler.protocol.messages import MAX_BATCH_BYTES
 from scaler.worker.frames import BodyReader, ToAgent, pack_body_head, pack_channel
+from scaler.worker.printing import Printing
 
 _READ_BYTES = 256 * 1024
 _GRANT_BYTES = 16
@@ -140,6 +141,7 @@ class ProcessorContext:
         self.pid = os.getpid()
         self.task_id = b""
         """The running task; empty between tasks."""
+        self.printing = Printing(lambda: self.task_id, control.send)
         self.object_storage_address = ""
         self._control = control
         self._results = results

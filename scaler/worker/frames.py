@@ -52,6 +52,7 @@ class ToAgent(IntEnum):
     CHANNEL = 6
     OUTPUT = 7
     LARGE = 8
+    PRINTED = 9
 
 
 class SpecFlag(IntEnum):
@@ -71,6 +72,8 @@ _SPEC = struct.Struct("<BBHI16sI")
 _FORGET = struct.Struct("<BxHI")
 """kind, number of definition ids, number of spec numbers."""
 _LARGE = struct.Struct("<BQ")
+_PRINTED = struct.Struct("<B?Q16s")
+"""kind, whether to stderr, bytes that are missing before the text, task id; then the text."""
 
 RESULT = struct.Struct("<16sHBBIQQI")
 """task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, payload length."""
@@ -241,6 +244,21 @@ def unpack_output(datagram: Buffer) -> bytes:
     if len(datagram) != 1 + ID_BYTES:
         raise ProtocolError("an OUTPUT datagram has the wrong length")
     return bytes(datagram[1:])
+
+
+def pack_printed(task: bytes, is_stderr: bool, lost: int, text: bytes) -> bytes:
+    return _PRINTED.pack(ToAgent.PRINTED, is_stderr, lost, task) + text
+
+
+def unpack_printed(datagram: bytes) -> tuple[bytes, bool, int, bytes]:
+    """Return the id of the task that printed, whether to stderr, how much is missing before it, and what it printed.
+
+    Raises ProtocolError.
+    """
+    if len(datagram) < _PRINTED.size:
+        raise ProtocolError("a PRINTED datagram is too short")
+    _, is_stderr, lost, task = _PRINTED.unpack_from(datagram)
+    return task, is_stderr, lost, datagram[_PRINTED.size :]
 
 
 # -- nested channels: a stream of bodies ---------------------------------------------------------------------------

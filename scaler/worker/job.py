@@ -33,6 +33,7 @@ from scaler.worker.capture import Meter
 from scaler.worker.coroutines import finish
 from scaler.worker.failures import failure_of
 from scaler.worker.recording import RecordedOutput
+from scaler.worker.tee import PrintedOutput
 
 MAX_LOADED = 64
 """Functions that a process keeps loaded between its calls, as a processor does."""
@@ -60,12 +61,11 @@ def run_call(data: Buffer) -> bytes:
         outcome, payload = failure_of(error, lambda _: False, __file__)
         return pack_result(CallResult(outcome, [payload]))
     meter = Meter() if call.profiling else None
-    recorded = RecordedOutput() if call.stream_output else None
+    recorded = RecordedOutput() if call.stream_output else PrintedOutput()
     began_ns = time.monotonic_ns()
     try:
         with contextlib.ExitStack() as stack:
-            if recorded is not None:
-                stack.enter_context(recorded)
+            stack.enter_context(recorded)
             if meter is not None:
                 stack.enter_context(meter)
             value, serializer = _run(call)
@@ -83,8 +83,8 @@ def run_call(data: Buffer) -> bytes:
             duration_us=duration_us,
             cpu_us=0 if meter is None else meter.cpu_us,
             peak_bytes=0 if meter is None else meter.peak_bytes,
-            stdout=b"" if recorded is None else recorded.stdout,
-            stderr=b"" if recorded is None else recorded.stderr,
+            stdout=recorded.stdout,
+            stderr=recorded.stderr,
         )
     )
 

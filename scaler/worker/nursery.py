@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from scaler.config.worker import OWN_VARIABLES
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_others_born_with, end_with_parent
+from scaler.worker.printing import ToldStream
 
 _ORDER = struct.Struct("<I")
 _REPORT = struct.Struct("<BIi")
@@ -143,8 +144,8 @@ def start_nursery(settings: ProcessorSettings) -> Nursery:
             os.environ.pop(variable, None)
         end_with_parent(signal.SIGCONT, agent_pid)  # to hear of the end even if somebody has stopped this process
         # Streams of our own: the agent's may lead elsewhere, and hold what it has not written yet.
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (for the life of the process)
-        sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
+        sys.stdout = ToldStream(1, "strict")
+        sys.stderr = ToldStream(2, "backslashreplace")
         code = _tend(theirs, settings)
     except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
         sys.excepthook(*sys.exc_info())

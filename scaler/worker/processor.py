@@ -43,6 +43,7 @@ from scaler.worker.frames import (
 )
 from scaler.worker.nursery import Descriptors, ProcessorSettings
 from scaler.worker.page import PageWriter
+from scaler.worker.printing import ToldStream
 from scaler.worker.results import ResultWriter
 from scaler.worker.upkeep import Upkeep
 from scaler.worker.values import Objects, Prepared, Shelf, Storage
@@ -119,6 +120,8 @@ class _Processor:
         self._poll = select.poll()
         self._poll.register(tasks, select.POLLIN)
         context.enter(self._context)
+        self._printing = self._context.printing
+        ToldStream.tell_text = self._printing.tell
 
     def loop(self) -> None:
         """Work until the agent says END."""
@@ -187,19 +190,11 @@ class _Processor:
             results.flush()
         self._page.begin(began_ns)
         self._context.begin_task(task)
-        cpu_us = peak_bytes = 0
+        meter = None
         try:
             if prepared.profiling or prepared.stream_output:
-                with contextlib.ExitStack() as stack:
-                    if prepared.stream_output:
-                        stack.enter_context(CapturedOutput(self._control, task))
-                    meter = stack.enter_context(Meter()) if prepared.profiling else None
-                    try:
-                        value = self._call(prepared, datagram, length, count)
-                    finally:
-                        stack.close()
-                        if meter is not None:
-                            cpu_us, peak_bytes = meter.cpu_us, meter.peak_bytes
+                meter = Meter()
+                value = self._call_watched(meter, task, prepared, datagram, length, count)
             else:
                 value = self._call(prepared, datagram, length, count)
             ended_ns = time.monotonic_ns()
@@ -216,6 +211,8 @@ class _Processor:
         except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
             ended_ns = time.monotonic_ns()
             outcome, payload = failure_of(error, partial(self._shelf.is_to_retry, prepared), __file__)
+        if self._printing.holds:
+            self._printing.flush()
         duration_ns = ended_ns - began_ns
         mean_ns = prepared.mean_ns
         prepared.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
@@ -226,8 +223,8 @@ class _Processor:
                 outcome,
                 prepared.profiling,
                 min(duration_ns // 1000, 0xFFFFFFFF),
-                cpu_us,
-                peak_bytes,
+                0 if meter is None else meter.cpu_us,
+                0 if meter is None else meter.peak_bytes,
                 len(payload),
             ),
             payload,
@@ -237,6 +234,21 @@ class _Processor:
             results.flush()
         self._context.end_task()
         self._upkeep.after_task(ended_ns)
+
+    def _call_watched(
+        self, meter: Meter, task: bytes, prepared: Prepared, datagram: bytes, length: int, count: int
+    ) -> Any:
+        """Call with what profiling and stream_output ask for."""
+        try:
+            with contextlib.ExitStack() as stack:
+                if prepared.stream_output:
+                    stack.enter_context(CapturedOutput(self._control, task))
+                    self._printing.is_captured = True
+                if prepared.profiling:
+                    stack.enter_context(meter)
+                return self._call(prepared, datagram, length, count)
+        finally:
+            self._printing.is_captured = False
 
     def _call(self, prepared: Prepared, datagram: bytes, length: int, count: int) -> Any:
         function = prepared.function

@@ -136,6 +136,10 @@ def test_what_tasks_print_and_cost_reaches_the_client(tmp_path: Path, capfd: pyt
         assert future.result(WAIT_SECONDS) is None
         assert within(WAIT_SECONDS, lambda: "hello from a job" in capfd.readouterr().out)
         assert future.profiling_info().cpu_time_s > 0
+        quiet = client.submit(print, "kept for later")
+        quiet.result(WAIT_SECONDS)
+        assert client.logs(quiet).stdout == "kept for later\n"
+        assert client.explain(quiet).startswith("it ended ")
 
 
 def test_a_service_that_refuses_at_first_is_asked_again_and_nobody_is_charged(tmp_path: Path) -> None:

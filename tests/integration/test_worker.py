@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from scaler.errors import RemoteError, RemoteTraceback, SerializationError
-from scaler.protocol.messages import Done, Drain, Outcome, Output, Returned, WorkerHeartbeat
+from scaler.protocol.messages import Done, Drain, Outcome, Output, Printed, Returned, WorkerHeartbeat
 from scaler.worker.agent.processor.processor import Processor
 from tests.integration.worker_rig import Rig, play, read
 
@@ -312,6 +312,41 @@ def test_what_a_task_prints_is_streamed_before_its_result_comes() -> None:
         ]
         kinds = [type(message) for message in rig.scheduler.said]
         assert kinds.index(Done) > kinds.index(Output)
+
+    play(story)
+
+
+def test_what_a_task_prints_is_told_before_its_result_comes_also_if_nobody_asked_for_it() -> None:
+    def talk() -> None:
+        print("out", end=" ")
+        print("loud")
+        sys.stderr.write("no end")
+        os.write(2, b"from below\n")
+
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(talk, ())
+        await rig.value(identifier)
+        (quiet,) = rig.submit(int, ())
+        await rig.value(quiet)
+        (printed,) = rig.messages(Printed)
+        assert printed == Printed([identifier] * 2, [False, True], [0, 0], [b"out loud\n", b"no end"])
+        assert not rig.messages(Output)
+        kinds = [type(message) for message in rig.scheduler.said]
+        assert kinds.index(Done) > kinds.index(Printed)
+
+    play(story)
+
+
+def test_what_a_task_prints_is_told_while_it_runs() -> None:
+    def talk() -> None:
+        print("begun")
+        time.sleep(30)
+
+    async def story(rig: Rig) -> None:
+        (identifier,) = rig.submit(talk, ())
+        await rig.until(lambda: bool(rig.messages(Printed)))
+        assert rig.messages(Printed)[0].texts == [b"begun\n"]
+        assert identifier in rig.messages(Printed)[0].ids
 
     play(story)
 

@@ -107,11 +107,14 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Started: st.builds(m.Started, IDS),
     m.Recall: st.builds(lambda kill, drawn: m.Recall(kill=kill, **drawn), st.booleans(), columns(attempts=ATTEMPT)),
     m.Returned: columns(attempts=ATTEMPT, started=st.booleans()).map(lambda drawn: m.Returned(**drawn)),
+    m.Printed: columns(are_stderr=st.booleans(), lost=st.integers(0, 2**64 - 1), texts=DATA).map(
+        lambda drawn: m.Printed(**drawn)
+    ),
     m.Suspended: columns(attempts=ATTEMPT, suspended=st.booleans()).map(lambda drawn: m.Suspended(**drawn)),
     m.Done: columns(attempts=ATTEMPT, outcomes=st.sampled_from(m.Outcome), payloads=DATA, **PROFILE).map(
         lambda drawn: m.Done(**drawn)
     ),
-    m.Output: st.builds(m.Output, ID, st.booleans(), DATA, st.booleans()),
+    m.Output: st.builds(m.Output, ID, st.booleans(), DATA),
     m.WorkerHeartbeat: st.builds(m.WorkerHeartbeat, CLOCK, PERCENT, U64, U32, SECONDS, st.lists(PROCESSOR, max_size=3)),
     m.Heartbeat: st.builds(m.Heartbeat, CLOCK),
     m.HeartbeatEcho: st.builds(m.HeartbeatEcho, CLOCK),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from scaler.errors import UsageError
-from scaler.ids import ID_BYTES
+from scaler.ids import ID_BYTES, owner_of
 from scaler.policy.view import ScalingPolicy
 from scaler.protocol.messages import (
     Cancel,
@@ -31,6 +31,7 @@ from scaler.protocol.messages import (
     ManagerStatus,
     Message,
     Output,
+    Printed,
     ReadLog,
     RefusalReason,
     Refused,
@@ -410,6 +411,8 @@ class SchedulerCore:
                     self._client_gone(client, "its task's process ended", now)
             case Output():
                 self._output(message)
+            case Printed():
+                self._printed(message)
             case Started(ids):
                 self.tasks.started(worker, ids)
             case Drain(text):
@@ -421,13 +424,18 @@ class SchedulerCore:
                 self._nonsense(worker.id, message)
 
     def _output(self, message: Output) -> None:
-        """Keep what a task wrote, and pass it on to the client that owns it if that wants it as it comes."""
-        client = self.clients.get(message.task[:8])
-        if client is None:
-            return
-        self.logs.add(message.task, message.is_stderr, message.text)
-        if message.is_streamed:
+        """Keep what a task wrote, and pass it on to the client that owns it."""
+        client = self.clients.get(owner_of(message.task))
+        if client is not None:
+            self.logs.add(message.task, message.is_stderr, message.text)
             self.outbox.send_to_client(client, message)
+
+    def _printed(self, message: Printed) -> None:
+        """Keep what tasks printed."""
+        columns = zip(message.ids, message.are_stderr, message.lost, message.texts, strict=True)
+        for task, is_stderr, lost, text in columns:
+            if owner_of(task) in self.clients:
+                self.logs.add(task, is_stderr, text, lost)
 
     def _others_do_well(self) -> bool:
         """Tell whether a worker is without failures: where all fail, or there is only one, the tasks are at fault."""

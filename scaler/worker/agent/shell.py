@@ -21,6 +21,7 @@ from scaler.protocol.messages import (
     HeartbeatEcho,
     Message,
     Output,
+    Printed,
     ProcessorStatus,
     Recall,
     Relay,
@@ -33,10 +34,11 @@ from scaler.protocol.messages import (
 )
 from scaler.worker.agent.load import Load, LoadMeter
 from scaler.worker.agent.outputs import Outputs
+from scaler.worker.agent.prints import Prints
 from scaler.worker.agent.processors import Control, Nonsense, Processors, Said
 from scaler.worker.agent.relays import Relays
 from scaler.worker.core import AgentCore, Settings
-from scaler.worker.frames import Results, ToAgent, unpack_channel, unpack_output
+from scaler.worker.frames import Results, ToAgent, unpack_channel, unpack_output, unpack_printed
 from scaler.worker.nursery import Nursery, Spawned
 from scaler.worker.pool import Standing
 
@@ -65,6 +67,7 @@ class Agent:
         self._processors = Processors(nursery, self._loop, self._on_processor)
         self._relays = Relays(self._loop, self._on_relay, self._on_relay_closed)
         self._outputs = Outputs(self._loop, self._on_output)
+        self._prints = Prints(self._loop, self._say_printed)
         self._meter = LoadMeter()
         self._latency_seconds = 0.0
         self._heartbeat_seconds = config.heartbeat_interval_seconds
@@ -97,6 +100,7 @@ class Agent:
 
     async def close(self) -> None:
         """End all processors, let the scheduler have the last results, and say goodbye."""
+        self._prints.close()
         self._is_closed = True
         self._wake.cancel()
         self._beat.cancel()
@@ -230,6 +234,8 @@ class Agent:
                 self._relays.open(unpack_channel(datagram), number, descriptors[0])
             case ToAgent.OUTPUT:
                 self._outputs.open(unpack_output(datagram), descriptors)
+            case ToAgent.PRINTED:
+                self._prints.add(*unpack_printed(datagram))
             case ToAgent.RESULTS | ToAgent.LARGE:
                 raise ProtocolError("a memory file holds what should not be in one")
             case _:
@@ -254,6 +260,10 @@ class Agent:
         if not self._is_closed and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
             self._send(Output(task, is_stderr, text))
 
+    def _say_printed(self, message: Printed) -> None:
+        if not self._is_closed and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
+            self._send(message)
+
     # -- the turn
 
     def _settle_soon(self) -> None:
@@ -270,6 +280,8 @@ class Agent:
         core.settle(time.monotonic())
         for message in core.outbox.take_messages():
             if isinstance(message, Done):
+                if self._prints.waits:
+                    self._prints.tell(message.ids)
                 for part in split_done(message):
                     self._send(part)
             elif isinstance(message, Returned):

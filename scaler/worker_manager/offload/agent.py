@@ -22,6 +22,7 @@ from scaler.protocol.messages import (
     Message,
     Outcome,
     Output,
+    Printed,
     ProcessorStatus,
     Recall,
     Relay,
@@ -39,6 +40,7 @@ from scaler.worker.agent.shell import FAREWELL_SECONDS, MAX_OUTPUT_BACKLOG_BYTES
 from scaler.worker.attempts import Attempt
 from scaler.worker.call import CallResult, unpack_result
 from scaler.worker.failures import failure_of
+from scaler.worker.frames import SpecFlag
 from scaler.worker_manager.offload import executor as executors
 from scaler.worker_manager.offload import hands
 from scaler.worker_manager.offload.config import OffloadConfig
@@ -48,6 +50,8 @@ from scaler.worker_manager.offload.transfers import Transfers
 
 MAX_STATUSES = 100
 """Running tasks that a heartbeat tells of."""
+MAX_PRINTED_BYTES = 64 * 1024
+"""Of what a result says that its task printed: no far end of ours says more."""
 _FAREWELL_POLL_SECONDS = 0.005
 
 _log = logging.getLogger(__name__)
@@ -222,8 +226,11 @@ class OffloadAgent:
         except (ProtocolError, RefusedError) as error:
             self._core.done(item, *failure_of(error, lambda _: False, __file__))
             return
-        self._pass_on(item.id, False, result.stdout)
-        self._pass_on(item.id, True, result.stderr)
+        for is_stderr, text in ((False, result.stdout), (True, result.stderr)):
+            if item.spec.frame.flags & SpecFlag.STREAM_OUTPUT:
+                self._pass_on(item.id, is_stderr, text)
+            elif text and self._connector is not None and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
+                self._send(Printed([item.id], [is_stderr], [0], [bytes(text)[:MAX_PRINTED_BYTES]]))
         self._transfers.deliver(item, result)
 
     def _pass_on(self, task: bytes, is_stderr: bool, text: Buffer) -> None:

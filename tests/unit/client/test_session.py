@@ -175,6 +175,25 @@ def test_a_task_waits_for_its_upload_and_holds_seen_back() -> None:
     assert client.session.say_seen() == Seen(1)
 
 
+def test_a_task_that_was_not_sent_says_what_it_waits_for() -> None:
+    client = Client()
+    first, second = client.upload(), client.upload()
+    plain = client.task(client.kind())
+    held = client.task(client.kind(), uploads=(first, second))
+    assert [client.session.is_held(task) for task in (plain, held)] == [False, True]
+    assert client.session.why_unsent(plain) == (
+        "it is in its client, which has yet to send it; 0 other tasks wait there, too"
+    )
+    assert client.session.why_unsent(held) == (
+        "it waits in its client until 2 objects that it needs are in the object storage"
+    )
+    client.session.uploaded(first)
+    assert "until an object that it needs is" in client.session.why_unsent(held)
+    client.session.uploaded(second)
+    client.drain()
+    assert [client.session.why_unsent(task) for task in (plain, held)] == ["", ""]
+
+
 def test_tasks_of_a_function_that_is_being_uploaded_wait_for_it() -> None:
     client = Client()
     upload = client.upload()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaler.protocol.messages import Output, ReadLog, TaskLog
+from scaler.protocol.messages import Output, Printed, ReadLog, TaskLog
 from scaler.scheduler.core import logs as module
 from scaler.scheduler.core.logs import HEAD_BYTES, MAX_LOG_BYTES, TAIL_BYTES, Logs
 from tests.unit.scheduler.driver import Cluster
@@ -58,12 +58,12 @@ def test_many_tasks_that_print_little_are_bounded_too() -> None:
     assert logs.read((99_999).to_bytes(16, "big")).stdout == b"x"
 
 
-def test_what_a_task_wrote_goes_to_its_client_only_if_that_wants_it_as_it_comes_and_is_kept_in_any_case() -> None:
+def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_it_comes() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
-    cluster.say(worker, Output(task, False, b"kept", is_streamed=False))
-    cluster.say(worker, Output(task, False, b" and shown", is_streamed=True))
+    cluster.say(worker, Printed([task, task], [False, False], [0, 0], [b"ke", b"pt"]))
+    cluster.say(worker, Output(task, False, b" and shown"))
     assert [said.text for _, said in cluster.said if isinstance(said, Output)] == [b" and shown"]
     cluster.say(client, ReadLog(task))
     assert (client, TaskLog(task, b"kept and shown", b"", 0)) in cluster.said
@@ -73,7 +73,7 @@ def test_a_client_reads_the_logs_of_its_own_tasks_only() -> None:
     cluster = Cluster()
     alice, bob, worker = cluster.client("alice"), cluster.client("bob"), cluster.worker("w")
     (task,) = cluster.submit(alice)
-    cluster.say(worker, Output(task, True, b"secret", is_streamed=False))
+    cluster.say(worker, Printed([task], [True], [0], [b"secret"]))
     cluster.say(bob, ReadLog(task))
     assert (bob, TaskLog(task, b"", b"", 0)) in cluster.said
 
@@ -81,4 +81,5 @@ def test_a_client_reads_the_logs_of_its_own_tasks_only() -> None:
 def test_what_a_worker_says_of_a_client_that_is_not_here_is_not_kept() -> None:
     cluster = Cluster()
     cluster.say(cluster.worker("w"), Output(TASK, False, b"nobody's"))
+    cluster.say("w", Printed([TASK], [False], [0], [b"nobody's"]))
     assert cluster.core.logs.size_bytes == 0

@@ -15,7 +15,7 @@ from scaler.protocol.messages import (
     Message,
     MonitorEvents,
     MonitorStatus,
-    Output,
+    Printed,
     ReadLog,
     RefusalReason,
     Refused,
@@ -281,7 +281,7 @@ def test_a_monitor_reads_the_log_of_any_task() -> None:
     port.come(ALICE)
     port.told(ALICE)
     (task,) = port.cluster.submit(port.client)
-    port.cluster.say(port.worker, Output(task, True, b"oh\n", is_streamed=False))
+    port.cluster.say(port.worker, Printed([task], [True], [0], [b"oh\n"]))
     port.say(Received(ALICE, ReadLog(task)))
     assert port.told(ALICE) == [("TaskLog", TaskLog(task, b"", b"oh\n", 0))]
 

@@ -170,7 +170,7 @@ def test_a_users_serializer_serves_function_arguments_and_result() -> None:
     assert load_value(result.parts, serializer) == 42
 
 
-def test_what_a_task_writes_comes_back_with_its_result_and_not_unless_asked_for() -> None:
+def test_all_that_a_task_writes_comes_back_with_its_result_if_asked_for() -> None:
     def writes() -> None:
         print("out")
         print("err", file=sys.stderr)
@@ -180,6 +180,17 @@ def test_what_a_task_writes_comes_back_with_its_result_and_not_unless_asked_for(
     result = run_in_a_process(replace(call_of(writes), stream_output=True))
     assert (bytes(result.stdout), bytes(result.stderr)) == (b"out\nraw\nchild\n", b"err\n")
     assert run(call_of(lambda: None)).stdout == b""
+
+
+def test_what_a_task_prints_comes_back_in_any_case(capsys: pytest.CaptureFixture[str]) -> None:
+    def prints() -> None:
+        print("out")
+        print("err", file=sys.stderr)
+        raise ValueError
+
+    result = run(call_of(prints))
+    assert (bytes(result.stdout), bytes(result.stderr)) == (b"out\n", b"err\n")
+    assert capsys.readouterr() == ("out\n", "err\n")
 
 
 def test_what_a_task_writes_is_bounded_and_does_not_hold_it_up() -> None:

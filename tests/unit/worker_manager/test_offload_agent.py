@@ -18,6 +18,7 @@ from scaler.protocol.messages import (
     Message,
     Outcome,
     Output,
+    Printed,
     Recall,
     Role,
     Run,
@@ -391,6 +392,29 @@ def test_what_a_task_wrote_comes_before_its_result_in_pieces_of_whole_characters
         assert "".join(written[False]) == text
         assert written[True] == ["oops"]
         assert isinstance(rig.scheduler.said[-1], Done | WorkerHeartbeat)
+
+    play(story)
+
+
+def test_what_a_task_printed_comes_before_its_result_though_nobody_asked_for_it() -> None:
+    def prints() -> None:
+        import sys  # noqa: PLC0415
+
+        print("€")
+        sys.stderr.write("oops")
+
+    async def story(rig: Rig) -> None:
+        [key] = rig.submit(prints, arguments())
+        await rig.handed_on(key)
+        rig.executor.finish(key)
+        await rig.outcome(key)
+        assert rig.messages(Printed) == [
+            Printed([key[0]], [False], [0], ["€\n".encode()]),
+            Printed([key[0]], [True], [0], [b"oops"]),
+        ]
+        assert not rig.messages(Output)
+        kinds = [type(message) for message in rig.scheduler.said]
+        assert kinds.index(Done) > kinds.index(Printed)
 
     play(story)
 

@@ -1,0 +1,253 @@
+"""What a client is told about its own tasks: why they wait, what became of them, what they printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import ClientClosedError, ProcessorDiedError, UnreachableError, UsageError
+from scaler.protocol.messages import Explain, Explained, ReadLog, TaskLog
+from tests.integration.client_rig import RigScheduler
+
+SECONDS = 20
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.005)
+    return found
+
+
+def talk(name: str) -> int:
+    print(name, "\x1b[31mred")
+    sys.stderr.write("tab\there\n")
+    return 1
+
+
+def begin(path: str) -> None:
+    print("begun")
+    while not Path(path).exists():
+        time.sleep(0.005)
+    print("over", end="")
+
+
+def die_once(path: str) -> int:
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+
+def ask_inside(name: str) -> tuple[str, str, str]:
+    with Client() as client:
+        future = client.submit(talk, name)
+        before = client.explain(future)
+        future.result()
+        return before, client.explain(future), client.logs(future).stdout
+
+
+def test_a_task_is_explained_while_it_runs_and_when_it_has_ended(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    with Client(cluster.get_address()) as client:
+        future = client.submit(begin, str(go))
+        text = until(lambda: (found := client.explain(future)).startswith("it runs on worker ") and found)
+        go.touch()
+        future.result(SECONDS)
+        worker = text.removeprefix("it runs on worker ")
+        assert client.explain(future).startswith("it ended ")
+        assert f"on worker {worker}, and took " in client.explain(future)
+
+
+def test_evidence_of_a_killed_process_is_told_after_the_task_has_succeeded(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    with Client(cluster.get_address()) as client:
+        future = client.submit(die_once, str(tmp_path / "died"))
+        assert future.result(SECONDS) == 1
+        assert "that was attempt 2, after attempt 1 on " in client.explain(future)
+        assert client.explain(future).endswith("killed by signal 9 (SIGKILL)")
+
+
+def test_a_task_that_nobody_can_run_says_what_is_missing(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        future = client.submit_verbose(abs, (1,), capabilities={"gpu": 2})
+        assert client.explain(future).startswith("no worker offers gpu=2, and no worker manager could start one")
+        future.cancel()
+        until(lambda: client.explain(future).startswith("it was cancelled "))
+
+
+def test_what_a_task_printed_is_read_with_its_control_characters_shown(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        future = client.submit(talk, "loud")
+        future.result(SECONDS)
+        output = client.logs(future)
+        assert (output.stdout, output.stderr, output.cut_bytes) == ("loud \\x1b[31mred\n", "tab\there\n", 0)
+        assert str(output) == "loud \\x1b[31mred\n--- stderr ---\ntab\there\n"
+        quiet = client.submit(abs, -1)
+        quiet.result(SECONDS)
+        assert str(client.logs(quiet)) == ""
+
+
+def test_what_a_task_prints_is_read_while_it_runs(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with Client(cluster.get_address()) as client:
+        future = client.submit(begin, str(go))
+        assert until(lambda: client.logs(future).stdout) == "begun\n"
+        assert not future.done()
+        go.touch()
+        future.result(SECONDS)
+        assert client.logs(future).stdout == "begun\nover"
+
+
+def test_what_failed_tasks_printed_is_kept_too(cluster: SchedulerClusterCombo) -> None:
+    def print_and_raise() -> None:
+        print("before")
+        raise ValueError
+
+    def print_and_die() -> None:
+        print("last words")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with Client(cluster.get_address()) as client:
+        raised = client.submit(print_and_raise)
+        assert isinstance(raised.exception(SECONDS), ValueError)
+        assert client.logs(raised).stdout == "before\n"
+        died = client.submit_verbose(print_and_die, retries=0)
+        assert isinstance(died.exception(SECONDS), ProcessorDiedError)
+        until(lambda: client.logs(died).stdout == "last words\n")
+
+
+def test_streamed_output_is_kept_once(cluster: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str]) -> None:
+    with Client(cluster.get_address(), stream_output=True) as client:
+        future = client.submit(talk, "streamed")
+        future.result(SECONDS)
+        assert until(lambda: client.logs(future).stdout) == "streamed \\x1b[31mred\n"
+        until(lambda: "streamed" in capfd.readouterr().out)
+
+
+def test_of_very_much_the_beginning_and_the_end_are_kept(cluster: SchedulerClusterCombo) -> None:
+    def count(most: int) -> None:
+        for number in range(most):
+            print(number)
+
+    with Client(cluster.get_address()) as client:
+        future = client.submit(count, 50_000)
+        future.result(SECONDS)
+        output = client.logs(future)
+    whole = "".join(f"{number}\n" for number in range(50_000))
+    assert output.cut_bytes == len(whole) - 32 * 1024
+    head, tail = output.stdout.split(f"\n... {output.cut_bytes} bytes left out ...\n")
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+
+
+def test_clients_inside_tasks_may_ask_as_well(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        before, after, printed = client.submit(ask_inside, "nested").result(SECONDS)
+    assert before
+    assert after.startswith("it ended ")
+    assert printed == "nested \\x1b[31mred\n"
+
+
+# -- with a scheduler that a test plays
+
+
+def test_questions_wait_for_their_answers_and_equal_ones_share_them() -> None:
+    with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
+        future = client.submit(abs, 1)
+        scheduler.next_tasks(1)
+        found: list[str] = []
+        threads = [threading.Thread(target=lambda: found.append(client.explain(future))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert scheduler.next(Explain).task == future.task_id
+        scheduler.say(TaskLog(future.task_id, b"no answer to this", b"", 0))
+        scheduler.say(Explained(bytes(16), "nor is this"))
+        for _ in range(3):
+            scheduler.next(Explain)
+        scheduler.say(Explained(future.task_id, "because"))
+        for thread in threads:
+            thread.join(SECONDS)
+        assert found == ["because"] * 4
+
+
+def test_a_scheduler_that_does_not_answer_is_named_with_the_time_waited() -> None:
+    with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=0.3) as client:
+        future = client.submit(abs, 1)
+        scheduler.next_tasks(1)
+        for ask in (client.explain, client.logs):
+            with pytest.raises(UnreachableError, match=rf"{scheduler.address} did not answer: waited 0\.3 s"):
+                ask(future)
+
+
+def test_disconnecting_ends_a_wait_for_an_answer() -> None:
+    with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
+        future = client.submit(abs, 1)
+        scheduler.next_tasks(1)
+        errors: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                client.logs(future)
+            except ClientClosedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        scheduler.next(ReadLog)
+        client.disconnect()
+        thread.join(SECONDS)
+        assert "disconnected" in str(errors[0])
+        with pytest.raises(ClientClosedError):
+            client.explain(future)
+
+
+def test_a_callback_cannot_ask_because_its_thread_brings_the_answers() -> None:
+    with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
+        future = client.submit(abs, 1)
+        errors: list[BaseException] = []
+        done = threading.Event()
+
+        def ask(_: Any) -> None:
+            try:
+                client.explain(future)
+            except UsageError as error:
+                errors.append(error)
+            done.set()
+
+        future.add_done_callback(ask)
+        (task,) = scheduler.next_tasks(1)
+        scheduler.finish({task: 1})
+        assert done.wait(SECONDS)
+        assert "callback" in str(errors[0])
+
+
+def test_a_scheduler_that_has_forgotten_everything_is_asked_again() -> None:
+    with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
+        future = client.submit(abs, 1)
+        scheduler.next_tasks(1)
+        found: list[str] = []
+        thread = threading.Thread(target=lambda: found.append(client.explain(future)))
+        thread.start()
+        scheduler.next(Explain)
+        address = scheduler.address
+        scheduler.close()
+        with RigScheduler(address) as successor:
+            successor.next_tasks(1)
+            successor.next(Explain)
+            successor.say(Explained(future.task_id, "I am new here"))
+            thread.join(SECONDS)
+            assert found == ["I am new here"]

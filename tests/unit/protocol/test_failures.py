@@ -1,0 +1,57 @@
+"""What failures say of themselves can be read without loading anything that users made."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.errors import ProtocolError
+from scaler.protocol.failures import FailureTexts, failure_texts, pack_exception, unpack_exception
+from scaler.protocol.messages import Outcome, stored_reference
+from scaler.serialization import dump_exception
+
+
+class ExplosiveError(Exception):
+    def __reduce__(self) -> tuple[object, ...]:
+        return _explode, ()
+
+
+def _explode() -> None:
+    raise AssertionError("it was loaded")
+
+
+@given(st.text(), st.text(), st.text(), st.binary(max_size=50))
+def test_texts_and_pickle_come_out_as_they_went_in(kind: str, text: str, traceback: str, pickled: bytes) -> None:
+    readable = [each.encode("utf-8", "backslashreplace").decode() for each in (kind, text, traceback)]
+    assert unpack_exception(pack_exception(kind, text, traceback, pickled)) == (*readable, pickled)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_an_exception_or_refused(payload: bytes) -> None:
+    for data in (payload, b"\x04\x01" + payload):
+        try:
+            unpack_exception(data)
+        except ProtocolError:
+            assert failure_texts(Outcome.EXCEPTION, data).text.startswith("an exception that cannot be read")
+
+
+def test_a_task_s_own_exception_says_its_type_its_text_and_its_traceback_without_being_loaded() -> None:
+    payload = dump_exception(ExplosiveError("why"), "Traceback: line 1")
+    found = failure_texts(Outcome.EXCEPTION, payload)
+    assert found.text.endswith("test_failures.ExplosiveError: why")
+    assert found.traceback == "Traceback: line 1"
+    assert failure_texts(Outcome.EXCEPTION, dump_exception(KeyError(), "")) == FailureTexts("KeyError", "")
+
+
+def test_other_failures_say_their_text() -> None:
+    assert failure_texts(Outcome.POISON, b"why \xff") == FailureTexts("why \N{REPLACEMENT CHARACTER}")
+
+
+def test_an_exception_that_was_left_in_the_storage_is_said_to_be_too_large() -> None:
+    assert "too large" in failure_texts(Outcome.EXCEPTION, stored_reference(bytes(16), 10**6)).text
+
+
+def test_a_newer_version_is_refused_and_said_so() -> None:
+    with pytest.raises(ProtocolError, match="version 2"):
+        unpack_exception(b"\x04\x02" + bytes(20))

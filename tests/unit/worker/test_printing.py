@@ -1,0 +1,244 @@
+"""What a task prints: told line by line, whole at its end, and at no cost for a task that prints nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.errors import ProtocolError
+from scaler.excerpts import Excerpt
+from scaler.protocol.messages import Printed
+from scaler.worker.agent.prints import MESSAGE_BYTES, Prints
+from scaler.worker.frames import LARGE_DATAGRAM_BYTES, pack_printed, unpack_printed
+from scaler.worker.printing import HEAD_BYTES, HELD_CHARACTERS, TAIL_BYTES, Printing
+from scaler.worker.tee import KEPT_BYTES, PrintedOutput
+
+TASK, OTHER = bytes(range(16)), bytes(16)
+
+
+class Task:
+    """A task that prints, and what the agent is told."""
+
+    def __init__(self) -> None:
+        self.running = TASK
+        self.datagrams: list[bytes] = []
+        self.printing = Printing(lambda: self.running, self.datagrams.append)
+
+    def say(self, *texts: str, is_stderr: bool = False) -> None:
+        for text in texts:
+            self.printing.tell(is_stderr, text)
+
+    @property
+    def told(self) -> list[tuple[bool, bytes]]:
+        return [unpack_printed(datagram)[1::2] for datagram in self.datagrams]
+
+
+def test_a_line_is_told_when_it_ends_as_print_writes_it_in_parts() -> None:
+    task = Task()
+    task.say("half ", "a line")
+    assert task.told == []
+    task.say("\n", "two\nlines\n")
+    task.say("wrong\n", is_stderr=True)
+    assert task.told == [(False, b"half a line\n"), (False, b"two\nlines\n"), (True, b"wrong\n")]
+
+
+def test_what_has_no_end_is_told_when_the_task_has_ended() -> None:
+    task = Task()
+    task.say("no end")
+    task.say("nor here", is_stderr=True)
+    assert task.printing.holds
+    task.printing.flush()
+    assert task.told == [(False, b"no end"), (True, b"nor here")]
+    assert not task.printing.holds
+    task.printing.flush()
+    assert len(task.told) == 2
+
+
+def test_a_line_without_end_is_told_in_pieces() -> None:
+    task = Task()
+    task.say(*["."] * (3 * HELD_CHARACTERS))
+    assert 2 <= len(task.told) <= 3
+    task.say("x" * (HELD_CHARACTERS + 1))
+    assert task.told[-1][1].endswith(b"x")
+
+
+def test_nothing_is_told_between_tasks_nor_of_a_task_that_is_captured_nor_in_a_process_that_it_forked() -> None:
+    task = Task()
+    task.running = b""
+    task.say("between\n")
+    task.running = TASK
+    task.printing.is_captured = True
+    task.say("captured\n")
+    task.printing.is_captured = False
+    pid = os.fork()
+    if not pid:
+        task.say("forked\n")
+        os._exit(len(task.datagrams))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert task.told == []
+
+
+def test_a_text_of_any_size_becomes_datagrams_that_know_what_is_missing() -> None:
+    task = Task()
+    task.say("a" * HEAD_BYTES + "b" * 1_000_000 + "c" * TAIL_BYTES + "\n")
+    assert max(map(len, task.datagrams)) < LARGE_DATAGRAM_BYTES
+    (_, _, none, head), (_, _, lost, tail) = map(unpack_printed, task.datagrams)
+    assert (none, head) == (0, b"a" * HEAD_BYTES)
+    assert (lost, tail) == (1_000_001, b"c" * (TAIL_BYTES - 1) + b"\n")
+
+
+def test_characters_that_no_utf8_has_are_told_all_the_same() -> None:
+    task = Task()
+    task.say("\ud800\n")
+    assert task.told == [(False, b"\\ud800\n")]
+
+
+@given(st.binary(max_size=60))
+def test_any_datagram_is_read_or_refused(data: bytes) -> None:
+    try:
+        task, is_stderr, lost, text = unpack_printed(data)
+    except ProtocolError:
+        assert len(data) < len(pack_printed(TASK, False, 0, b""))
+    else:
+        assert (len(task), type(is_stderr), lost >= 0, data.endswith(text)) == (16, bool, True, True)
+
+
+# -- in the agent
+
+
+def gathered(story: Callable[[Prints], None]) -> list[Printed]:
+    """Tell a story to an agent's prints, and return what it passed on by itself."""
+    said: list[Printed] = []
+
+    async def run() -> None:
+        is_told = asyncio.Event()
+
+        def say(message: Printed) -> None:
+            said.append(message)
+            asyncio.get_running_loop().call_soon(is_told.set)  # after the others of the same moment
+
+        prints = Prints(asyncio.get_running_loop(), say)
+        story(prints)
+        async with asyncio.timeout(5):
+            await is_told.wait()
+        assert not prints.waits
+        prints.close()
+
+    asyncio.run(run())
+    return said
+
+
+def test_what_is_printed_within_a_moment_travels_as_one_message() -> None:
+    def story(prints: Prints) -> None:
+        for number in range(1000):
+            prints.add(TASK, False, 0, b"%d\n" % number)
+            prints.add(OTHER, True, 0, b".")
+
+    (message,) = gathered(story)
+    assert (message.ids, message.are_stderr, message.lost) == ([TASK, OTHER], [False, True], [0, 0])
+    assert message.texts == [b"".join(b"%d\n" % number for number in range(1000)), b"." * 1000]
+
+
+def test_what_a_task_printed_is_passed_on_when_it_has_ended_and_what_others_did_is_not() -> None:
+    said: list[Printed] = []
+
+    async def run() -> None:
+        prints = Prints(asyncio.get_running_loop(), said.append)
+        prints.add(TASK, False, 0, b"mine")
+        prints.add(OTHER, False, 0, b"other")
+        prints.tell([TASK, b"x" * 16])
+        assert said == [Printed([TASK], [False], [0], [b"mine"])]
+        prints.close()
+        assert said[1:] == [Printed([OTHER], [False], [0], [b"other"])]
+
+    asyncio.run(run())
+
+
+def test_a_task_that_prints_without_end_is_cut_and_messages_stay_small() -> None:
+    def story(prints: Prints) -> None:
+        for number in range(40):
+            task = bytes([number]) * 16
+            for _ in range(10):
+                prints.add(task, False, 0, b"x" * HEAD_BYTES)
+            prints.add(task, True, 5, b"end")
+
+    messages = gathered(story)
+    assert max(sum(map(len, message.texts)) for message in messages) < MESSAGE_BYTES + 2 * (HEAD_BYTES + TAIL_BYTES)
+    whole: dict[tuple[bytes, bool], Excerpt] = {}
+    for message in messages:
+        columns = zip(message.ids, message.are_stderr, message.lost, message.texts, strict=True)
+        for task, is_stderr, lost, text in columns:
+            whole.setdefault((task, is_stderr), Excerpt(10**6, 10**6)).add(text, lost)
+    assert {len(excerpt) + excerpt.cut for (_, is_stderr), excerpt in whole.items() if not is_stderr} == {
+        10 * HEAD_BYTES
+    }
+    assert {(excerpt.cut, excerpt.text()[-3:]) for (_, is_stderr), excerpt in whole.items() if is_stderr} == {
+        (5, b"end")
+    }
+
+
+# -- at the far end of an offloaded task
+
+
+def test_what_is_printed_in_the_context_is_kept_and_goes_where_it_would_go(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout, sys.stderr
+    with PrintedOutput() as printed:
+        print("out")
+        sys.stderr.writelines(["a", "b"])
+        assert not sys.stdout.isatty()
+    print("after")
+    assert (printed.stdout, printed.stderr) == (b"out\n", b"ab")
+    assert capsys.readouterr() == ("out\nafter\n", "ab")
+    assert (sys.stdout, sys.stderr) == before
+
+
+def test_of_much_the_beginning_and_the_end_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    with PrintedOutput() as printed:
+        print("x" * 100_000)
+    assert len(capsys.readouterr().out) == 100_001
+    assert b"%d bytes left out" % (100_001 - 2 * KEPT_BYTES) in printed.stdout
+
+
+def test_tasks_in_several_threads_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, bytes] = {}
+    together = threading.Barrier(4, timeout=5)
+
+    def work(name: str) -> None:
+        with PrintedOutput() as printed:
+            together.wait()
+            for _ in range(100):
+                print(name, end="")
+            together.wait()
+        found[name] = printed.stdout
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    before = sys.stdout
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {name: name.encode() * 100 for name in "abcd"}
+    assert sys.stdout is before
+    capsys.readouterr()
+
+
+def test_a_task_that_replaces_the_streams_keeps_them_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own:
+        def write(self, text: str) -> int:
+            return len(text)
+
+    own: Any = Own()
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    with PrintedOutput() as printed:
+        sys.stdout = own
+        print("elsewhere")
+    assert sys.stdout is own
+    assert printed.stdout == b""
