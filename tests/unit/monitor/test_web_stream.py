@@ -106,7 +106,7 @@ def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() 
 def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         teller = Teller(monitor.model, lambda: {"connected": True}, 3)
-        app = Broadcast(teller, 0.01, quiet_seconds=0.1)
+        app = Broadcast(teller, 0.01, quiet_seconds=0.5)
         async with Stream(app) as stream:
             await stream.until(begun)
             for _ in range(5):
