@@ -89,7 +89,9 @@ class Endings:
         if processor.doom is None and processor.standing is not Standing.ENDING:
             what = "while it ran a task" if begun and processor.fed else "while it was idle"
             self._outbox.note(Level.WARNING, f"processor {number} died {what}: {how}")
-        if processor.fed and begun and doom.outcome is not None:
+        # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
+        is_over = begun or doom.outcome is Outcome.CANCELLED
+        if processor.fed and is_over and doom.outcome is not None:
             item = processor.fed.popleft()
             del self._queue.attempts[item.id]
             self._died_with(item, doom)

@@ -419,6 +419,17 @@ def test_what_waits_behind_a_task_that_blocks_is_not_stuck() -> None:
     assert story.fed(2) == [2]
 
 
+def test_a_cancelled_task_that_its_processor_has_read_and_not_begun_does_not_run_again() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].unread.clear()
+    story.recall(1, kill=True)
+    assert story.hands[1].killed
+    story.die(1)
+    assert story.done() == {1: Outcome.CANCELLED}
+    assert story.fed(2) == []
+
+
 def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready() -> None:
     story = Story()
     story.births_take_time = True
