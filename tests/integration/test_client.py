@@ -236,10 +236,11 @@ def test_callbacks_are_called_once_and_may_submit(client: Client) -> None:
 def test_a_wait_in_a_callback_is_refused_and_not_a_deadlock(client: Client) -> None:
     caught: list[BaseException] = []
     ended = threading.Event()
+    running = client.submit(time.sleep, 60)
 
     def wait(_future: Any) -> None:
         try:
-            client.submit(time.sleep, 0.01).result()
+            running.result()
         except UsageError as error:
             caught.append(error)
         ended.set()
@@ -247,6 +248,7 @@ def test_a_wait_in_a_callback_is_refused_and_not_a_deadlock(client: Client) -> N
     client.submit(double, 1).add_done_callback(wait)
     assert ended.wait(20)
     assert "callback" in str(caught[0])
+    assert running.cancel()
 
 
 def test_futures_can_be_awaited(client: Client) -> None:

@@ -161,6 +161,8 @@ class Containers:
         os.write(self._wake_writer, b"\0")
         self._thread.join()
         end_processes_with([f"{MARK_VARIABLE}={self._mark}"])  # those that have left their process groups
+        self._selector.close()
+        os.close(self._wake_reader)  # not by the thread: it may have ended before it was woken
         os.close(self._wake_writer)
         if self._ground is not None:
             self._ground.close()
@@ -205,8 +207,6 @@ class Containers:
                     self._end(watched)
                 else:
                     self._read(watched)
-        self._selector.close()
-        os.close(self._wake_reader)
 
     def _welcome(self) -> None:
         with self._lock:
