@@ -80,8 +80,8 @@ class FutureTable:
     def submit(self, future: ScalerFuture) -> bool:
         """Take in a task. Returns False when a future that it references has ended: its value must be embedded.
 
-        Waits while limits are reached, up to the timeout. Raises LimitError, which names the limit, ClientClosedError,
-        or the error of an upload that the task needs.
+        Waits while limits are reached, up to the timeout. Raises LimitError, which names the limit, or
+        ClientClosedError.
         """
         session = self.session
         try:
@@ -94,6 +94,8 @@ class FutureTable:
                     if isinstance(reference, ScalerFuture) and reference.must_embed:
                         return False
                 session.add(future)
+            if session.refused:
+                self.drop_refused()
             if not self.is_awake:
                 self.wake()
         except Exception:
@@ -121,6 +123,8 @@ class FutureTable:
                 return False
             for future in futures:
                 self.session.add(future)
+        if self.session.refused:
+            self.drop_refused()
         if futures and not self.is_awake:
             self.wake()
         return True
@@ -213,6 +217,13 @@ class FutureTable:
             self.condition.notify_all()
         for future in noisy:
             future.run_callbacks()
+
+    def drop_refused(self) -> None:
+        """End futures whose tasks were added although an upload that they need had failed."""
+        with self.condition:
+            refused = self.session.drop_refused()
+        for tasks, error in refused:
+            self.drop(tasks, error)
 
     def close(self, why: str, make_error: Callable[[], BaseException]) -> bool:
         """Refuse everything from now on, and end all futures. Returns False when it was closed before."""

@@ -125,7 +125,12 @@ class KindTable:
         """Return the kind of a task. Raises UsageError or SerializationError when the function cannot be sent."""
         known = (self._plain_functions if options.is_plain else self._functions).get(function)
         kind = known.kinds.get((options, parent))
-        return kind if kind is not None else self._make(known, options, parent)
+        if kind is None:
+            return self._make(known, options, parent)
+        if kind.uploads and any(upload.error is not None for upload in kind.uploads):
+            self.clear()  # the storage had no room for the function, and may have it now
+            return self.kind(function, options, parent)
+        return kind
 
     def clear(self) -> None:
         """Nothing that was sent may be used again."""

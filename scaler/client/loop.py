@@ -304,6 +304,7 @@ class ClientLoop:
                 in_doubt = self._session.restart(self._stand_in)
             why = "the scheduler has forgotten this client; retries=0, and the task may have run"
             self.futures.drop(in_doubt, SchedulerLostError(why))
+            self.futures.drop_refused()
             self._questions.say_again()
 
     def _stand_in(self, task: Task, serializer: Serializer | None) -> Upload | None:

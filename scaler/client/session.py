@@ -55,6 +55,7 @@ class Session:
         "objects",
         "orphans",
         "pending",
+        "refused",
         "releases",
         "resolved",
     )
@@ -68,6 +69,8 @@ class Session:
         """Objects that the user sent, until `clear`."""
         self.orphans: list[Task] = []
         """Tasks that `drain` took off, because they need one that was cancelled before it was sent."""
+        self.refused: list[Upload] = []
+        """Uploads that had failed before a task that was added needed them: `drop_refused` takes those off."""
         self.releases: deque[bytes] = deque()
         self.resolved = 0
         self.added_bytes = 0
@@ -100,7 +103,7 @@ class Session:
     def add(self, task: Task) -> None:
         """Take in a task. Its references must be unresolved futures or objects at this moment.
 
-        Raises the error of an upload that it needs and that has failed.
+        One whose upload has failed is taken in too, and is in `refused`: tasks that are added after it may name it.
         """
         self.pending[task.task_id] = task
         kind = task.kind
@@ -112,10 +115,6 @@ class Session:
 
     def _gate(self, task: Task, kind: Kind) -> bool:
         missing = {upload for upload in (*task.uploads, *kind.uploads) if not upload.ready}
-        for upload in missing:
-            if upload.error is not None:
-                del self.pending[task.task_id]
-                raise upload.error
         for reference in task.references:  # it cannot be sent before what it names
             if isinstance(reference, Task) and reference in self._gated:
                 missing |= self._gated[reference][1]
@@ -123,6 +122,8 @@ class Session:
             self._gated[task] = (self.resolved, missing)
             for upload in missing:
                 upload.waiting.append(task)
+                if upload.error is not None:
+                    self.refused.append(upload)
         return bool(missing)
 
     def uploaded(self, upload: Upload) -> None:
@@ -149,6 +150,13 @@ class Session:
                 dropped.append(task)
         upload.waiting.clear()
         return dropped
+
+    def drop_refused(self) -> list[tuple[list[Task], ScalerError]]:
+        """Take off what was added although its upload had failed: return those tasks, with their error."""
+        refused, self.refused = self.refused, []
+        return [
+            (self.drop_upload(upload, upload.error), upload.error) for upload in refused if upload.error is not None
+        ]
 
     def cancel(self, task: Task) -> bool:
         """Take a task off. Returns False when it has ended before."""

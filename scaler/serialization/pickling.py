@@ -80,8 +80,6 @@ def _writable(part: Buffer, limit_bytes: float) -> Buffer:
 
 def modules_by_value() -> Set[str]:
     """Return the modules whose functions the user asked cloudpickle to carry by value."""
-    cloudpickle = sys.modules.get("cloudpickle")
-    if cloudpickle is None:
-        return _NO_MODULES
-    modules: Set[str] = cloudpickle.list_registry_pickle_by_value()
-    return modules
+    # While another thread is still importing cloudpickle, nobody can have asked it for anything.
+    registered = getattr(sys.modules.get("cloudpickle"), "list_registry_pickle_by_value", None)
+    return _NO_MODULES if registered is None else registered()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import os
@@ -26,8 +27,12 @@ ARGUMENTS = {"object_storage_address", "advertised_object_storage_address", "mon
 
 
 def components() -> list[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return [process for process in found if "scaler.cluster" in process.cmdline()]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie of an earlier test is one as well
+            if "scaler.cluster" in process.cmdline():
+                found.append(process)
+    return found
 
 
 def gone(processes: list[psutil.Process]) -> bool:

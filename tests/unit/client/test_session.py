@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
-
 from scaler.client.session import MAX_IDS_PER_MESSAGE, Session
 from scaler.client.tasks import Definition, Kind, Task, Upload
 from scaler.errors import LimitError
@@ -204,7 +202,7 @@ def test_tasks_of_a_function_that_is_being_uploaded_wait_for_it() -> None:
     assert sent(client.submits()) == [task.task_id]
 
 
-def test_a_failed_upload_drops_what_waits_for_it_and_refuses_what_comes_later() -> None:
+def test_a_failed_upload_drops_what_waits_for_it_and_what_comes_later_with_all_that_names_it() -> None:
     client = Client()
     upload = client.upload()
     kind = client.kind()
@@ -212,9 +210,12 @@ def test_a_failed_upload_drops_what_waits_for_it_and_refuses_what_comes_later() 
     other = client.task(kind)
     assert client.session.drop_upload(upload, LimitError("full")) == [task]
     assert list(client.session.pending.values()) == [other]
-    with pytest.raises(LimitError, match="full"):
-        client.task(kind, uploads=(upload,))
+    later = client.task(kind, uploads=(upload,))
+    dependent = client.task(kind, later)
+    [(dropped, error)] = [found for found in client.session.drop_refused() if found[0]]
+    assert (dropped, str(error)) == ([later, dependent], "full")
     assert list(client.session.pending.values()) == [other]
+    assert client.session.drop_refused() == []
 
 
 def test_uploads_and_definitions_are_released_when_no_task_uses_them() -> None:
