@@ -42,6 +42,8 @@ def test_a_task_is_told_with_its_failure_and_why(ports: ReservedPorts, tmp_path:
         assert "-1 is negative" in row["text"]
         assert "in work" in page.json(f"/api/tasks/{failed}")["task"]["traceback"]
         assert "-1 is negative" in page.json(f"/api/tasks/{failed}/explain")["text"]
+        assert page.json(f"/api/tasks/{failed}/log")["stdout"] == "working on -1\n"
+        assert page.json(f"/api/tasks/{futures[7].task_id.hex()}/log")["stdout"] == "working on 7\n"
         (lane,) = page.json("/api/timeline")["lanes"]
         assert len(lane["bars"]) == 21
         (function,) = page.json("/api/functions")["functions"]
