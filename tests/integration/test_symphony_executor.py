@@ -523,7 +523,15 @@ def test_a_service_without_the_library_says_what_to_install() -> None:
     assert done.stderr.startswith("soamapi, the Python library of IBM Spectrum Symphony, cannot be imported")
 
 
-def test_the_library_is_found_by_the_module_that_chooses_it_for_this_python(tmp_path: Path) -> None:
-    (tmp_path / "soamapiversion.py").write_text(f"import sys\nsys.path.append({ON_PATH!r})\n")
+def test_a_library_that_cannot_be_loaded_says_why_and_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "soamapi.py").write_text("raise ImportError('libsoambase.so: cannot open shared object file')\n")
     done = run_service(PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "source its profile" in done.stderr
+    assert "libsoambase.so" in done.stderr
+
+
+def test_a_service_that_symphony_did_not_start_says_so() -> None:
+    done = run_service(PYTHONPATH=ON_PATH)
+    assert done.returncode == 1
     assert "SoamException: this process was not started by Symphony" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 from array import array
@@ -16,8 +15,6 @@ MISSING = (
     "directory of its Python API into PYTHONPATH"
 )
 _LIBRARY = "soamapi"
-_CHOOSER = "soamapiversion"
-"""Some releases have it: importing it makes the soamapi of this version of Python importable."""
 
 
 class Payload(Protocol):
@@ -28,14 +25,12 @@ class Payload(Protocol):
 
 def check_installed() -> None:
     """Tell whether there is a library, without loading it. Raises ConfigError."""
-    if not any(map(importlib.util.find_spec, (_LIBRARY, _CHOOSER))):
+    if importlib.util.find_spec(_LIBRARY) is None:
         raise ConfigError(MISSING)
 
 
 def load_library() -> Any:
     """Import the library. Raises ConfigError that says what to install."""
-    with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module(_CHOOSER)
     try:
         return importlib.import_module(_LIBRARY)
     except ImportError as error:  # it is there, and a shared library of it is not, for example
