@@ -13,6 +13,10 @@ SOURCES := scaler tests examples benchmarks
 # directory of its own; what they need beyond the client is in the dev extras.
 LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 
+# Most tests wait for processes rather than for the machine, so several run at once; then those that measure.
+JOBS ?= 3
+TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not alone" && $(BIN)/python -m pytest -q -m alone
+
 .PHONY: demo test check soak clean
 .DELETE_ON_ERROR:
 
@@ -20,7 +24,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/python examples/run_demo.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(TESTS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check $(SOURCES)
@@ -28,7 +32,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases tests benchmarks
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q
+	$(TESTS)
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m long --soak
