@@ -271,7 +271,8 @@ def test_a_scheduler_uses_the_threads_it_was_told_and_those_who_come_through_its
 ) -> None:
     pids = world.pids()
     threads = {component: io_threads(pids[component]) for component in ("scheduler", "worker_manager", "worker")}
-    assert threads == {"scheduler": 3, "worker_manager": 0, "worker": 0}
+    assert threads.pop("worker_manager") in (0, 3), "one that was there before the scheduler found no door yet"
+    assert threads == {"scheduler": 3, "worker": 0}
 
 
 def test_every_process_writes_its_log_to_every_path_in_the_format_asked_for(world: World, client: Client) -> None:
