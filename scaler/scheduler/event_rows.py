@@ -22,7 +22,8 @@ from scaler.scheduler.core.facts import (
     WorkerQuarantined,
 )
 from scaler.scheduler.core.state import Task
-from scaler.scheduler.status import MAX_TEXT, living_task, state_name
+from scaler.scheduler.status import state_name
+from scaler.scheduler.worker_rows import MAX_TEXT, living_task
 
 MAX_RUNNING_ROWS = 500
 MAX_FAILURE_TEXT = 1_000

@@ -22,24 +22,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from heapq import nlargest
-from itertools import chain, islice
+from itertools import chain
 
-from scaler.ids import owner_of
-from scaler.protocol.messages import Outcome, ProcessorStatus, StorageStatus, UnitState, WorkerHeartbeat
+from scaler.protocol.messages import Outcome, StorageStatus, UnitState
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.elastic import pending_units
 from scaler.scheduler.core.facts import ScalingDecided
-from scaler.scheduler.core.state import Client, Function, Group, ManagerRecord, Task, Worker
+from scaler.scheduler.core.state import Client, Function, Group, ManagerRecord, Worker
+from scaler.scheduler.worker_rows import MAX_TEXT, running_tasks, worker_row
 
 VERSION = 1
 MAX_ROWS = 500
 """Rows of any list."""
-MAX_PROCESSORS_LISTED = 16
-"""Processors of one worker."""
-MAX_TEXT = 200
 WORKERS_BYTES = 640 * 1024
 CLIENTS_BYTES = MANAGERS_BYTES = FUNCTIONS_BYTES = 96 * 1024
 
@@ -78,7 +75,7 @@ def status(core: SchedulerCore, around: Surroundings) -> bytes:
         "messages": json.dumps({"sent": dict(around.sent), "received": dict(around.received)}),
         "totals": json.dumps(_totals(core, len(census.functions))),
         "workers": _rows(
-            (_worker(core, worker) for worker in nlargest(MAX_ROWS, core.workers.values(), key=_interest)),
+            (worker_row(core, worker) for worker in nlargest(MAX_ROWS, core.workers.values(), key=_interest)),
             WORKERS_BYTES,
         ),
         "clients": _rows(
@@ -124,12 +121,6 @@ class _Census:
 
     def weight(self, function: Function) -> tuple[int, int]:
         return self.living[function], function.submitted
-
-
-def running_tasks(worker: Worker) -> Iterator[Task]:
-    """Yield the tasks that a worker runs: the first ones that it got, as many as it has slots for."""
-    blocked = worker.blocked
-    return islice((task for task in worker.tasks.values() if task.id not in blocked), worker.slots)
 
 
 def _scheduler(around: Surroundings) -> dict[str, object]:
@@ -245,56 +236,3 @@ def _decision(decision: ScalingDecided) -> dict[str, object]:
     inputs = asdict(decision.inputs)
     inputs["trouble"] = decision.inputs.trouble[:MAX_TEXT]
     return {"units": decision.units, "draining": decision.draining, "reason": decision.reason[:MAX_TEXT], **inputs}
-
-
-def _worker(core: SchedulerCore, worker: Worker) -> dict[str, object]:
-    row: dict[str, object] = {
-        "id": worker.id.hex(),
-        "name": worker.name[:MAX_TEXT],
-        "manager": worker.details.manager_id[:MAX_TEXT],
-        "unit": worker.details.unit_id[:MAX_TEXT],
-        "capabilities": str(worker.offers)[:MAX_TEXT],
-        "slots": worker.slots,
-        "assigned": len(worker.tasks),
-        "suspended": len(worker.blocked),
-        "free": max(worker.limit - worker.busy, 0),
-        "sent": worker.sent,
-        "draining": worker.draining,
-        "quarantined": worker.quarantined,
-        "connected": worker.broken_at is None,
-    }
-    if worker.heartbeat is not None:
-        row.update(_heartbeat(core, worker.heartbeat, core.own_time(core.history.now) - worker.heartbeat_at))
-    return row
-
-
-def _heartbeat(core: SchedulerCore, heartbeat: WorkerHeartbeat, age_seconds: float) -> dict[str, object]:
-    return {
-        "agent_cpu_percent": heartbeat.agent_cpu_percent,
-        "agent_rss_bytes": heartbeat.agent_rss_bytes,
-        "queued": heartbeat.queued,
-        "latency_seconds": heartbeat.latency_seconds,
-        "processors": [
-            _processor(core, processor, age_seconds) for processor in heartbeat.processors[:MAX_PROCESSORS_LISTED]
-        ],
-    }
-
-
-def _processor(core: SchedulerCore, processor: ProcessorStatus, age_seconds: float) -> dict[str, object]:
-    task = living_task(core, processor.running)
-    return {
-        "pid": processor.pid,
-        "cpu_percent": processor.cpu_percent,
-        "rss_bytes": processor.rss_bytes,
-        "initialized": processor.initialized,
-        "suspended": processor.suspended,
-        "running": processor.running.hex() if task is not None else "",
-        "running_seconds": processor.running_seconds + age_seconds if task is not None else 0.0,
-        "function": task.group.spec.name[:MAX_TEXT] if task is not None else "",
-    }
-
-
-def living_task(core: SchedulerCore, identifier: bytes) -> Task | None:
-    """Return a task that has not ended, by its id."""
-    client = core.clients.get(owner_of(identifier))
-    return client.tasks.get(identifier) if client is not None else None

@@ -22,7 +22,8 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
-from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, Surroundings, status
+from scaler.scheduler.status import MAX_ROWS, Surroundings, status
+from scaler.scheduler.worker_rows import MAX_PROCESSORS_LISTED
 from tests.unit.scheduler.driver import Cluster
 
 
@@ -107,6 +108,20 @@ def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat() -> None:
     assert document(cluster)["workers"][0]["processors"][0]["running_seconds"] == 3.5
     cluster.finish(worker, first)
     assert document(cluster)["workers"][0]["processors"][0]["running"] == ""
+
+
+def test_what_began_after_a_heartbeat_is_shown_with_the_processors_that_it_left_idle() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=2, queue_size=2)
+    first, second, third, *_ = cluster.submit(client, 4)
+    pair = [ProcessorStatus(pid, 0.0, 0, True, False, task, 1.0) for pid, task in ((7, first), (8, second))]
+    cluster.say(worker, WorkerHeartbeat(1.0, 0.0, 0, 2, 0.001, [*pair, ProcessorStatus(9, 0.0, 0, False, False)]))
+    cluster.wait(1.5, alive=[client, worker])
+    cluster.finish(worker, first)
+    cluster.wait(0.5, alive=[client, worker])
+    (row,) = document(cluster)["workers"]
+    shown = [(each["pid"], each["running"], each["running_seconds"]) for each in row["processors"]]
+    assert shown == [(7, third.hex(), 0.5), (8, second.hex(), 3.0), (9, "", 0.0)]
 
 
 def test_clients_and_functions_have_rows_with_what_they_have_running_and_what_has_ended() -> None:
