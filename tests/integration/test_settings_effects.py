@@ -20,6 +20,8 @@ from scaler.config.models import (
     LauncherConfig,
     ObjectStorageServerConfig,
     SchedulerConfig,
+    TopConfig,
+    WebUiConfig,
     WorkerConfig,
 )
 from scaler.config.setting import SettingsModel, describe
@@ -30,6 +32,9 @@ CLUSTERS = "integration/test_settings_clusters.py::"
 COMMANDS = "integration/test_settings_commands.py::"
 SCHEDULER = "integration/test_settings_scheduler.py::"
 WORKERS = "integration/test_settings_workers.py::"
+MONITORS = "integration/test_settings_monitors.py::"
+TOP = "integration/test_top.py::"
+WEB = "integration/test_web_ui.py::"
 STORAGE = "integration/test_object_storage.py::"
 LAUNCHER = "integration/test_launcher.py::"
 
@@ -44,6 +49,7 @@ OLDER_NAMES_OF_WORKERS = WORKERS + "test_sections_and_keys_by_their_older_names_
 BALANCE = SCHEDULER + "test_a_worker_without_progress_is_relieved_after_so_many_looks_so_far_apart"
 SILENT_CLIENT = SCHEDULER + "test_a_silent_client_is_given_up_after_its_timeout_and_its_objects_after_their_retention"
 POLICY = SCHEDULER + "test_managers_are_told_what_the_policy_wants"
+TOP_TIMEOUT = MONITORS + "test_the_terminal_monitor_waits_for_its_timeout_and_no_longer"
 
 SERVER_LOGGING = {
     "logging_level": LOG_OF_SERVERS,
@@ -117,11 +123,41 @@ EFFECTS: dict[type, dict[str, str]] = {
         **OF_MANAGERS,
         "num_of_workers": CLUSTERS + "test_workers_are_as_many_as_asked_for_and_their_managers",
     },
-    WorkerConfig: {**OF_WORKERS, "scheduler_address": WHO_THEY_ARE, "unit_id": WHO_THEY_ARE, "slots": WHO_THEY_ARE},
-    LauncherConfig: dict.fromkeys(
-        ("object_storage_server", "scheduler", "worker_managers"),
-        LAUNCHER + "test_a_file_is_started_in_order_and_stopped_in_reverse",
-    ),
+    WorkerConfig: {
+        **OF_WORKERS,
+        "scheduler_address": WHO_THEY_ARE,
+        "unit_id": WHO_THEY_ARE,
+        "unit_id_from": "integration/test_ecs_manager.py::"
+        "test_a_manager_that_was_killed_and_started_again_adopts_its_tasks",
+        "slots": WHO_THEY_ARE,
+        "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
+    },
+    LauncherConfig: {
+        **dict.fromkeys(
+            ("object_storage_server", "scheduler", "worker_managers"),
+            LAUNCHER + "test_a_file_is_started_in_order_and_stopped_in_reverse",
+        ),
+        "webui": WEB + "test_a_file_with_a_section_for_it_starts_it_and_says_where",
+    },
+    WebUiConfig: {
+        "monitor_address": WEB + "test_work_is_seen_as_json_events_and_metrics",
+        "web_host": WEB + "test_a_page_open_to_others_is_warned_about",
+        "web_port": WEB + "test_a_taken_port_is_named_with_who_has_it",
+        "allowed_hosts": MONITORS + "test_browsers_may_know_the_server_by_the_names_it_was_told",
+        "broadcast_interval_seconds": MONITORS + "test_browsers_are_told_no_more_often_than_the_interval",
+        "task_log_max_size": MONITORS + "test_a_page_lists_as_many_of_the_last_tasks_as_it_was_told_to",
+        **dict.fromkeys(
+            ("logging_level", "logging_format", "logging_paths"),
+            MONITORS + "test_the_web_server_writes_its_log_where_it_was_told_in_the_format_and_from_the_level_on",
+        ),
+        "logging_config_file": (
+            MONITORS + "test_the_web_server_writes_its_log_as_the_file_of_a_logging_configuration_says"
+        ),
+    },
+    TopConfig: {
+        "monitor_address": TOP + "test_it_prints_panels_workers_and_counts_once_as_text_and_as_json",
+        "timeout_seconds": TOP_TIMEOUT,
+    },
 }
 
 ALIASES = {
@@ -131,6 +167,9 @@ ALIASES = {
         SCHEDULER + "test_allocate_policy_chooses_which_idle_worker_a_plain_task_goes_to"
     ),
     (BaremetalNativeConfig, "num_of_workers"): OLDER_NAMES_OF_WORKERS,
+    (WebUiConfig, "gui_address"): MONITORS + "test_the_older_address_of_the_page_is_its_host_and_port",
+    (WebUiConfig, "port"): WEB + "test_a_taken_port_is_named_with_who_has_it",
+    (TopConfig, "timeout"): TOP_TIMEOUT,
     (ClusterConfig, "max_task_concurrency"): "unit/config/test_config_commands.py::"
     "test_the_number_of_workers_has_its_names_everywhere",
 }

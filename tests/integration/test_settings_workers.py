@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from scaler.protocol.messages import (
     ManagerDetails,
     ManagerStatus,
     Message,
+    Outcome,
     Refused,
     Welcome,
     WorkerDetails,
@@ -31,6 +33,7 @@ from tests.integration.settings_rig import Command, command, io_threads, within
 from tests.integration.worker_rig import Rig, play
 
 WAIT_SECONDS = 15.0
+LONG_GRACE_SECONDS = 60.0
 
 
 def addresses_in(directory: Path) -> dict[str, str]:
@@ -227,6 +230,29 @@ def test_a_worker_that_finds_no_scheduler_ends_at_its_death_timeout(tmp_path: Pa
     with command("scaler_cluster", nobody, *flags, directory=tmp_path) as running:
         assert "0.3 s" in written(running.errors, f"worker: {nobody}")
         assert running.stop() == 0
+
+
+@pytest.mark.parametrize("seconds", [0.05, LONG_GRACE_SECONDS])
+def test_a_worker_that_is_told_to_end_gives_its_task_so_long(seconds: float, tmp_path: Path) -> None:
+    began, gate = tmp_path / "began", tmp_path / "gate"
+
+    def hold(begun: str, path: str) -> None:
+        Path(begun).touch()
+        while not Path(path).exists():
+            time.sleep(0.005)
+
+    async def story(rig: Rig) -> None:
+        (task,) = rig.submit(hold, (str(began), str(gate)))
+        await rig.poll(began.exists)
+        rig.agent.stop()
+        if seconds == LONG_GRACE_SECONDS:
+            gate.touch()
+        outcome, _ = await rig.outcome(task)
+        assert outcome is (Outcome.SUCCESS if seconds == LONG_GRACE_SECONDS else Outcome.NOT_STARTED)
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert await rig.agent.ended == 0
+
+    play(story, stop_grace_seconds=seconds)
 
 
 def written(read: Callable[[], str], text: str) -> str:
