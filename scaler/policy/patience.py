@@ -1,9 +1,10 @@
 """For how long units stay that the work does not need now.
 
-What was needed lately sinks slowly: by a quarter with each quarter of the patience, to nothing when it is over. Units
-above that level are too many. So after a burst they leave in four parts: those that wait for the next one cost less the
-longer it does not come, and a lull sends few of them home. When units are missed soon after others have left, the
-patience doubles: tides that come again and again soon find the units there.
+What was needed lately counts as needed still for half of the patience, and then sinks by a third with each quarter of
+it, to nothing when it is over. Units above that level are too many. So a lull that is shorter than half of the patience
+sends nobody home, and after a burst units leave in three parts: those that wait for the next one cost less the longer
+it does not come. When units are missed soon after others have left, the patience doubles: tides that come again and
+again soon find the units there.
 
 Law: the level rises only with what is needed, is never below it, and has a bounded memory: one number per plan within
 the patience.
@@ -18,10 +19,12 @@ MIN_SECONDS = 20.0
 MAX_SECONDS = 120.0
 """Of the patience with units of which nothing else is said."""
 MAX_DOUBLED_SECONDS = 600.0
-STEPS = 4
+QUARTERS = 4
+KEPT_THIRDS = (3, 3, 2, 1, 0)
+"""What is left of a need, by the quarters of the patience that have passed since."""
 REMEMBERED_SECONDS = 900.0
 """For how long it is remembered that units were missed."""
-IDLE_SHARE = 0.625
+IDLE_SHARE = 0.75
 """The time that a unit stays without work, on average, as a share of the patience."""
 _ROUNDING = 1e-9
 
@@ -73,5 +76,7 @@ def usual_seconds(startup_seconds: float) -> float:
 
 
 def _sunk(units: int, seconds: float, patience: float) -> int:
-    gone = STEPS if seconds >= patience else math.floor(seconds / patience * STEPS + _ROUNDING)
-    return math.ceil(units * (STEPS - gone) / STEPS) if seconds > 0 else units
+    if seconds <= 0:
+        return units
+    passed = QUARTERS if seconds >= patience else math.floor(seconds / patience * QUARTERS + _ROUNDING)
+    return math.ceil(units * KEPT_THIRDS[passed] / KEPT_THIRDS[0])

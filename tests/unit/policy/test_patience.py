@@ -14,18 +14,23 @@ def levels(patience: Patience, needed: int, *times: float) -> list[int]:
     return [patience.level(needed, USUAL, now) for now in times]
 
 
-def test_what_was_needed_sinks_by_a_quarter_each_quarter_of_the_patience() -> None:
-    assert levels(Patience(8, 0.0), 0, 0, 9.9, 10, 20, 30, 39.9, 40) == [8, 8, 6, 4, 2, 2, 0]
+def test_what_was_needed_stays_for_half_of_the_patience_and_then_goes_in_thirds() -> None:
+    assert levels(Patience(9, 0.0), 0, 0, 19.9, 20, 29.9, 30, 39.9, 40) == [9, 9, 6, 6, 3, 3, 0]
 
 
 def test_the_last_one_stays_until_the_end() -> None:
     assert levels(Patience(1, 0.0), 0, 0, 39.9, 40) == [1, 1, 0]
 
 
+def test_without_patience_only_what_is_needed_now_stays() -> None:
+    patience = Patience(9, 0.0)
+    assert [patience.level(3, 0.0, 1.0), patience.level(0, 0.0, 1.5)] == [3, 0]
+
+
 def test_a_lower_need_that_came_later_is_remembered_for_as_long() -> None:
     patience = Patience(8, 0.0)
-    assert levels(patience, 2, 30) == [2]
-    assert levels(patience, 0, 40, 49, 50, 69, 70) == [2, 2, 1, 1, 0]
+    assert levels(patience, 3, 30) == [3]
+    assert levels(patience, 0, 40, 49.9, 50, 60, 70) == [3, 3, 2, 1, 0]
 
 
 def test_a_need_that_comes_and_goes_keeps_its_units() -> None:

@@ -113,14 +113,14 @@ def sizes(policy: ScalingPolicy, demand: list[Demand], view: ManagerView, *times
     return [units(policy, now, demand, view)[0] for now in times]
 
 
-def test_units_that_are_not_needed_any_more_go_a_quarter_after_the_other() -> None:
+def test_units_that_are_not_needed_any_more_stay_for_a_while_and_then_go_in_three_parts() -> None:
     idle = manager(units_running=8, idle_seconds=(60.0,) * 8)
-    assert sizes(SimplePolicy(""), [], idle, 0, 4.5, 5, 10, 15, 19.5, 20) == [8, 8, 6, 4, 2, 2, 0]
+    assert sizes(SimplePolicy(""), [], idle, 0, 9.5, 10, 15, 19.5, 20) == [8, 8, 6, 3, 3, 0]
 
 
 def test_units_that_start_slowly_stay_for_longer() -> None:
     slow = manager(units_running=4, idle_seconds=(100.0,) * 4, startup_seconds=60.0)
-    assert sizes(SimplePolicy(""), [], slow, 0, 14, 15, 59, 60) == [4, 4, 3, 1, 0]
+    assert sizes(SimplePolicy(""), [], slow, 0, 29, 30, 59, 60) == [4, 4, 3, 2, 0]
 
 
 def test_only_idle_units_go_and_only_those_that_the_work_does_not_need() -> None:
@@ -159,7 +159,16 @@ def test_units_that_nobody_asked_for_stay_for_a_while_too() -> None:
     policy = SimplePolicy("")
     assert units(policy, 0, [], manager()) == [0]
     adopted = manager(units_running=4, idle_seconds=(0.0,) * 4)
-    assert sizes(policy, [], adopted, 60, 64, 65, 80) == [4, 4, 3, 0]
+    assert sizes(policy, [], adopted, 60, 69, 70, 80) == [4, 4, 3, 0]
+
+
+def test_work_that_comes_in_pulses_finds_its_units_from_the_second_pulse_on() -> None:
+    policy = SimplePolicy("")
+    here = manager(units_running=8, idle_seconds=(1.0,) * 8)
+    assert units(policy, 0, [work(8, 2.0)], manager()) == [8]
+    for pulse in range(1, 20):
+        assert sizes(policy, [work(8, 2.0)], manager(units_running=8), 10.0 * pulse) == [8]
+        assert sizes(policy, [], here, 10.0 * pulse + 2, 10.0 * pulse + 9.5) == [8, 8]
 
 
 def test_a_tide_that_comes_back_soon_finds_the_units_the_second_time() -> None:
@@ -167,7 +176,7 @@ def test_a_tide_that_comes_back_soon_finds_the_units_the_second_time() -> None:
     lull = manager(units_running=8, idle_seconds=(60.0,) * 8)
     assert sizes(policy, [], lull, 0, 20) == [8, 0]
     assert units(policy, 30, [work(8, 60.0)], manager()) == [8]
-    assert sizes(policy, [], lull, 39, 40, 50, 70) == [8, 6, 4, 0]
+    assert sizes(policy, [], lull, 49, 50, 60, 70) == [8, 6, 3, 0]
 
 
 def test_a_burst_goes_up_once_and_down_once() -> None:

@@ -143,7 +143,7 @@ def test_idle_units_stay_for_as_long_as_was_said() -> None:
     policy = TargetPolicy("idle_seconds=100; brief.idle_seconds=0")
     views = [manager(name, units_running=4, idle_seconds=(9.0,) * 4) for name in ("m", "brief")]
     assert units(policy, 0, [], *views) == [4, 0]
-    assert [units(policy, now, [], *views)[0] for now in (24, 25, 99, 100)] == [4, 3, 1, 0]
+    assert [units(policy, now, [], *views)[0] for now in (49, 50, 75, 99, 100)] == [4, 3, 2, 2, 0]
 
 
 def test_first_slots_are_what_unknown_work_begins_with() -> None:
