@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from collections.abc import Mapping
@@ -44,7 +43,7 @@ def _ecs_task_id(base: str) -> str:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _task_id_in(_get(url))
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             if attempt == ATTEMPTS:
                 raise ConfigError(f"cannot learn the ECS task from {url}: {error or type(error).__name__}") from error
         time.sleep(PAUSE_SECONDS)
@@ -52,7 +51,10 @@ def _ecs_task_id(base: str) -> str:
 
 
 def _get(url: str) -> bytes:
-    # Not urllib.request, which would go through a proxy of the environment.
+    # Not urllib.request, which would go through a proxy of the environment. Most workers ask nobody, so it is not
+    # imported with the module: it brings all of email, 1 MB.
+    import http.client  # noqa: PLC0415
+
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise ValueError("this is no http address")
@@ -61,6 +63,8 @@ def _get(url: str) -> bytes:
         connection.request("GET", parts.path)
         answer = connection.getresponse()
         body = answer.read()
+    except http.client.HTTPException as error:
+        raise ValueError(str(error) or type(error).__name__) from error
     finally:
         connection.close()
     if answer.status != http.client.OK:
