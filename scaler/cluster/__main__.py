@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from scaler.cluster.components import component_from
+from scaler.cluster.inside import component_from
 from scaler.component import note_bug, report
 from scaler.errors import ScalerError
 
