@@ -60,7 +60,7 @@ def submitted(client: FutureTable) -> None:
 def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
     """Connect to the scheduler at an address. Raises UsageError, UnreachableError or RefusedError."""
     from scaler.net.versions import own_hello  # noqa: PLC0415 (clients inside tasks need no sockets)
-    from scaler.net.zeromq import ZmqConnector  # noqa: PLC0415
+    from scaler.net.zmq_connector import ZmqConnector  # noqa: PLC0415
 
     if not isinstance(name, str):
         raise UsageError(f"name is {name!r}, and must be a text")
@@ -93,7 +93,7 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
 def connect_storage(address: str, peer: bytes) -> StorageClient:
     """Return a client of the object storage on the running loop. Raises UsageError when there is no address."""
     from scaler.net.versions import own_hello  # noqa: PLC0415
-    from scaler.net.zeromq import ZmqConnector  # noqa: PLC0415
+    from scaler.net.zmq_connector import ZmqConnector  # noqa: PLC0415
     from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
     if not address:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from scaler.errors import ClientClosedError, ScalerError
 from scaler.net.connection import Buffer, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector
+from scaler.net.zmq_connector import ZmqConnector
 from scaler.object_storage.descriptors import DescriptorChannel, join
 from scaler.object_storage.requests import Ended, Requests, Say, views_of
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported

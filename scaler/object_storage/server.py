@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 from scaler.component import Component, run_component
 from scaler.net.connection import Admit, Closed, Listener, ListenerEvent, Received
 from scaler.net.versions import check_versions
-from scaler.net.zeromq import ZmqListener
+from scaler.net.zmq_listener import ZmqListener
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.descriptors import DescriptorDoor
 from scaler.object_storage.shared_memory import SharedMemory, is_supported

@@ -24,7 +24,7 @@ from scaler.ids import new_peer_id
 from scaler.logs import about, identify
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector
+from scaler.net.zmq_connector import ZmqConnector
 from scaler.protocol.messages import (
     Desired,
     ManagerDetails,

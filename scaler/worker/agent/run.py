@@ -13,7 +13,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.ids import new_peer_id
 from scaler.logs import identify
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector
+from scaler.net.zmq_connector import ZmqConnector
 from scaler.protocol.messages import Role, WorkerDetails
 from scaler.worker.agent.shell import Agent, OnTurn
 from scaler.worker.nursery import Nursery

@@ -15,7 +15,7 @@ from scaler.errors import ScalerError
 from scaler.ids import new_peer_id
 from scaler.logs import identify
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector
+from scaler.net.zmq_connector import ZmqConnector
 from scaler.object_storage.client import StorageClient
 from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role, WorkerDetails
