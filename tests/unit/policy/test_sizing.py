@@ -162,11 +162,10 @@ def test_units_that_nobody_asked_for_stay_for_a_while_too() -> None:
     assert sizes(policy, [], adopted, 60, 69, 70, 80) == [4, 4, 3, 0]
 
 
-def test_work_that_comes_in_pulses_finds_its_units_from_the_second_pulse_on() -> None:
+def test_a_lull_between_two_pulses_sends_nobody_home() -> None:
     policy = SimplePolicy("")
     here = manager(units_running=8, idle_seconds=(1.0,) * 8)
-    assert units(policy, 0, [work(8, 2.0)], manager()) == [8]
-    for pulse in range(1, 20):
+    for pulse in range(20):
         assert sizes(policy, [work(8, 2.0)], manager(units_running=8), 10.0 * pulse) == [8]
         assert sizes(policy, [], here, 10.0 * pulse + 2, 10.0 * pulse + 9.5) == [8, 8]
 
