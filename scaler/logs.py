@@ -58,8 +58,11 @@ def identify(**ids: str) -> None:
 
 
 def about(**ids: str) -> dict[str, dict[str, str]]:
-    """Return `extra` of a log call for a line about others, such as task="5f...": a line of JSON has them as keys."""
-    return {"ids": ids}
+    """Return `extra` of a log call for a line about others, such as task="5f...": a line of JSON has them as keys.
+
+    Empty ones are left out.
+    """
+    return {"ids": {kind: text for kind, text in ids.items() if text}}
 
 
 def escaped(text: str) -> str:
@@ -89,8 +92,8 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """For programs: one JSON object a line, with the keys time, level, component, pid, logger, message, traceback.
 
-    Beside these the ids of the process and of what a line is about: manager_id, unit_id, worker_id, task_id, peer_id.
-    So a scheduler's line about a worker and that worker's own lines have the same key.
+    Beside these the ids of the process and of what a line is about: manager_id, unit_id, worker_id, client_id, task_id,
+    peer_id. So a scheduler's line about a worker and that worker's own lines have the same key.
     """
 
     def __init__(self, component: str) -> None:

@@ -363,16 +363,17 @@ class SchedulerServer:
         )
 
 
-def _about_peer(kind: str, peer: bytes) -> dict[str, dict[str, str]]:
-    return about(worker=peer.hex()) if kind == "worker" else about(peer=peer.hex())
+def _about_peer(kind: str, peer: bytes, name: str) -> dict[str, dict[str, str]]:
+    """Return the id under which a peer says its own lines: a manager's is its name."""
+    return about(**{kind: name if kind == "manager" else peer.hex()})
 
 
 def _log_fact(fact: Fact) -> None:
     match fact:
         case PeerJoined(kind, peer, name):
-            _log.info("%s %s joined", kind, escaped(name), extra=_about_peer(kind, peer))
+            _log.info("%s %s joined", kind, escaped(name), extra=_about_peer(kind, peer, name))
         case PeerLost(kind, peer, name, reason):
-            _log.info("%s %s left: %s", kind, escaped(name), escaped(reason), extra=_about_peer(kind, peer))
+            _log.info("%s %s left: %s", kind, escaped(name), escaped(reason), extra=_about_peer(kind, peer, name))
         case WorkerQuarantined(worker, name, reason):
             text = "worker %s gets no more tasks: %s"
             _log.warning(text, escaped(name), escaped(reason), extra=about(worker=worker.hex()))

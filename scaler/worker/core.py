@@ -187,9 +187,8 @@ class AgentCore:
         if processor is None or processor.standing is not Standing.ACTIVE:
             return
         if len(self.pool.suspended()) >= MAX_SUSPENDED:
-            self.outbox.note(
-                Level.WARNING, f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
-            )
+            text = f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
+            self.outbox.note(Level.WARNING, text, processor.fed[0].id if processor.fed else b"")
             return
         processor.stand(Standing.SUSPENDED, now)
         processor.yielding = False

@@ -87,8 +87,9 @@ class Endings:
         doom = processor.doom or Doom(Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {how}")
         begun = glance.begun > processor.resulted
         if processor.doom is None and processor.standing is not Standing.ENDING:
-            what = "while it ran a task" if begun and processor.fed else "while it was idle"
-            self._outbox.note(Level.WARNING, f"processor {number} died {what}: {how}")
+            task = processor.fed[0].id if begun and processor.fed else b""
+            what = f"while it ran task {task.hex()}" if task else "while it was idle"
+            self._outbox.note(Level.WARNING, f"processor {number} died {what}: {how}", task)
         # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
         is_over = begun or doom.outcome is Outcome.CANCELLED
         if processor.fed and is_over and doom.outcome is not None:
@@ -105,7 +106,8 @@ class Endings:
         """End a processor that says nonsense."""
         if processor.standing is Standing.ENDING:
             return
-        self._outbox.note(Level.ERROR, f"processor {processor.number} is ended: {text}")
+        task = processor.fed[0].id if processor.fed else b""
+        self._outbox.note(Level.ERROR, f"processor {processor.number} is ended: {text}", task)
         self._feeding.take_back(processor)
         processor.stand(Standing.ENDING, processor.since)
         processor.doom = Doom(Outcome.PROCESSOR_DIED, f"the processor that ran the task was ended: {text}")

@@ -19,10 +19,11 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the log."""
+    """A line for the log. task: the id of the one that it is about, empty for none."""
 
     level: Level
     text: str
+    task: bytes = b""
 
 
 class Outbox:
@@ -66,8 +67,8 @@ class Outbox:
         self._messages.append(message)
         self._done = None
 
-    def note(self, level: Level, text: str) -> None:
-        self._notes.append(Note(level, text))
+    def note(self, level: Level, text: str, task: bytes = b"") -> None:
+        self._notes.append(Note(level, text, task))
 
     def take_messages(self) -> list[Message]:
         """Return what is to be sent, in order, and forget it."""

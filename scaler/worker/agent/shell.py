@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError, UnreachableError
-from scaler.logs import escaped
+from scaler.logs import about, escaped
 from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.processes import describe_exit
 from scaler.protocol.batches import split_attempts, split_done
@@ -290,7 +290,8 @@ class Agent:
             else:
                 self._send(message)
         for note in core.outbox.take_notes():
-            _log.log(note.level, "%s", escaped(note.text) if "\n" not in note.text else note.text)
+            text = escaped(note.text) if "\n" not in note.text else note.text
+            _log.log(note.level, "%s", text, extra=about(task=note.task.hex()))
         if core.ending is not None:
             ending = core.ending
             if not ending.exit_code:

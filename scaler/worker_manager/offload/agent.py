@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError, UnreachableError
-from scaler.logs import escaped
+from scaler.logs import about, escaped
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.batches import split_attempts, split_done
@@ -84,7 +84,7 @@ class OffloadAgent:
         """Set when the scheduler has accepted this worker for the first time."""
         self._objects = Objects(connect_storage)
         self._hands = hands.Hands(executor, self._on_news)
-        self._transfers = Transfers(self._objects, self._hands.run, self._on_end)
+        self._transfers = Transfers(self._objects, self._hands.run, self._on_end, config.preload or "")
         self._meter = LoadMeter()
         self._latency_seconds = 0.0
         self._heartbeat_seconds = config.heartbeat_interval_seconds
@@ -299,7 +299,7 @@ class OffloadAgent:
             else:
                 self._send(message)
         for note in core.outbox.take_notes():
-            _log.log(note.level, "%s", escaped(note.text))
+            _log.log(note.level, "%s", escaped(note.text), extra=about(task=note.task.hex()))
         trouble = core.setbacks.text
         if trouble != self._trouble:
             self._trouble = trouble

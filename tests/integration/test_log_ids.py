@@ -1,0 +1,51 @@
+"""Which ids lines of logs carry: what a worker, a manager, a client or a task is called in all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from scaler import Client
+from tests.integration.settings_rig import command
+
+
+def die_once(path: str) -> int:
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+
+def json_to(file: Path) -> tuple[str, ...]:
+    return "--logging-format", "json", "-lp", str(file)
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_services_and_workers_call_the_same_by_the_same_ids(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "scheduler.log", tmp_path / "workers.log"
+    with command("scheduler", "tcp://127.0.0.1:0", *json_to(ours), directory=tmp_path) as scheduler:
+        address = scheduler.addresses()["scheduler"]
+        flags = ("-n", "1", "-wmi", "here", *json_to(theirs))
+        with command("cluster", address, *flags, directory=tmp_path), Client(address) as client:
+            future = client.submit(die_once, str(tmp_path / "died"))
+            assert future.result(20) == 1
+            identity, task = client.identity.hex(), future.task_id.hex()
+    own, told = lines_of(theirs), lines_of(ours)
+    assert {line["component"] for line in own + told} == {"scheduler", "worker_manager", "worker"}
+    assert {line["manager_id"] for line in own} == {"here"}
+
+    joined = {line["message"].split()[0]: line for line in told if line["message"].endswith("joined")}
+    assert joined["manager"]["manager_id"] == "here"
+    assert joined["client"]["client_id"] == identity
+    (worker,) = {line["worker_id"] for line in own if line["component"] == "worker"}
+    assert joined["worker"]["worker_id"] == worker
+
+    died = next(line for line in own if "killed by signal 9" in line["message"])
+    again = next(line for line in told if "runs again" in line["message"])
+    assert (died["task_id"], died["worker_id"], again["task_id"]) == (task, worker, task)
