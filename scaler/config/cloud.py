@@ -23,6 +23,8 @@ FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
 MAX_ARRAY_SIZE = 10_000
 NOT_GIVEN = "not-given"
 """Stands for a name that a manager needs and its set-up can do without."""
+OF_PROCESSORS = ("garbage_collect_interval_seconds", "trim_memory_threshold_bytes", "hard_processor_suspend")
+"""Settings of the processors of a worker, which tasks that run elsewhere do not have."""
 CONCURRENCY = Setting("-mtc", "-n", aliases=(Alias("num_of_workers"),), metavar="COUNT")
 
 
@@ -61,6 +63,12 @@ def _check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> 
             f"{memory_key} ({gigabytes}) with {cpu_key} ({cpus}) must be from {allowed[0]} to {allowed[-1]} GB in "
             f"steps of {step}"
         )
+
+
+def _check_elsewhere(config: WorkerManagerConfig, tasks: str) -> None:
+    for key in OF_PROCESSORS:
+        if getattr(config, key) != type(config).model_fields[key].default:
+            raise ValueError(f"{key} is for the processors of workers, and {tasks} have none: leave it out")
 
 
 Url = Annotated[str, AfterValidator(_url)]
@@ -171,6 +179,12 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
             _check_fargate("batch_cpu", self.batch_cpu, "batch_memory", self.batch_memory)
         return self
 
+    @model_validator(mode="after")
+    def _settings_have_an_effect(self) -> AwsHpcConfig:
+        if self.mode == "offload":
+            _check_elsewhere(self, "tasks of aws_hpc in mode offload")
+        return self
+
 
 class SymphonyConfig(WorkerManagerConfig):
     """Worker manager symphony: tasks of a Symphony session."""
@@ -189,3 +203,8 @@ class SymphonyConfig(WorkerManagerConfig):
     """From 1 to 10000; sessions with a higher one get hosts first."""
     max_task_concurrency: Annotated[Limit, CONCURRENCY] = 1000
     """Most tasks that are in the session at the same time; -1: no limit."""
+
+    @model_validator(mode="after")
+    def _settings_have_an_effect(self) -> SymphonyConfig:
+        _check_elsewhere(self, "tasks of symphony")
+        return self

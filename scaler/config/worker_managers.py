@@ -70,15 +70,19 @@ class WorkerSettings(LoggingConfig):
     garbage_collect_interval_seconds: Annotated[Seconds, Setting("-gc", metavar="SECONDS")] = (
         WorkerConfig.garbage_collect_interval_seconds
     )
-    """How often an idle processor collects garbage."""
+    """How often an idle processor collects garbage. Not for symphony and aws_hpc in mode offload."""
     trim_memory_threshold_bytes: Annotated[Bytes, Setting("-tm", metavar="BYTES")] = (
         WorkerConfig.trim_memory_threshold_bytes
     )
-    """A processor larger than this gives memory that it does not use back to the system when it collects garbage."""
+    """A processor larger than this gives memory that it does not use back to the system when it collects garbage. Not
+    for symphony and aws_hpc in mode offload.
+    """
     hard_processor_suspend: Annotated[bool, Setting("-hps")] = WorkerConfig.hard_processor_suspend
-    """Stop a suspended processor with a signal; otherwise its threads go on while its task waits."""
+    """Stop a suspended processor with a signal; otherwise its threads go on while its task waits. Not for symphony and
+    aws_hpc in mode offload, whose tasks are not suspended.
+    """
     preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
-    """What each processor calls before its first task: module.path:function(literals)."""
+    """What each processor, service or job calls before its first task: module.path:function(literals)."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = WorkerConfig.io_threads
     """Threads that move bytes between ZeroMQ's sockets and the process. Peers on the scheduler's host need none."""
     event_loop: Annotated[EventLoop, Setting("-el", "-e")] = WorkerConfig.event_loop

@@ -21,7 +21,7 @@ from scaler.net.versions import cloudpickle_version, python_version
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer
 
-FORMAT = 1
+FORMAT = 2
 """Counts up when the bytes change their meaning, those of payloads too."""
 _CALL_MAGIC = b"scalcall"
 _RESULT_MAGIC = b"scalrslt"
@@ -34,7 +34,7 @@ _ALIGNMENT = 16
 _PROFILING = 1
 _STREAM_OUTPUT = 2
 _ONCE = 4
-_CALL_BLOCKS = 6
+_CALL_BLOCKS = 7
 _RESULT_BLOCKS = 3
 
 
@@ -59,6 +59,8 @@ class Call:
     """The agent ends what runs for longer; 0: no limit."""
     once: bool = False
     """It may run at most once: what has begun must never be repeated, for whatever reason."""
+    preload: str = ""
+    """What a process calls before its first task with this hook: module.path:function(literals)."""
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -91,9 +93,9 @@ def pack_call(call: Call) -> bytes:
     """Return the bytes of a call."""
     flags = _PROFILING * call.profiling | _STREAM_OUTPUT * call.stream_output | _ONCE * call.once
     fixed = _CALL.pack(call.task, call.attempt, flags, call.limit_seconds)
-    name = call.name.encode("utf-8", "replace")
+    texts = [text.encode("utf-8", "replace") for text in (call.name, call.preload)]
     return _pack(
-        _CALL_MAGIC, fixed, [name, call.retry_on, call.function, call.serializer, call.arguments, *call.inputs]
+        _CALL_MAGIC, fixed, [*texts, call.retry_on, call.function, call.serializer, call.arguments, *call.inputs]
     )
 
 
@@ -105,7 +107,7 @@ def unpack_call(data: Buffer) -> Call:
     fixed, versions, blocks = _unpack(_CALL_MAGIC, _CALL.size, _CALL_BLOCKS, data, "a call")
     _check_versions(versions, "the call was made by", "the job runs")
     task, attempt, flags, limit_seconds = _CALL.unpack(fixed)
-    name, retry_on, function, serializer, arguments, *inputs = blocks
+    name, preload, retry_on, function, serializer, arguments, *inputs = blocks
     return Call(
         task=task,
         attempt=attempt,
@@ -119,6 +121,7 @@ def unpack_call(data: Buffer) -> Call:
         stream_output=bool(flags & _STREAM_OUTPUT),
         limit_seconds=limit_seconds,
         once=bool(flags & _ONCE),
+        preload=bytes(preload).decode("utf-8", "replace"),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaler.errors import ProtocolError, RefusedError
+from scaler.errors import ConfigError, ProtocolError, RefusedError
 from scaler.ids import content_id
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
@@ -34,6 +34,7 @@ from scaler.worker.coroutines import finish
 from scaler.worker.failures import failure_of
 from scaler.worker.recording import RecordedOutput
 from scaler.worker.tee import PrintedOutput
+from scaler.worker.warm_up import run_preload
 
 MAX_LOADED = 64
 """Functions that a process keeps loaded between its calls, as a processor does."""
@@ -50,6 +51,7 @@ class _Loaded:
 
 
 _loaded: OrderedDict[bytes, _Loaded] = OrderedDict()
+_preloaded: set[str] = set()
 
 
 def run_call(data: Buffer) -> bytes:
@@ -64,6 +66,8 @@ def run_call(data: Buffer) -> bytes:
     recorded = RecordedOutput() if call.stream_output else PrintedOutput()
     began_ns = time.monotonic_ns()
     try:
+        _preload(call.preload)
+        began_ns = time.monotonic_ns()
         with contextlib.ExitStack() as stack:
             stack.enter_context(recorded)
             if meter is not None:
@@ -87,6 +91,17 @@ def run_call(data: Buffer) -> bytes:
             stderr=recorded.stderr,
         )
     )
+
+
+def _preload(text: str) -> None:
+    """Call the operator's hook, once in this process. Raises ConfigError; the next task tries it again."""
+    if not text or text in _preloaded:
+        return
+    try:
+        run_preload(text)
+    except BaseException as error:
+        raise ConfigError(f"preload {text} failed: {type(error).__name__}: {error}") from error
+    _preloaded.add(text)
 
 
 def _run(call: Call) -> tuple[Any, Serializer | None]:

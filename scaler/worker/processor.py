@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import contextlib
 import faulthandler
-import importlib
 import os
 import pickle
 import select
@@ -20,7 +19,6 @@ import traceback
 from functools import partial
 from typing import Any
 
-from scaler.config.preload import parse_preload
 from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
@@ -47,6 +45,7 @@ from scaler.worker.printing import ToldStream
 from scaler.worker.results import ResultWriter
 from scaler.worker.upkeep import Upkeep
 from scaler.worker.values import Objects, Prepared, Shelf, Storage
+from scaler.worker.warm_up import run_preload
 
 FLUSH_NS = 1_000_000
 """Results wait at most so long for others, unless a task runs; and not at all for a task that takes as long."""
@@ -66,7 +65,7 @@ def run_processor(descriptors: Descriptors, settings: ProcessorSettings) -> int:
     os.close(descriptors.page)
     if settings.preload is not None:
         try:
-            _preload(settings.preload)
+            run_preload(settings.preload)
         except BaseException:  # noqa: BLE001 (whatever the operator's hook raises is what the agent must say)
             text = f"preload {settings.preload} failed:\n{traceback.format_exc(limit=-20)}"
             results.send(bytes((ToAgent.FAILED,)) + text.encode("utf-8", "replace")[: LARGE_DATAGRAM_BYTES - 1])
@@ -79,12 +78,6 @@ def run_processor(descriptors: Descriptors, settings: ProcessorSettings) -> int:
     with contextlib.suppress(ValueError, OSError):
         sys.stdout.flush()
     return 0
-
-
-def _preload(text: str) -> None:
-    call = parse_preload(text)
-    function = getattr(importlib.import_module(call.module), call.function)
-    function(*call.args, **call.kwargs)
 
 
 def _connect(address: str) -> Storage:

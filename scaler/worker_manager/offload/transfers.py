@@ -27,10 +27,12 @@ class OnEnd(Protocol):
 class Transfers:
     """Belongs to the running loop. What needs no storage is done at once, before the method returns."""
 
-    def __init__(self, objects: Objects, on_call: Callable[[Call], None], on_end: OnEnd) -> None:
+    def __init__(self, objects: Objects, on_call: Callable[[Call], None], on_end: OnEnd, preload: str = "") -> None:
+        """preload: what every call's process is to call before its first task."""
         self._objects = objects
         self._on_call = on_call
         self._on_end = on_end
+        self._preload = preload
         self._fetches: dict[Attempt, asyncio.Task[None]] = {}
         self._puts: set[asyncio.Task[None]] = set()
 
@@ -38,7 +40,7 @@ class Transfers:
         """Make the call of an attempt; `on_call` gets it, or `on_end` the reason why it cannot be made."""
         item = hand.item
         if not any(map(is_stored, (item.payload, hand.function, hand.serializer, *item.inputs))):
-            self._on_call(_call_of(item, hand.function, hand.serializer, item.payload, item.inputs))
+            self._on_call(_call_of(item, hand.function, hand.serializer, item.payload, item.inputs, self._preload))
             return
         self._fetches[item] = asyncio.create_task(self._fetch(hand))
 
@@ -84,7 +86,7 @@ class Transfers:
             self._on_end(item, *failure_of(error, _never, __file__), None)
             return
         del self._fetches[item]
-        self._on_call(_call_of(item, function, serializer, arguments, inputs))
+        self._on_call(_call_of(item, function, serializer, arguments, inputs, self._preload))
 
     async def _put(self, item: Attempt, result: CallResult) -> None:
         try:
@@ -100,7 +102,12 @@ def _never(_error: BaseException) -> bool:
 
 
 def _call_of(
-    item: Attempt, function: bytes, serializer: bytes, arguments: bytes, inputs: list[bytes] | tuple[bytes, ...]
+    item: Attempt,
+    function: bytes,
+    serializer: bytes,
+    arguments: bytes,
+    inputs: list[bytes] | tuple[bytes, ...],
+    preload: str,
 ) -> Call:
     frame = item.spec.frame
     return Call(
@@ -116,4 +123,5 @@ def _call_of(
         stream_output=bool(frame.flags & SpecFlag.STREAM_OUTPUT),
         limit_seconds=item.spec.limit_seconds,
         once=item.spec.retries == 0,
+        preload=preload,
     )

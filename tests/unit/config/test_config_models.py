@@ -9,6 +9,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
+from scaler.config.cloud import OF_PROCESSORS, AwsHpcConfig, SymphonyConfig
 from scaler.config.models import (
     BaremetalNativeConfig,
     ClusterConfig,
@@ -16,6 +17,7 @@ from scaler.config.models import (
     ObjectStorageServerConfig,
     SchedulerConfig,
     WorkerConfig,
+    WorkerManagerConfig,
 )
 from scaler.errors import ConfigError, UsageError
 
@@ -94,6 +96,28 @@ def test_a_model_does_not_change() -> None:
 def test_values_out_of_range_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         worker_manager(**values)
+
+
+@pytest.mark.parametrize("key", OF_PROCESSORS)
+def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) -> None:
+    offload: dict[str, object] = {
+        "worker_manager_id": "m",
+        "job_queue": "q",
+        "job_definition": "d",
+        "s3_bucket": "bucket",
+    }
+    elsewhere: list[tuple[type[WorkerManagerConfig], dict[str, object]]] = [
+        (SymphonyConfig, {"worker_manager_id": "m", "service_name": "app"}),
+        (AwsHpcConfig, offload),
+    ]
+    for model, values in elsewhere:
+        told = {"scheduler_address": ADDRESS, **values}
+        default = model.model_fields[key].default
+        assert getattr(model.model_validate({**told, key: default}), key) == default
+        with pytest.raises(ValidationError, match=f"{key} is for the processors of workers, and tasks of .* have none"):
+            model.model_validate({**told, key: True if default is False else 7})
+    with_workers = {"scheduler_address": ADDRESS, **offload, "mode": "worker", key: 1}
+    assert getattr(AwsHpcConfig.model_validate(with_workers), key) == 1
 
 
 def test_no_limit_is_minus_one() -> None:

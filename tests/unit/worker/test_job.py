@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from scaler import Client
-from scaler.errors import ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
+from scaler.errors import ConfigError, ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
     dump_arguments,
@@ -80,10 +82,10 @@ def error_of(result: CallResult) -> BaseException:
 
 
 def test_a_call_comes_out_as_it_went_in() -> None:
-    call = Call(TASK, 7, b"f", b"aa", (b"", b"1", b"22"), b"s", b"r", "näme", True, True, 1.5)
+    call = Call(TASK, 7, b"f", b"aa", (b"", b"1", b"22"), b"s", b"r", "näme", True, True, 1.5, preload="m:f('ü')")
     found = unpack_call(pack_call(call))
     assert (found.task, found.attempt, found.name, found.limit_seconds) == (TASK, 7, "näme", 1.5)
-    assert (found.profiling, found.stream_output) == (True, True)
+    assert (found.profiling, found.stream_output, found.preload) == (True, True, "m:f('ü')")
     assert [bytes(each) for each in (found.function, found.arguments, found.serializer, found.retry_on)] == [
         b"f", b"aa", b"s", b"r",
     ]  # fmt: skip
@@ -230,6 +232,21 @@ def test_a_client_inside_the_task_says_why_it_cannot_be() -> None:
     assert "runs as a job of its own" in str(error)
 
 
+def test_a_preload_hook_is_called_once_in_a_process_and_again_when_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "warm_up.py").write_text(
+        "calls = []\ndef fill(value):\n    calls.append(value)\n    if len(calls) == 1:\n        1 / 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    call = replace(call_of(lambda: importlib.import_module("warm_up").calls), preload="warm_up:fill('eu')")
+    error = error_of(run(call))
+    assert isinstance(error, ConfigError)
+    assert str(error) == "preload warm_up:fill('eu') failed: ZeroDivisionError: division by zero"
+    assert value_of(run(call)) == ["eu", "eu"]
+    assert value_of(run(call)) == ["eu", "eu"]
+
+
 def test_functions_stay_loaded_between_calls_as_in_a_processor() -> None:
     def counts(seen: list[int] = []) -> int:  # noqa: B006 (it is what shows that the function is the same one)
         seen.append(1)
@@ -263,7 +280,7 @@ def test_other_versions_are_refused_by_name_on_both_ends(monkeypatch: pytest.Mon
 
 
 def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_module, "FORMAT", 2)
+    monkeypatch.setattr(call_module, "FORMAT", 3)
     call = pack_call(call_of(len, "x"))
     monkeypatch.undo()
-    assert "has format 2" in str(error_of(unpack_result(run_call(call))))
+    assert "has format 3" in str(error_of(unpack_result(run_call(call))))
