@@ -8,10 +8,9 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
-
-import psutil
 
 from scaler.component import Component, run_component
 from scaler.errors import ProtocolError, UsageError
@@ -69,6 +68,8 @@ from scaler.scheduler.recorder import Policy, Recorder
 from scaler.scheduler.status import Surroundings
 
 if TYPE_CHECKING:
+    import psutil
+
     from scaler.config.models import SchedulerConfig  # importing it takes a tenth of a second
 
 HEARTBEAT_SECONDS = 2.0
@@ -121,7 +122,6 @@ class SchedulerServer:
         self._longest_step_seconds = 0.0
         self._storage_status: StorageStatus | None = None
         self._storage_asked = False
-        self._process = psutil.Process()
         self.storage_address = config.object_storage_address or self._embedded_address()
         advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
         self._advertised_storage = advertised_storage
@@ -340,6 +340,13 @@ class SchedulerServer:
                     pass
 
     # -- monitors
+
+    @cached_property
+    def _process(self) -> psutil.Process:
+        """This process as the system sees it. Made for the first monitor: most schedulers are watched by none."""
+        import psutil  # noqa: PLC0415 (1.5 MB)
+
+        return psutil.Process()
 
     def _surroundings(self, is_report: bool) -> Surroundings:
         """Return what monitors are told beside the core's state."""
