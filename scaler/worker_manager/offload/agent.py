@@ -84,7 +84,7 @@ class OffloadAgent:
         """Set when the scheduler has accepted this worker for the first time."""
         self._objects = Objects(connect_storage)
         self._hands = hands.Hands(executor, self._on_news)
-        self._transfers = Transfers(self._objects, self._hands.run, self._on_end)
+        self._transfers = Transfers(self._objects, self._hands.run, self._on_end, config.preload or "")
         self._meter = LoadMeter()
         self._latency_seconds = 0.0
         self._heartbeat_seconds = config.heartbeat_interval_seconds
