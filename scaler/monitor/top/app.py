@@ -32,7 +32,7 @@ SIDE_WIDTH = 44
 STRIP_FROM = 20
 """Below this height there is no room for counts."""
 TALL_FROM = 32
-"""Below this height counts under the table are four lines."""
+"""Below this height counts under the table are four lines, and more only where workers need no more."""
 PANELS_FROM = 16
 """Below this height the panels are three lines."""
 
@@ -203,12 +203,14 @@ class TopApp(App[None]):
                 self.screen.redraw()
             return
         width, height = self.size
-        self._draw_panels(width, height)
-        self._draw_counts(width, height)
+        above = self._draw_panels(width, height)
+        # Totals, the table's head and the state take a line each; the workers need what is left, or not all of it.
+        self._draw_counts(width, height, height - above - 3 - len(self.status.workers))
         self._draw_workers(width - SIDE_WIDTH - 3 if width >= SIDE_FROM else width)
         self._draw_state(width)
 
-    def _draw_panels(self, width: int, height: int) -> None:
+    def _draw_panels(self, width: int, height: int) -> int:
+        """Draw what stands above the table; return how many lines that takes."""
         found = panels.panels(self.status, self._per_second)
         most = 3 if height < PANELS_FROM else max(7, min(14, height // 4))
         lines = panels.beside(found, width, panels.height_of(found, most))
@@ -218,8 +220,10 @@ class TopApp(App[None]):
         keys = f"{panels.KEYS}{' ' if width > len(panels.KEYS + panels.MORE_KEYS) else chr(10)}{panels.MORE_KEYS}"
         self._keys_part.update(Text(keys, no_wrap=True, overflow="crop", style="dim"))
         self._keys_part.display = height >= PANELS_FROM
+        return len(lines) + 1 + (keys.count("\n") + 1 if height >= PANELS_FROM else 0)
 
-    def _draw_counts(self, width: int, height: int) -> None:
+    def _draw_counts(self, width: int, height: int, spare: int) -> None:
+        """spare: lines that the table of workers leaves empty."""
         found = [panel for panel in panels.sides(self.status) if panel.pairs]
         side, strip = self._side_part, self._strip_part
         side.display = width >= SIDE_FROM
@@ -230,7 +234,8 @@ class TopApp(App[None]):
                 lines += [*panel.lines(SIDE_WIDTH, min(len(panel.pairs) + 1, max(4, height // 5))), ""]
             side.update(Text("\n".join(lines), no_wrap=True, overflow="crop"))
         elif strip.display:
-            lines = panels.beside(found, width, panels.height_of(found, 4 if height < TALL_FROM else 6))
+            least = 4 if height < TALL_FROM else 6
+            lines = panels.beside(found, width, panels.height_of(found, max(least, spare)))
             text = Text("\n".join(lines), no_wrap=True, overflow="crop")
             text.stylize("bold", 0, len(lines[0]))
             strip.update(text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from scaler.monitor.rows import CANCELLED, DONE, Status
+from scaler.monitor.rows import CANCELLED, DONE, ManagerRow, Status
 from scaler.monitor.top import formats
 from scaler.monitor.top.table import BY_KEY
 
@@ -72,10 +72,7 @@ def sides(status: Status) -> list[Panel]:
     clients = [
         (row.name or row.id[:8], _counts(row.queued, row.running, row.ended, row.failed)) for row in status.clients
     ]
-    managers = [
-        (row.id, f"{row.running} of {'?' if row.desired is None else row.desired}{' (!)' if row.trouble else ''}")
-        for row in status.managers
-    ]
+    managers = [(row.id, f"{_units(row)}{' (!)' if row.trouble else ''}") for row in status.managers]
     return [
         Panel("functions", functions, 38, 44, _COUNTS),
         Panel("clients", clients, 38, 44, _COUNTS),
@@ -161,6 +158,11 @@ def _tasks(status: Status, per_second: float) -> Pairs:
 def _messages(counts: Mapping[str, int]) -> Pairs:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [(name, formats.count(number)) for name, number in ordered]
+
+
+def _units(manager: ManagerRow) -> str:
+    """Return how many run, of how many are desired; a manager with a fixed number of them is told none."""
+    return str(manager.running) if manager.desired is None else f"{manager.running} of {manager.desired}"
 
 
 def _counts(*numbers: int) -> str:

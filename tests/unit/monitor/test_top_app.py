@@ -229,6 +229,21 @@ def test_another_size_of_the_terminal_shows_other_columns_and_places_of_the_coun
     on_a_screen(story)
 
 
+def test_counts_take_the_lines_that_workers_leave_empty() -> None:
+    async def story(stage: Stage) -> None:
+        functions = [{"name": f"f{number}"} for number in range(6)]
+        stage.cluster.tell(worker("w"), functions=functions, managers=[{"id": "fixed", "running": 2}])
+        await stage.until(lambda: "f5" in stage.text("#strip"))
+        await stage.pilot.resize_terminal(160, 24)
+        await stage.until(lambda: stage.text("#side").rstrip().endswith(" 2"))
+        await stage.pilot.resize_terminal(80, 24)
+        stage.cluster.tell(*(worker(f"w{number}") for number in range(9)), functions=functions)
+        await stage.until(lambda: "f5" not in stage.text("#strip"))
+        assert "4 more" in stage.text("#strip")
+
+    on_a_screen(story)
+
+
 def test_a_lost_connection_is_told_until_it_is_back() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.trouble = "no scheduler answers at tcp://127.0.0.1:7 (connection refused)"
