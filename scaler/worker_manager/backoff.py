@@ -22,7 +22,7 @@ class _Cause:
 
 
 class Backoff:
-    """Laws: the first failure of a cause delays nothing; a later one delays longer than the one before it."""
+    """Laws: the first failure of a cause delays nothing; each one in a row delays longer than the one before it."""
 
     __slots__ = ("_causes",)
 
@@ -46,8 +46,16 @@ class Backoff:
         self._causes[cause] = _Cause(text or cause, failures, now, retry_at)
 
     def proven(self, started_at: float) -> None:
-        """Forget the failures from before a unit was started that turned out well."""
-        self._causes = {cause: kept for cause, kept in self._causes.items() if kept.last_at > started_at}
+        """Take note of a unit that turned out well, and when it was started. Call once for each.
+
+        Failures from before it was started are forgotten. From those that have gone on since then it takes one: where
+        some units turn out well and some do not, none has to wait for long.
+        """
+        for cause, known in list(self._causes.items()):
+            known.failures = 0 if known.last_at <= started_at else known.failures - 1
+            known.retry_at = known.last_at
+            if not known.failures:
+                del self._causes[cause]
 
     def succeeded(self) -> None:
         """Forget all failures."""

@@ -9,11 +9,13 @@ Laws:
   too many for `DRAIN_DEADLINE_SECONDS`: then the youngest go, pending ones first.
 - A unit that is lost after it has proven itself is replaced at once; one that never did counts as a failure, whatever
   its reason was, and after repeated failures one unit at a time is tried, with growing delays. Units that were started
-  before the last failure was known count with it: losing many at once is one failure.
+  before the last failure was known count with it: losing many at once is one failure. Each unit that proves itself
+  makes up for one: where one in five dies as it starts, the others are not held up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
@@ -109,7 +111,7 @@ class Reconciler:
         self._joined: dict[str, float] = {}
         """Units whose worker has connected, as the scheduler said, and when: they may not be listed yet."""
         self._running_since: dict[str, float] = {}
-        """Listed units whose worker has connected, and when that was seen."""
+        """Listed units whose worker has connected, and when that was seen; -inf once they have proven themselves."""
         self._judged: set[str] = set()
         """Ended units that are still listed."""
         self._surplus_since: float | None = None
@@ -183,8 +185,9 @@ class Reconciler:
     def _sort(self, unit: Unit, existing: _Existing, now: float) -> None:
         if unit.state is UnitState.RUNNING and (self._running_is_joined or unit.unit_id in self._joined):
             since = self._running_since.setdefault(unit.unit_id, now)
-            if now - since >= PROVEN_SECONDS:
+            if now - since >= PROVEN_SECONDS and not math.isinf(since):
                 self._lives.proven(now - unit.age_seconds)
+                self._running_since[unit.unit_id] = -math.inf
         if now - self._stopping.get(unit.unit_id, -STOP_AGAIN_SECONDS) < STOP_AGAIN_SECONDS:
             existing.leaving += 1
         elif unit.unit_id in self._drained:

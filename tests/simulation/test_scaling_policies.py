@@ -30,6 +30,11 @@ def test_over_the_whole_table_it_is_nearly_as_fast_as_all_units_from_the_start_f
     assert max(whole.cost, whole.cost_of_sums) <= 0.60
 
 
+@pytest.mark.parametrize("startup_seconds", STARTUP_SECONDS)
+def test_one_in_five_units_that_dies_as_it_starts_does_not_hold_up_the_others(startup_seconds: float) -> None:
+    assert cell("target_v1", NAMES["failing units"], startup_seconds).makespan < 1.45
+
+
 @pytest.mark.parametrize("policy", ["simple, vanilla", "waterfall_v1"])
 def test_the_simpler_policies_are_better_than_the_formula_that_is_often_met(policy: str) -> None:
     some = [NAMES[name] for name in ("one burst", "few long", "two tiers")]

@@ -159,6 +159,38 @@ def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -
     assert reconciler.step(Goal(4), [unit("a", age=6.0)], 26.0, JITTER).start == 3
 
 
+def test_each_unit_that_proves_itself_makes_up_for_one_that_failed_after_it_was_started() -> None:
+    reconciler = Reconciler(None)
+    names = [f"good-{number}" for number in range(3)]
+    reconciler.step(Goal(9), [unit(name, UnitState.PENDING, 1.0) for name in names], 0.0, JITTER)
+    for number in range(3):
+        now = 10.0 * number
+        ended = unit(f"bad-{number}", UnitState.FAILED, 0.5, "exit code 1")
+        reconciler.step(Goal(9), [ended, *(unit(name, UnitState.PENDING, now + 1) for name in names)], now, JITTER)
+    waits = []
+    for joined in range(4):
+        now = 100.0 + 10 * joined
+        units = [unit(name, age=now + 1) for name in names[:joined]]
+        reconciler.step(Goal(9), units, now, JITTER)
+        waits.append(reconciler.step(Goal(9), units, now + 6, JITTER).start)
+    # Two failures and more: one at a time. One proof of three leaves two, another one leaves one, which delays nothing.
+    assert waits == [1, 1, 7, 6]
+
+
+def test_a_unit_proves_itself_once_and_not_again_while_others_fail() -> None:
+    reconciler = Reconciler(None)
+    now = 0.0
+    for _ in range(2):
+        assert reconciler.step(Goal(9), [unit("old", age=now + 100)], now, JITTER).start == 8
+        now += 6.0
+    for attempt in range(6):
+        now += 400.0
+        ended = unit(f"bad-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
+        actions = reconciler.step(Goal(9), [unit("old", age=now + 100), ended], now, JITTER)
+    assert (actions.start, actions.look_again_seconds) == (0, 60.0)
+    assert "failed 6 times in a row, paused" in actions.trouble
+
+
 def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -> None:
     reconciler = Reconciler(None)
     reconciler.failed("throttled", (), 0.0, JITTER)
