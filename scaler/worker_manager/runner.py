@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from scaler.component import Component, run_component
-from scaler.errors import RefusedError
+from scaler.errors import RefusedError, ScalerError
 from scaler.ids import new_peer_id
 from scaler.logs import about, identify
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
@@ -49,6 +49,8 @@ LOST_WARNING_SECONDS = 30.0
 """How often it says so again."""
 STOP_RETRY_SECONDS = 0.5
 """A manager that ends asks a backend again so soon that could not list or stop its units."""
+MAX_LIST_PAUSE_SECONDS = 30.0
+"""A backend that cannot list its units is asked again less and less often, and at least so often."""
 MAX_REASON_CHARACTERS = 500
 ALIVE = (UnitState.PENDING, UnitState.RUNNING, UnitState.STOPPING)
 
@@ -65,8 +67,8 @@ class Connect(Protocol):
 def run(config: WorkerManagerConfig) -> int:
     """Run a worker manager until it is told to stop, and return the exit code.
 
-    0 after a signal or when the cluster was shut down, 1 when the scheduler refuses this manager, 2 when its type is
-    not installed.
+    0 after a signal or when the cluster was shut down, 1 when the scheduler refuses this manager or units may be left,
+    2 when its type is not installed.
     """
 
     async def main(component: Component) -> int:
@@ -97,17 +99,23 @@ class Runner:
         self._shutdown = False
         self._units: list[Unit] = []
         self._has_listed = False
+        self._failed_lists = 0
+        """In a row."""
+        self._list_at = 0.0
+        """When to list again after a failure."""
         self._trouble = ""
         self._in_contact = False
         self._lost_at = time.monotonic()
         self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
         self._connector: Connector | None = None
+        self._left = ""
+        """What may be left in the end, for people; empty when nothing is."""
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
 
         ready is called once, when the scheduler has been told of the first units. Whatever happens, no unit is left.
-        Raises RefusedError.
+        Raises RefusedError, and ScalerError when units may be left that outlive the manager.
         """
         capacity = self._backend.capacity
         details = ManagerDetails(
@@ -136,6 +144,8 @@ class Runner:
             await self._end()
         if self._refused is not None:
             raise RefusedError(f"{self._config.scheduler_address} refused this worker manager: {self._refused.text}")
+        if self._left:
+            raise ScalerError(self._left)
         return 0
 
     def _turn(self, events: list[ConnectorEvent]) -> None:
@@ -179,12 +189,20 @@ class Runner:
 
     async def _round(self) -> float:
         """Look, decide, act. Returns after how many seconds to do it again if nothing changes before."""
+        if (wait := self._list_at - time.monotonic()) > 0:
+            self._report()
+            return min(wait, self._heartbeat_seconds)
         try:
             self._note(await self._call(self._backend.list))
         except BackendError as error:
+            pause = min(MAX_LIST_PAUSE_SECONDS, self._heartbeat_seconds * 2.0 ** min(16, self._failed_lists))
+            pause *= 0.5 + random.random()  # noqa: S311 (it spreads retries)
+            self._failed_lists += 1
+            self._list_at = time.monotonic() + pause
             self._say_trouble(f"cannot list units: {error}")
             self._report()
-            return self._heartbeat_seconds
+            return min(pause, self._heartbeat_seconds)
+        self._failed_lists = 0
         actions = self._reconciler.step(self._goal(), self._units, time.monotonic(), random.random())  # noqa: S311
         self._say_trouble(actions.trouble)
         self._report()
@@ -300,24 +318,29 @@ class Runner:
             if not self._backend.capacity.outlive_manager:
                 _log.warning("units did not end within %g s and are killed", seconds)
             else:
-                _log.error("not all units could be stopped within %g s; stop by hand: %s", seconds, self._alive_units())
+                self._left = self._what_is_left(seconds)
         await self._call(self._backend.close)
         self._thread.shutdown()
         if self._connector is not None:
             self._connector.close("the worker manager ends")
 
-    def _alive_units(self) -> str:
-        staying = (UnitState.PENDING, UnitState.RUNNING)
-        return ", ".join(unit.unit_id for unit in self._units if unit.state in staying) or "none that is known"
+    def _what_is_left(self, seconds: float) -> str:
+        staying = [unit.unit_id for unit in self._units if unit.state in (UnitState.PENDING, UnitState.RUNNING)]
+        by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
+        why = f" ({self._trouble})" if self._trouble else ""
+        return f"units may be left, which could not be stopped within {seconds:g} s{why}{by_hand}"
 
     async def _stop_all(self) -> None:
         asked: set[str] = set()
+        self._trouble = ""
         while True:
             self._wake.clear()
             try:
                 rest_seconds = await self._stop_some(asked)
             except BackendError as error:
-                _log.warning("cannot stop units, will try again: %s", error)
+                if str(error) != self._trouble:
+                    _log.warning("cannot stop units, will try again: %s", error)
+                self._trouble = str(error)
                 rest_seconds = STOP_RETRY_SECONDS
             if rest_seconds is None:
                 return

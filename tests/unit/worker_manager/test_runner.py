@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from scaler.config.models import WorkerManagerConfig
-from scaler.errors import RefusedError
+from scaler.errors import RefusedError, ScalerError
 from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.protocol.messages import (
     Desired,
@@ -126,7 +128,7 @@ def play(
             await story(stage)
         finally:
             stop.set()
-            with suppress(RefusedError):
+            with suppress(ScalerError):
                 await task
         assert units.alive() == list(leaves)
         assert units.closed
@@ -311,6 +313,37 @@ def test_a_manager_that_ends_while_its_service_is_busy_asks_again_and_leaves_not
     assert backend.refusals == 2
 
 
+class DeafBackend(MemoryBackend):
+    """Does not stop anything once it is deaf."""
+
+    is_deaf = False
+
+    def stop(self, unit_ids: Sequence[str]) -> None:
+        if self.is_deaf:
+            raise BackendError("the service does not answer")
+        super().stop(unit_ids)
+
+
+def test_a_manager_that_may_leave_units_says_once_why_and_which_and_its_exit_code_tells(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "STOP_RETRY_SECONDS", 0.001)
+    backend = DeafBackend(Capacity(1, 8, 8, stop_seconds=0.1, outlive_manager=True))
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(1, [], "work"))
+        await stage.scheduler.until(running(1))
+        backend.is_deaf = True
+
+    ended = play(story, backend, leaves=["unit-1"]).task
+    assert str(ended.exception()) == (
+        "units may be left, which could not be stopped within 0.1 s (the service does not answer); stop by hand: unit-1"
+    )
+    assert [record.getMessage() for record in caplog.records].count(
+        "cannot stop units, will try again: the service does not answer"
+    ) == 1
+
+
 def test_the_end_of_the_first_unit_is_told_whenever_it_comes(caplog: pytest.LogCaptureFixture) -> None:
     backend = MemoryBackend(Capacity(1, 8, 8))
 
@@ -443,5 +476,21 @@ def test_a_manager_that_cannot_list_its_units_starts_none_and_says_so() -> None:
         assert status.trouble == "cannot list units: the service does not answer"
         assert stage.backend.starts == 0
         await stage.scheduler.until(lambda status: running(2)(status) and not status.trouble)
+
+    play(story, backend)
+
+
+def test_a_backend_that_cannot_list_is_asked_less_and_less_often_and_the_scheduler_still_hears_every_beat() -> None:
+    backend = BlindBackend()
+    backend.failures = 1000
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        began = time.monotonic()
+        for _ in range(20):
+            await stage.scheduler.next_status()
+        # The shortest first pause is half a beat, and each is as long again as all before it.
+        assert 1000 - backend.failures <= 2 + math.log2(1 + (time.monotonic() - began) / 0.025)
+        backend.failures = 0
 
     play(story, backend)
