@@ -181,7 +181,7 @@ class TopApp(App[None]):
 
     @on(Lines.Chosen, "#workers")
     async def _detail(self, event: Lines.Chosen) -> None:
-        screen = DetailScreen(self.watched, event.key, lambda: self.status)
+        screen = DetailScreen(self.watched, event.key, lambda: self.status, lambda: self.frozen is not None)
         await self.push_screen(screen, lambda _: self.redraw())
 
     # -- drawing

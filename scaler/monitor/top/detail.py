@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from scaler.errors import ScalerError
-from scaler.monitor.rows import Status, WorkerRow
+from scaler.monitor.rows import Status, TaskRow, WorkerRow
 from scaler.monitor.top import formats
 from scaler.monitor.top.facts import TASKS_HEAD, facts, log_text, tasks_of
 from scaler.monitor.top.lines import Lines
@@ -33,12 +33,17 @@ class DetailScreen(ModalScreen[None]):
         Binding("space", "app.freeze", show=False),
     ]
 
-    def __init__(self, watched: Watched, worker: str, status: Callable[[], Status]) -> None:
-        """worker: its id. status: what is to be shown now."""
+    def __init__(
+        self, watched: Watched, worker: str, status: Callable[[], Status], is_frozen: Callable[[], bool]
+    ) -> None:
+        """worker: its id. status: what is to be shown now. is_frozen: whether that is not how things are now."""
         super().__init__()
         self._watched = watched
         self._worker_id = worker
         self._status = status
+        self._is_frozen = is_frozen
+        self._recent: list[TaskRow] | None = None
+        """The worker's tasks that are shown; None until the first ones are."""
         self._last = WorkerRow(id=worker)
         self._facts_part = Static(id="facts", markup=False)
         self._tasks_part = Lines(id="tasks")
@@ -72,7 +77,9 @@ class DetailScreen(ModalScreen[None]):
         text = Text("\n".join(lines), no_wrap=True, overflow="crop")
         text.stylize("bold", 0, len(lines[0]))
         self._facts_part.update(text)
-        listed = tasks_of(self._last, self._watched.model.tasks(worker=self._last.name, limit=MAX_RECENT))
+        if self._recent is None or not self._is_frozen():
+            self._recent = self._watched.model.tasks(worker=self._last.name, limit=MAX_RECENT)
+        listed = tasks_of(self._last, self._recent)
         self._tasks_part.show([each.text for each in listed], [each.id for each in listed], {})
 
     def action_explain(self) -> None:

@@ -51,10 +51,10 @@ class Panel:
         return lines[:height] + [" " * width] * (height - len(lines))
 
 
-def panels(status: Status, per_second: float) -> list[Panel]:
+def panels(status: Status, per_second: float | None = None) -> list[Panel]:
     """Return the four panels: the scheduler, tasks by state, messages sent and received by kind.
 
-    per_second: how many tasks end.
+    per_second: how many tasks end, None when nobody has looked for long enough to know.
     """
     return [
         Panel("scheduler", _scheduler(status), 10, 18),
@@ -136,7 +136,7 @@ def _scheduler(status: Status) -> Pairs:
     return pairs
 
 
-def _tasks(status: Status, per_second: float) -> Pairs:
+def _tasks(status: Status, per_second: float | None) -> Pairs:
     tasks = status.tasks
     # The first ones are there however low the terminal is.
     now = [
@@ -150,7 +150,8 @@ def _tasks(status: Status, per_second: float) -> Pairs:
         ("suspended", tasks.suspended),
     ]
     pairs = [(name, formats.count(number)) for name, number in now]
-    pairs.append(("per second", formats.short_count(round(per_second))))
+    if per_second is not None:
+        pairs.append(("per second", formats.short_count(round(per_second))))
     kinds = {kind: number for kind, number in tasks.ended.items() if number and kind not in (DONE, CANCELLED)}
     return [*pairs, *_messages(kinds)]
 

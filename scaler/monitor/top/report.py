@@ -20,7 +20,7 @@ PANELS_WIDTH = 120
 def as_text(model: Model, width: int | None) -> str:
     """Return panels, totals, all workers that are listed, and the counts. width: of the terminal; None: no limit."""
     status = model.status
-    found, sides = panels.panels(status, model.series.last("tasks_per_second")), panels.sides(status)
+    found, sides = panels.panels(status), panels.sides(status)
     rows = sort(status.workers, Sorting())
     shown = table(rows, Sorting(), width)
     across = PANELS_WIDTH if width is None else width

@@ -204,6 +204,30 @@ def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one()
     on_a_screen(story)
 
 
+def test_a_frozen_detail_shows_no_tasks_that_came_later() -> None:
+    async def story(stage: Stage) -> None:
+        def end(number: int) -> None:
+            told = [f"{number:032x}", "w1", "done", 100.0 + number]
+            table = {"columns": ["id", "worker", "state", "ended_at"], "rows": [told]}
+            stage.cluster.model.apply_events({"incarnation": 1, "tasks": table})
+
+        def tasks() -> list[str]:
+            return [line.split()[0] for line in stage.app.screen.query_one("#tasks", Lines).texts]
+
+        end(1)
+        await stage.press("n", "enter")
+        await stage.until(lambda: tasks() == [f"{1:032x}"])
+        await stage.press("space")
+        end(2)
+        await stage.pilot.resize_terminal(90, 24)
+        await stage.pilot.pause()
+        assert tasks() == [f"{1:032x}"]
+        await stage.press("space")
+        await stage.until(lambda: tasks() == [f"{2:032x}", f"{1:032x}"])
+
+    on_a_screen(story)
+
+
 def test_a_worker_without_tasks_has_nothing_to_ask_about() -> None:
     async def story(stage: Stage) -> None:
         await stage.press("enter", "e")
