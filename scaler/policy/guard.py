@@ -16,7 +16,17 @@ MAX_UNITS = 1_000_000
 MAX_REASON_CHARACTERS = 500
 SAY_AGAIN_SECONDS = 60.0
 """How often the same complaint is made at most: policies are asked twice a second."""
+SLOW_SECONDS = 1.0
+"""A plan that takes longer is complained of."""
 _FRAMES_SHOWN = 20
+
+
+class SlowPolicyError(Exception):
+    """Raised in place of an answer by a policy that has thought for so long, in seconds, and not ended."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
 
 
 class GuardedPolicy:
@@ -26,7 +36,7 @@ class GuardedPolicy:
 
     def __init__(self, policy: ScalingPolicy) -> None:
         self._policy = policy
-        self._name = type(policy).__name__
+        self._name = type(getattr(policy, "__wrapped__", policy)).__name__
         self._good: dict[str, Wanted] = {}
         self._said: tuple[str, float] | None = None
 
@@ -34,7 +44,14 @@ class GuardedPolicy:
         """Return what each manager should have, and what is wrong with the policy: empty, or not to be said again."""
         try:
             answer, wrong = self._check(self._policy.plan(view), view)
-        except Exception as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
+        except SlowPolicyError as slow:
+            if slow.seconds < SLOW_SECONDS:
+                return self._good, ""
+            text = (
+                f"the scaling policy {self._name} has not answered for {slow.seconds:.1f} s; its last good answer stays"
+            )
+            return self._good, self._complaint("slow", text, view.now)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
             inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
             lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
             text = f"the scaling policy {self._name} raised in plan(); its last good answer stays:\n{''.join(lines)}"

@@ -49,6 +49,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.protocol.roles import Server, may_send
+from scaler.scheduler.aside import PolicyAside
 from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, ForgetStored, Send, Stop
 from scaler.scheduler.core.core import CoreSettings, SchedulerCore
@@ -109,6 +110,8 @@ class SchedulerServer:
         self._loop = asyncio.get_running_loop()
         self._incarnation = time.time_ns()
         policy = load_policy(config.policy_engine_type, config.policy_content)
+        if not type(policy).__module__.startswith("scaler.policy."):
+            policy = PolicyAside(policy)
         settings = core_settings(config)
         self._core = SchedulerCore(settings, policy, self._loop.time())
         self._recorder = Recorder(settings, Policy(config.policy_engine_type, config.policy_content))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import pickle
 import subprocess
 import sys
@@ -315,6 +316,45 @@ def test_allocate_policy_chooses_which_idle_worker_a_plain_task_goes_to(allocate
         await workers[first].hear(Run)
 
     on_a_scheduler(story, policy_content=config.policy_content)
+
+
+NEVER_ANSWERS = """
+import threading
+from scaler.policy.view import Allocation
+
+ASKED, MAY_ANSWER = threading.Event(), threading.Event()
+
+class Policy:
+    allocation = Allocation()
+    def __init__(self, content): pass
+    def plan(self, view):
+        ASKED.set()
+        MAY_ANSWER.wait()
+        return {}
+"""
+
+
+def test_a_policy_of_ones_own_that_never_answers_holds_up_neither_tasks_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "never_answers.py").write_text(NEVER_ANSWERS)
+    info = tmp_path / "never-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: never\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[scaler.scaling_policies]\nnever = never_answers:Policy\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("never_answers")
+
+    async def story(stage: Stage) -> None:
+        manager = await stage.peer(Role.MANAGER, manager_details("manager"))
+        manager.connector.send(ManagerStatus(0.0, []))
+        worker = await stage.peer(Role.WORKER, worker_details())
+        submit(await stage.peer(Role.CLIENT), 1)
+        await worker.hear(Run)
+        assert module.ASKED.is_set()
+
+    on_a_scheduler(story, policy_engine_type="never")
+    module.MAY_ANSWER.set()
 
 
 def test_an_unknown_policy_does_not_start() -> None:

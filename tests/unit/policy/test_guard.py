@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from scaler.policy.guard import SAY_AGAIN_SECONDS
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerStatus
+from scaler.scheduler.aside import PolicyAside
 from scaler.scheduler.core.facts import PolicyFailed
 from tests.unit.scheduler.driver import Cluster
 
@@ -24,24 +27,33 @@ class Scripted:
         self.asked = 0
 
     def plan(self, view: ClusterView) -> Any:
+        answer = self.answer
         self.asked += 1
-        return self.answer()
+        return answer()
 
 
 class Story:
     """A core that asks a scripted policy, and a manager that it tells."""
 
-    def __init__(self, *, fixed: bool = False) -> None:
+    def __init__(self, *, fixed: bool = False, aside: bool = False) -> None:
         self.policy = Scripted()
-        self.cluster = Cluster(self.policy, worker_timeout_seconds=1e6)
+        policy = PolicyAside(self.policy) if aside else self.policy
+        self.cluster = Cluster(policy, worker_timeout_seconds=1e6)
         self.cluster.manager("m", fixed=fixed)
         self.cluster.say("m", ManagerStatus(0.0, [], ""))
 
     def pass_plans(self, count: int = 2) -> list[str]:
         """Let the policy be asked so often; return what was said about it."""
         self.cluster.core.facts.drain()
+        said: list[str] = []
         until = self.policy.asked + count
         while self.policy.asked < until:
+            said += self.pass_time(0.25)
+        return said
+
+    def pass_time(self, seconds: float) -> list[str]:
+        """Let this time pass in the cluster; return what was said about the policy."""
+        for _ in range(int(seconds / 0.25)):
             self.cluster.wait(0.25, alive=["m", "w"])
         return [fact.text for fact in self.cluster.core.facts.drain() if isinstance(fact, PolicyFailed)]
 
@@ -149,3 +161,40 @@ def test_an_endless_reason_is_cut() -> None:
     story.policy.answer = lambda: {"m": Wanted(4, "x" * 10_000_000)}
     assert story.pass_plans() == []
     assert [len(message.reason) for _, message in story.cluster.said if isinstance(message, Desired)] == [4, 500]
+
+
+def test_a_policy_that_ends_the_process_does_not_end_the_scheduler() -> None:
+    story = Story()
+    story.policy.answer = lambda: sys.exit(3)
+    (text,) = story.pass_plans()
+    assert text.endswith("SystemExit: 3")
+
+
+def test_a_policy_that_thinks_for_long_holds_up_nobody_is_complained_of_and_is_heard_when_it_has_thought() -> None:
+    story = Story(aside=True)
+    story.pass_plans()
+    assert story.told() == [3]
+    has_thought = threading.Event()
+
+    def think() -> dict[str, Wanted]:
+        has_thought.wait()
+        return {"m": Wanted(5, "thought over")}
+
+    story.policy.answer = think
+    asked = story.policy.asked
+    said = story.pass_time(10)
+    assert story.policy.asked == asked + 1
+    assert said == ["the scaling policy Scripted has not answered for 1.0 s; its last good answer stays"]
+    assert story.told() == [3]
+    has_thought.set()
+    while story.told() == [3]:
+        story.pass_time(0.5)
+    assert story.told() == [3, 5]
+
+
+def test_a_policy_that_is_asked_aside_is_complained_of_by_its_name_when_it_raises() -> None:
+    story = Story(aside=True)
+    story.policy.answer = raise_something
+    (text,) = story.pass_plans()
+    assert text.startswith("the scaling policy Scripted raised")
+    assert text.endswith("ZeroDivisionError: the user's own mistake")
