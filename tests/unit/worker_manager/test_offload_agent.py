@@ -186,6 +186,16 @@ async def put_parts(rig: Rig, parts: Sequence[Buffer]) -> bytes:
     return stored_reference(identifier, size_of(parts))
 
 
+def test_every_call_carries_the_preload_hook() -> None:
+    async def story(rig: Rig) -> None:
+        [inline] = rig.submit(len, arguments("abc"))
+        [stored] = rig.submit(len, await put(rig, "abc"))
+        await rig.handed_on(inline, stored)
+
+    calls = play(story, preload="os:getpid()", with_storage=True).calls.values()
+    assert [call.preload for call in calls] == ["os:getpid()"] * 2
+
+
 def test_a_task_is_handed_on_and_its_result_comes_back() -> None:
     async def story(rig: Rig) -> None:
         [key] = rig.submit(len, arguments("abc"))

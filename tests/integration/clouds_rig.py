@@ -1,0 +1,50 @@
+"""Worker managers' configurations for AWS's emulator and for Symphony's stand-in, and an account with all they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
+from scaler.testing.aws import AwsEmulator
+from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_raw_ecs import definition
+from tests.integration.hpc_rig import BUCKET, furnish
+
+MANAGED: dict[str, Any] = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "burst"}
+
+
+@contextmanager
+def ecs_client(aws: AwsEmulator) -> Iterator[AwsClient]:
+    client = AwsClient(ecs_config(aws_endpoint_url=aws.endpoint_url), "ecs")
+    yield client
+    client.close()
+
+
+def ecs_config(**values: Any) -> AwsRawEcsConfig:
+    return AwsRawEcsConfig.model_validate({**MANAGED, "ecs_subnets": ("subnet-1",), **values})
+
+
+def hpc_config(**values: Any) -> AwsHpcConfig:
+    place = {"job_queue": "queue", "job_definition": "definition", "s3_bucket": BUCKET}
+    return AwsHpcConfig.model_validate({**MANAGED, **place, **values})
+
+
+def symphony_config(**values: Any) -> SymphonyConfig:
+    return SymphonyConfig.model_validate({**MANAGED, "service_name": "app", **values})
+
+
+@contextmanager
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    """Yield AWS with a cluster, a queue, a job definition and a bucket. Its containers do nothing."""
+    monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        furnish(emulator, command=["sh", "-c", "exec sleep 60", "Ref::module"])
+        with ecs_client(emulator) as client:
+            client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
+        yield emulator
