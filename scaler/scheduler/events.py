@@ -58,11 +58,12 @@ OBJECTS_BYTES = 128 * 1024
 class Report:
     """A MonitorEvents document but for the number of tasks that it leaves out, which differs between monitors.
 
-    told: how many tasks that ended have a row in it.
+    rows: how many rows about tasks were made for it. told: how many tasks that ended have one in it.
     """
 
     head: str
     tail: str
+    rows: int
     told: int
     dropped: int
 
@@ -196,7 +197,8 @@ class Events:
         rows, due = since.rows(at)
         self._since = _Since(since.number, self._shown, due)
         text, told = table(rows)
-        return _report(at, text, since.decisions, since.incidents, told, since.ended - told - len(due))
+        dropped = since.ended - told - len(due)
+        return _report(at, text, since.decisions, since.incidents, len(rows), told, dropped)
 
     def past(self, core: SchedulerCore, unix: Callable[[float], float], at: float) -> Report:
         """Return what a monitor is told that has just come. unix: turns the core's clock into unix seconds."""
@@ -205,7 +207,7 @@ class Events:
             self._since.show(task)
             rows.append(row)
         text, told = table([((-number, 0), row) for number, row in enumerate(reversed(rows))])
-        return _report(at, text, self._decisions, self._incidents, told, 0)
+        return _report(at, text, self._decisions, self._incidents, len(rows), told, 0)
 
 
 def _report(
@@ -213,6 +215,7 @@ def _report(
     tasks: str,
     decisions: Sequence[dict[str, object]],
     incidents: Sequence[dict[str, object]],
+    rows: int,
     told: int,
     dropped: int,
 ) -> Report:
@@ -222,4 +225,4 @@ def _report(
         "incidents": last_objects(incidents, OBJECTS_BYTES),
     }
     tail = ", ".join(f'"{name}": {text}' for name, text in parts.items()) + "}"
-    return Report(f'{{"version": {VERSION}, "at": {json.dumps(at)}', tail, told, dropped)
+    return Report(f'{{"version": {VERSION}, "at": {json.dumps(at)}', tail, rows, told, dropped)

@@ -2,6 +2,7 @@
 
 Monitors cost the scheduler bounded memory and time, whatever they do: a report is made once for all of them, and left
 out for one that has not taken the earlier ones; questions that take long are answered a few per turn of the loop.
+What happens between reports is told soon, as long as there is little of it; when there is much, with the next report.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Fact
-from scaler.scheduler.events import Events, Report
+from scaler.scheduler.events import MAX_TASK_ROWS, Events, Report
 from scaler.scheduler.status import Surroundings, status
 
 MAX_MONITORS = 100
@@ -37,6 +38,8 @@ MAX_WAITING_BYTES = 4 * 1024 * 1024
 MAX_QUESTIONS = 1_000
 """Questions of all monitors that wait; beyond it, they are told to ask again."""
 ANSWERS_PER_TURN = 4
+NEWS_SECONDS = 0.25
+"""What happens is told so soon, between the reports, while there is little of it."""
 FRESH_SECONDS = 0.25
 """A status may be so old when it is given to a monitor that has just come."""
 
@@ -94,6 +97,9 @@ class Monitors:
         self._answering = False
         self._status: tuple[float, MonitorStatus] | None = None
         self._listener = listen(self._admit, self._on_turn)
+        self._news: Timer | None = None
+        """Due when something has happened and there is time for it before the next report."""
+        self._pause_seconds = NEWS_SECONDS
         self._timer = self._loop.call_later(interval_seconds, self._tick)
 
     @property
@@ -104,10 +110,13 @@ class Monitors:
     def add(self, facts: Iterable[Fact]) -> None:
         """Take in what happened in a step."""
         self._events.add(facts, time.time())
+        if self._news is None and self._monitors and self._pause_seconds < self._interval_seconds:
+            self._news = self._loop.call_later(self._pause_seconds, self._tell_news)
 
     def close(self) -> None:
         """Say goodbye and free the address."""
         self._timer.cancel()
+        self._cancel_news()
         self._listener.close()
 
     def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
@@ -152,10 +161,8 @@ class Monitors:
 
         The others get their report now: what comes after is new to all of them.
         """
+        self._tell_news()
         at = time.time()
-        report = self._events.report(at)
-        if report is not None:
-            self._tell(report, None)
         self._monitors[peer] = _Monitor()
         self._core.facts.watched = True
         now = self._loop.time()
@@ -178,7 +185,20 @@ class Monitors:
         self._status = (now, MonitorStatus(status(self._core, around)))
         self._tell(self._events.report(around.at), self._status[1])
 
+    def _tell_news(self) -> None:
+        """Tell what has happened, between two reports."""
+        self._tell(self._events.report(time.time()), None)
+
+    def _cancel_news(self) -> None:
+        if self._news is not None:
+            self._news.cancel()
+            self._news = None
+
     def _tell(self, report: Report | None, state: MonitorStatus | None) -> None:
+        self._cancel_news()
+        # The more was told, the longer the pause: rows per second are as many as if all came with the reports.
+        share = report.rows / MAX_TASK_ROWS if report is not None else 0.0
+        self._pause_seconds = max(NEWS_SECONDS, share * self._interval_seconds)
         events = MonitorEvents(report.document()) if report is not None else None
         for peer, monitor in list(self._monitors.items()):
             if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:

@@ -24,16 +24,27 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.scheduler.core.explain import UNKNOWN
-from scaler.scheduler.monitors import ANSWERS_PER_TURN, MAX_MONITORS, MAX_QUESTIONS, MAX_WAITING_BYTES, Monitors
+from scaler.scheduler.events import MAX_TASK_ROWS
+from scaler.scheduler.monitors import (
+    ANSWERS_PER_TURN,
+    MAX_MONITORS,
+    MAX_QUESTIONS,
+    MAX_WAITING_BYTES,
+    NEWS_SECONDS,
+    Monitors,
+)
 from scaler.scheduler.status import Surroundings
 from tests.unit.scheduler.driver import Cluster
 
 LEASE_SECONDS = 60.0
+INTERVAL_SECONDS = 1.0
 ALICE, BOB = b"alice...", b"bob....."
 
 
 class Timer:
-    def __init__(self) -> None:
+    def __init__(self, at: float, callback: Callable[[], object]) -> None:
+        self.at = at
+        self.callback = callback
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -45,7 +56,7 @@ class HandLoop:
 
     def __init__(self, cluster: Cluster) -> None:
         self.soon: list[Callable[[], object]] = []
-        self.due: Callable[[], object] = lambda: None
+        self._timers: list[Timer] = []
         self._cluster = cluster
 
     def time(self) -> float:
@@ -54,9 +65,16 @@ class HandLoop:
     def call_soon(self, callback: Callable[[], object], /) -> None:
         self.soon.append(callback)
 
-    def call_later(self, _delay: float, callback: Callable[[], object], /) -> Timer:
-        self.due = callback
-        return Timer()
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
+        self._timers.append(Timer(self.time() + delay, callback))
+        return self._timers[-1]
+
+    def ring(self) -> None:
+        """Make the calls that are due."""
+        for timer in [timer for timer in self._timers if timer.at <= self.time()]:
+            self._timers.remove(timer)
+            if not timer.is_cancelled:
+                timer.callback()
 
     def turn(self) -> None:
         soon, self.soon = self.soon, []
@@ -100,7 +118,7 @@ class Port:
             self.cluster.core,
             self._listen,
             Welcome(False, 1, LEASE_SECONDS, 2.0),
-            1.0,
+            INTERVAL_SECONDS,
             self._around,
             self.loop,
         )
@@ -125,11 +143,11 @@ class Port:
     def come(self, *peers: bytes) -> None:
         self.say(*(Opened(peer, own_hello(Role.MONITOR)) for peer in peers))
 
-    def report(self) -> None:
-        """Let a second pass."""
+    def report(self, seconds: float = INTERVAL_SECONDS) -> None:
+        """Let the time between two reports pass, or another one."""
+        self.cluster.wait(seconds, alive=[self.client, self.worker])
         self.drain()
-        self.cluster.wait(1.0, alive=[self.client, self.worker])
-        self.loop.due()
+        self.loop.ring()
 
     def finish(self) -> bytes:
         (task,) = self.cluster.submit(self.client)
@@ -191,6 +209,41 @@ def test_nobody_is_told_anything_twice_when_another_monitor_comes_between_two_re
     port.report()
     for peer in (ALICE, BOB):
         assert ids(port.told(peer)[1][1]) == [second.hex()]
+
+
+def test_what_happens_between_reports_is_told_soon_and_once() -> None:
+    port = Port()
+    port.come(ALICE)
+    port.told(ALICE)
+    task = port.finish()
+    port.drain()
+    port.report(NEWS_SECONDS)
+    ((kind, news),) = port.told(ALICE)
+    assert (kind, ids(news)) == ("MonitorEvents", [task.hex()])
+    port.report(INTERVAL_SECONDS - NEWS_SECONDS)
+    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
+
+
+def test_when_much_happens_it_is_told_with_the_reports_only() -> None:
+    port = Port()
+    large = port.cluster.worker("large", slots=MAX_TASK_ROWS)
+    port.come(ALICE)
+
+    def finish_many() -> None:
+        port.cluster.submit(port.client, MAX_TASK_ROWS)
+        for worker in (large, port.worker):
+            port.cluster.finish(worker, *port.cluster.on(worker))
+        port.drain()
+
+    finish_many()
+    port.report()
+    port.told(ALICE)
+    finish_many()
+    for _ in range(3):
+        port.report(NEWS_SECONDS)
+        assert port.told(ALICE) == []
+    port.report(NEWS_SECONDS)
+    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus", "MonitorEvents"]
 
 
 def test_many_monitors_that_come_at_once_share_one_look_at_the_state() -> None:
