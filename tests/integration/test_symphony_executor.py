@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from scaler.ids import IdFactory
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, to_payload
 from scaler.testing.soamapi import ON_PATH, Fault, StandIn, api
+from scaler.testing.soamapi.messages import OutputStream
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker_manager.offload.config import OffloadConfig
 from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
@@ -387,12 +389,45 @@ def test_of_calls_that_are_refused_one_by_one_the_others_are_taken(begin: Begin,
     assert error.taken == (hang.call.key, taken.key)
 
 
-def test_after_three_refusals_in_a_row_the_rest_is_not_tried(begin: Begin, hang: Hang) -> None:
-    rig = begin(Fault("send", "refuse", 2, times=3, text="busy"))
-    calls = [hang.call, *(call(square, number) for number in range(5))]
+def test_after_ten_refusals_in_a_row_the_rest_is_not_tried(begin: Begin, hang: Hang) -> None:
+    rig = begin(Fault("send", "refuse", 2, times=10, text="busy"))
+    calls = [hang.call, *(call(square, number) for number in range(12))]
     assert rig.refused(*calls).taken == (hang.call.key,)
     rig.run(*calls[1:])
     hang.process().kill()
+
+
+def test_a_call_that_is_refused_while_others_are_taken_is_given_up_with_the_reason(begin: Begin) -> None:
+    rig = begin(*(Fault("send", "refuse", number, text="too large") for number in (1, 3, 5)))
+    large = call(square, 1)
+    others = [call(square, number) for number in range(2, 5)]
+    for other in others[:2]:
+        assert rig.refused(large, other).taken == (other.key,)
+    rig.run(large, others[2])
+    assert rig.failure(large) == (
+        Outcome.REJECTED,
+        "Symphony does not take the task: too large (3 times, while it took others)",
+    )
+    assert rig.values(*others) == [4, 9, 16]
+
+
+def test_a_call_that_the_library_cannot_send_is_given_up_at_once(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = begin()
+    write = OutputStream.write_byte_array
+
+    def limited(stream: OutputStream, data: array[int], offset: int, count: int) -> None:
+        if count > 10_000:
+            raise OverflowError("no length so large")
+        write(stream, data, offset, count)
+
+    monkeypatch.setattr(OutputStream, "write_byte_array", limited)
+    large, small = call(len, b"x" * 20_000), call(square, 3)
+    rig.run(large, small)
+    assert rig.failure(large) == (
+        Outcome.REJECTED,
+        "Symphony does not take the task: OverflowError: no length so large",
+    )
+    assert rig.values(small) == [9]
 
 
 def test_an_idle_session_that_takes_nothing_is_replaced(begin: Begin) -> None:

@@ -83,6 +83,8 @@ class OffloadCore:
         self._silence = Silence.NONE
         self._leaving = Leaving()
         self._known_to_scheduler = False
+        self._has_news = False
+        """Attempts have come since the executor did not take some."""
         self.setbacks = Setbacks()
         self._commands: list[Command] = []
         self.outbox = Outbox()
@@ -137,6 +139,7 @@ class OffloadCore:
                     refused.append(item)
                 else:
                     self._queue.add(item)
+                    self._has_news = True
         self.outbox.returned(refused, started=False)
 
     def undefine(self, message: Undefine) -> None:
@@ -184,6 +187,7 @@ class OffloadCore:
     def not_taken(self, keys: Iterable[CallKey], text: str, now: float, jitter: float) -> None:
         """The executor did not take these, and may do so later. jitter: from 0 up to 1."""
         self.setbacks.refused(text, now, jitter)
+        self._has_news = False
         back = [out.item for key in keys if (out := self._found(key)) is not None]
         for item in back:
             del self._out[item.id]
@@ -266,7 +270,7 @@ class OffloadCore:
             return
         if self._silence is not Silence.NONE or not len(self._queue):
             return
-        wait = self.setbacks.wait_seconds(now)
+        wait = self.setbacks.wait_seconds(now, has_news=self._has_news)
         if wait > 0:
             self.wake_at = min(self.wake_at, now + wait)
             return

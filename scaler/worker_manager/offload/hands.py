@@ -24,7 +24,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The executor took all that it was given."""
+    """The executor took what it was given, or some of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,8 @@ class Hands:
                 with self._changed:
                     gone = set(left)
                     self._cancels = [key for key in self._cancels if key not in gone]
+                if taken:
+                    self._tell(Taken())
                 self._tell(NotTaken(left, str(error)))
             else:
                 self._tell(Taken())

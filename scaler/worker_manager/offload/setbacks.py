@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from scaler.worker_manager.backoff import Backoff
 
+NEWS_SECONDS = 5.0
+"""Tasks that have come after a refusal wait for no longer than this because of it: it may be for other tasks only."""
 _LOSSES = "losses"
 
 
@@ -13,12 +15,13 @@ class Setbacks:
     The scheduler sends a lost task again at once, so what loses them all the time must be asked less and less often.
     """
 
-    __slots__ = ("_loss", "_losses", "_refusal", "_refusals", "executors_own")
+    __slots__ = ("_loss", "_losses", "_refusal", "_refusals", "_refused_at", "executors_own")
 
     def __init__(self) -> None:
         self._refusals = Backoff()
         self._losses = Backoff()
         self._refusal = ""
+        self._refused_at = 0.0
         self._loss = ""
         self.executors_own = ""
         """What the executor itself says; empty when it says nothing."""
@@ -27,6 +30,7 @@ class Setbacks:
         """Tasks were not taken. jitter: see `Backoff.failed`."""
         self._refusals.failed(text, now, jitter)
         self._refusal = text
+        self._refused_at = now
 
     def taken(self) -> None:
         self._refusals.succeeded()
@@ -42,9 +46,12 @@ class Setbacks:
         self._losses.succeeded()
         self._loss = ""
 
-    def wait_seconds(self, now: float) -> float:
-        """Return how long to hand nothing on."""
-        return max(self._refusals.wait_seconds(now), self._losses.wait_seconds(now))
+    def wait_seconds(self, now: float, *, has_news: bool = False) -> float:
+        """Return how long to hand nothing on. has_news: tasks have come since the last refusal."""
+        refusal = self._refusals.wait_seconds(now)
+        if has_news:
+            refusal = min(refusal, max(0.0, self._refused_at + NEWS_SECONDS - now))
+        return max(refusal, self._losses.wait_seconds(now))
 
     @property
     def text(self) -> str:

@@ -18,11 +18,12 @@ from scaler.worker.call import Call, CallResult, pack_call, pack_result
 from scaler.worker.failures import failure_of
 from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
 from scaler.worker_manager.symphony.login import read_password
+from scaler.worker_manager.symphony.refusals import Refusal
 from scaler.worker_manager.symphony.soam import payload_class
 from scaler.worker_manager.symphony.soamcontrol import kill_tasks
 
 SESSION_TYPE = "RecoverableAllHistoricalData"
-MAX_REFUSALS_IN_A_ROW = 3
+MAX_REFUSALS_IN_A_ROW = 10
 """Of so many tasks that are refused one after another, the rest need not be tried."""
 
 CLOSE_SECONDS = 10.0
@@ -30,7 +31,7 @@ CLOSE_SECONDS = 10.0
 
 _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
-    rf"(?<!of )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
+    rf"(?<!of )(?<!in )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
 )
 """How the library says that not the task is at fault; it has no codes that are the same in all releases."""
 
@@ -82,22 +83,18 @@ class SoamSession:
             self._disconnect()
             raise ExecutorError(f"cannot open a session of application {place.application!r}: {error}") from error
 
-    def send(self, calls: Sequence[Call]) -> None:
-        """Submit calls as tasks. Raises ExecutorError with those that were taken when others were not."""
-        taken: list[CallKey] = []
-        refusal, refusals = "", 0
+    def send(self, calls: Sequence[Call]) -> dict[CallKey, Refusal | None]:
+        """Submit calls as tasks. Returns those that were tried, in their order, with why they were not taken."""
+        tried: dict[CallKey, Refusal | None] = {}
+        refusals = 0
         for call in calls:
-            text = self._send(call)
-            if not text:
-                taken.append(call.key)
-                refusals = 0
-                continue
-            refusal = text
-            refusals += 1
+            refusal = tried[call.key] = self._send(call)
+            refusals = 0 if refusal is None else refusals + (not refusal.is_final)
             if self.lost or refusals == MAX_REFUSALS_IN_A_ROW:
                 break
-        if refusal:
-            raise ExecutorError(f"Symphony did not take tasks: {refusal}", taken)
+        if refusals == len(tried):
+            self._lose_if_idle(f"it takes no tasks: {refusal.text if refusal else ''}")
+        return tried
 
     def kill(self, keys: Sequence[CallKey]) -> None:
         """End the tasks of these calls; no more is reported of them. Raises ExecutorError when that is not certain."""
@@ -166,29 +163,35 @@ class SoamSession:
         except self._soamapi.SoamException as error:
             _log.info("closing the connection to application %s: %s", self._application, error)
 
-    def _send(self, call: Call) -> str:
-        """Submit a call. Returns why it was not taken, or nothing."""
+    def _send(self, call: Call) -> Refusal | None:
+        """Submit a call. Returns why it was not taken."""
         attributes = self._soamapi.TaskSubmissionAttributes()
         attributes.set_task_input(self._message(pack_call(call)))
-        text = ""
+        refusal: Refusal | None = None
         with self._lock:
             if self.lost:
-                return self.lost
+                return Refusal(self.lost)
             try:
                 task_id = self._session.send_task_input(attributes).get_id()
             except self._soamapi.SoamException as error:
-                text = str(error) or type(error).__name__
-                is_idle = not self._keys
+                refusal = Refusal(str(error) or type(error).__name__)
+            except Exception as error:  # noqa: BLE001 (this call's bytes are more than the library can take)
+                return Refusal(f"{type(error).__name__}: {error}", is_final=True)
             else:
                 self._keys[task_id] = call.key
                 self._ids[call.key] = task_id
-        if text:
-            # A session that takes nothing and holds nothing is no loss, whatever is wrong with it.
-            if is_idle or _SESSION_ENDED.search(text):
-                self._lose(text)
-            return text
-        self._report(Started(*call.key))  # nobody tells when it really starts
-        return ""
+        if refusal is None:
+            self._report(Started(*call.key))  # nobody tells when it really starts
+        elif _SESSION_ENDED.search(refusal.text):
+            self._lose(refusal.text)
+        return refusal
+
+    def _lose_if_idle(self, why: str) -> None:
+        """Give a session up that takes nothing: when it holds nothing, that is no loss, whatever is wrong with it."""
+        with self._lock:
+            is_idle = not self._keys
+        if is_idle:
+            self._lose(why)
 
     # -- on threads of the library
 

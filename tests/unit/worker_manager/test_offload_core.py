@@ -18,6 +18,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.worker_manager.offload.core import HandOn, OffloadCore, Settings, Withdraw
+from scaler.worker_manager.offload.setbacks import NEWS_SECONDS
 
 FUNCTION = b"f" * 16
 
@@ -182,6 +183,27 @@ def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_l
     stage.core.taken()
     assert stage.core.setbacks.text == ""
     assert stage.outcomes() == {}
+
+
+def test_tasks_that_come_after_a_refusal_do_not_wait_out_its_long_pause() -> None:
+    stage = Stage(slots=9)
+    stage.run(1)
+    for _ in range(6):
+        stage.core.not_taken([key(1)], "too large", stage.now, 0.5)
+        stage.now += stage.core.setbacks.wait_seconds(stage.now)
+        stage.core.heard(stage.now)
+        stage.turn()
+    stage.core.not_taken([key(1)], "too large", stage.now, 0.5)
+    stage.turn()
+    assert stage.core.setbacks.wait_seconds(stage.now) > 100
+    assert stage.pass_time(NEWS_SECONDS) == [], "nothing is new"
+    assert stage.run(2) == ["hand on 1", "hand on 2"]
+    stage.core.not_taken([key(1), key(2)], "it is down", stage.now, 0.5)
+    assert stage.pass_time(NEWS_SECONDS) == []
+    assert stage.run(3) == ["hand on 1", "hand on 2", "hand on 3"]
+    stage.core.not_taken([key(1), key(2), key(3)], "it is down", stage.now, 0.5)
+    assert stage.run(4) == [], "it is asked no more often than that"
+    assert stage.pass_time(NEWS_SECONDS) == ["hand on 1", "hand on 2", "hand on 3", "hand on 4"]
 
 
 def test_what_was_not_taken_while_it_drains_is_given_back() -> None:
