@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import scaler
 from scaler.cluster.combo import ComboSettings
+from scaler.config.cloud import OF_PROCESSORS, AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
 from scaler.config.models import (
     BaremetalNativeConfig,
     ClusterConfig,
@@ -28,6 +30,8 @@ from scaler.config.setting import SettingsModel, describe
 
 TESTS = Path(__file__).parents[1]
 
+AWS = "integration/test_settings_aws.py::"
+CLOUDS = "integration/test_settings_clouds.py::"
 CLUSTERS = "integration/test_settings_clusters.py::"
 COMMANDS = "integration/test_settings_commands.py::"
 SCHEDULER = "integration/test_settings_scheduler.py::"
@@ -35,8 +39,10 @@ WORKERS = "integration/test_settings_workers.py::"
 MONITORS = "integration/test_settings_monitors.py::"
 TOP = "integration/test_top.py::"
 WEB = "integration/test_web_ui.py::"
+HPC_SETUP = "integration/test_hpc_setup.py::"
+OFFLOAD = "unit/worker_manager/test_offload_core.py::"
 STORAGE = "integration/test_object_storage.py::"
-LAUNCHER = "integration/test_launcher.py::"
+FILE_IS_STARTED = "integration/test_launcher.py::test_a_file_is_started_in_order_and_stopped_in_reverse"
 
 LOG_OF_SERVERS = COMMANDS + "test_a_server_writes_its_log_where_it_was_told_in_the_format_and_from_the_level_on"
 CONFIGURED_LOG_OF_SERVERS = COMMANDS + "test_a_server_writes_its_log_as_the_file_of_a_logging_configuration_says"
@@ -51,10 +57,14 @@ SILENT_CLIENT = SCHEDULER + "test_a_silent_client_is_given_up_after_its_timeout_
 POLICY = SCHEDULER + "test_managers_are_told_what_the_policy_wants"
 TOP_TIMEOUT = MONITORS + "test_the_terminal_monitor_waits_for_its_timeout_and_no_longer"
 
+
+def seen_by(test: str, keys: str) -> dict[str, str]:
+    """Return these keys, all of which one test is about."""
+    return dict.fromkeys(keys.split(), test)
+
+
 SERVER_LOGGING = {
-    "logging_level": LOG_OF_SERVERS,
-    "logging_format": LOG_OF_SERVERS,
-    "logging_paths": LOG_OF_SERVERS,
+    **seen_by(LOG_OF_SERVERS, "logging_level logging_format logging_paths"),
     "logging_config_file": CONFIGURED_LOG_OF_SERVERS,
 }
 OF_WORKERS = {
@@ -79,6 +89,25 @@ OF_WORKERS = {
     "logging_config_file": WORKERS + "test_workers_log_as_their_manager_was_told_to",
 }
 OF_MANAGERS = {**OF_WORKERS, "scheduler_address": WHO_THEY_ARE, "worker_scheduler_address": WHO_THEY_ARE}
+
+RUNS_AS_TOLD = CLOUDS + "test_a_manager_says_who_it_is_and_runs_as_it_was_told"
+UNITS_ARE_TOLD = CLOUDS + "test_units_are_told_all_that_their_manager_was_told"
+SESSION = CLOUDS + "test_a_session_is_what_the_manager_was_told"
+JOBS_AT_ONCE = AWS + "test_no_more_tasks_are_jobs_at_the_same_time_than_the_manager_was_told"
+OF_CLOUD_MANAGERS = {
+    **dict.fromkeys(OF_WORKERS, UNITS_ARE_TOLD),
+    "scheduler_address": RUNS_AS_TOLD,
+    "worker_scheduler_address": UNITS_ARE_TOLD,
+    **seen_by(
+        RUNS_AS_TOLD,
+        "type worker_manager_id per_worker_capabilities heartbeat_interval_seconds io_threads event_loop "
+        "logging_level logging_format logging_paths",
+    ),
+    "logging_config_file": WORKERS + "test_workers_log_as_their_manager_was_told_to",
+}
+OF_AWS = seen_by(
+    AWS + "test_aws_is_asked_where_and_as_whom_the_manager_was_told", "aws_region aws_endpoint_url aws_profile"
+)
 
 EFFECTS: dict[type, dict[str, str]] = {
     ObjectStorageServerConfig: {
@@ -119,6 +148,53 @@ EFFECTS: dict[type, dict[str, str]] = {
         "mode": WHO_THEY_ARE,
         "worker_type": WHO_THEY_ARE,
     },
+    AwsRawEcsConfig: {
+        **OF_CLOUD_MANAGERS,
+        **OF_AWS,
+        "max_task_concurrency": (
+            "integration/test_ecs_backend.py::test_units_are_as_many_tasks_as_hold_the_wanted_workers"
+        ),
+        **seen_by(
+            AWS + "test_tasks_on_ecs_are_what_the_manager_was_told",
+            "ecs_subnets ecs_security_groups ecs_assign_public_ip ecs_cluster ecs_task_definition "
+            "ecs_task_cpu ecs_task_memory ecs_python_requirements ecs_python_version ecs_capacity_provider",
+        ),
+        "ecs_task_image": AWS + "test_tasks_on_ecs_have_the_image_that_the_manager_was_told",
+    },
+    AwsHpcConfig: {
+        **OF_CLOUD_MANAGERS,
+        **OF_AWS,
+        "mode": RUNS_AS_TOLD,
+        "backend": AWS + "test_another_service_than_batch_is_refused",
+        "max_task_concurrency": JOBS_AT_ONCE,
+        "max_concurrent_jobs": JOBS_AT_ONCE,
+        **seen_by(
+            AWS + "test_jobs_are_what_the_manager_was_told",
+            "job_queue job_definition s3_bucket s3_prefix name job_timeout_minutes",
+        ),
+        "batch_capacity": HPC_SETUP + "test_instances_have_a_role_and_cost_nothing_while_there_is_no_work",
+        "batch_subnets": HPC_SETUP + "test_a_region_without_a_default_vpc_needs_subnets",
+        "batch_security_groups": HPC_SETUP + "test_own_groups_are_used",
+        **seen_by(
+            HPC_SETUP + "test_the_plain_image_installs_what_jobs_need_and_an_own_image_nothing",
+            "batch_image batch_python_requirements",
+        ),
+        **seen_by(HPC_SETUP + "test_what_is_made_fits_together", "batch_cpu batch_memory"),
+    },
+    SymphonyConfig: {
+        **OF_CLOUD_MANAGERS,
+        "per_worker_task_queue_size": OFFLOAD + "test_more_than_the_queue_holds_is_given_back",
+        "task_timeout_seconds": OFFLOAD
+        + "test_the_time_limit_counts_from_the_start_and_not_from_when_it_was_handed_on",
+        "death_timeout_seconds": OFFLOAD + "test_an_agent_that_hears_nothing_for_too_long_ends",
+        "preload": "unit/worker/test_job.py::test_a_preload_hook_is_called_once_in_a_process_and_again_when_it_failed",
+        **dict.fromkeys(
+            OF_PROCESSORS,
+            "unit/config/test_config_models.py::test_settings_of_processors_are_refused_where_tasks_run_elsewhere",
+        ),
+        "max_task_concurrency": RUNS_AS_TOLD,
+        **seen_by(SESSION, "service_name symphony_user symphony_password_file session_name session_priority"),
+    },
     ClusterConfig: {
         **OF_MANAGERS,
         "num_of_workers": CLUSTERS + "test_workers_are_as_many_as_asked_for_and_their_managers",
@@ -133,10 +209,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
     },
     LauncherConfig: {
-        **dict.fromkeys(
-            ("object_storage_server", "scheduler", "worker_managers"),
-            LAUNCHER + "test_a_file_is_started_in_order_and_stopped_in_reverse",
-        ),
+        **seen_by(FILE_IS_STARTED, "object_storage_server scheduler worker_managers"),
         "webui": WEB + "test_a_file_with_a_section_for_it_starts_it_and_says_where",
     },
     WebUiConfig: {
@@ -146,9 +219,9 @@ EFFECTS: dict[type, dict[str, str]] = {
         "allowed_hosts": MONITORS + "test_browsers_may_know_the_server_by_the_names_it_was_told",
         "broadcast_interval_seconds": MONITORS + "test_browsers_are_told_no_more_often_than_the_interval",
         "task_log_max_size": MONITORS + "test_a_page_lists_as_many_of_the_last_tasks_as_it_was_told_to",
-        **dict.fromkeys(
-            ("logging_level", "logging_format", "logging_paths"),
+        **seen_by(
             MONITORS + "test_the_web_server_writes_its_log_where_it_was_told_in_the_format_and_from_the_level_on",
+            "logging_level logging_format logging_paths",
         ),
         "logging_config_file": (
             MONITORS + "test_the_web_server_writes_its_log_as_the_file_of_a_logging_configuration_says"
@@ -167,6 +240,9 @@ ALIASES = {
         SCHEDULER + "test_allocate_policy_chooses_which_idle_worker_a_plain_task_goes_to"
     ),
     (BaremetalNativeConfig, "num_of_workers"): OLDER_NAMES_OF_WORKERS,
+    (AwsRawEcsConfig, "num_of_workers"): RUNS_AS_TOLD,
+    (AwsHpcConfig, "num_of_workers"): RUNS_AS_TOLD,
+    (SymphonyConfig, "num_of_workers"): RUNS_AS_TOLD,
     (WebUiConfig, "gui_address"): MONITORS + "test_the_older_address_of_the_page_is_its_host_and_port",
     (WebUiConfig, "port"): WEB + "test_a_taken_port_is_named_with_who_has_it",
     (TopConfig, "timeout"): TOP_TIMEOUT,
@@ -187,14 +263,30 @@ def functions_in(path: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
+def models_of_the_package() -> set[str]:
+    """Return the names of all models that settings are read into: those that no other model is based on."""
+    bases = {
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for path in Path(scaler.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    models = {"SettingsModel"}
+    while more := {name for name, above in bases.items() if above & models} - models:
+        models |= more
+    return models - set().union(*(bases[name] for name in models))
+
+
+def test_every_model_of_settings_is_here() -> None:
+    assert models_of_the_package() == {model.__name__ for model in EFFECTS if issubclass(model, SettingsModel)}
+
+
 @pytest.mark.parametrize("model", EFFECTS, ids=lambda model: model.__name__)
 def test_the_effect_of_every_setting_is_tested(model: type) -> None:
     assert set(EFFECTS[model]) == settings_of(model)
 
 
-@pytest.mark.parametrize(
-    "model", [model for model in EFFECTS if model is not WorkerConfig and model is not LauncherConfig]
-)
+@pytest.mark.parametrize("model", [model for model in EFFECTS if issubclass(model, SettingsModel)])
 def test_every_other_name_of_a_setting_is_tested(model: type[SettingsModel]) -> None:
     known = {alias.name for item in describe(model).values() for alias in item.setting.aliases}
     assert {name for owner, name in ALIASES if owner is model} == known
