@@ -1,4 +1,4 @@
-"""Where a manager's jobs and objects are, and what they are called. Pure.
+"""Where a manager's jobs and objects are, and what they are called. Pure, but for the machine's name in `Place.of`.
 
 A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of the manager and its scheduler, so that jobs of an
 earlier process of the same manager are found; the session is one process's own.
@@ -7,11 +7,13 @@ earlier process of the same manager are found; the session is one process's own.
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from scaler.worker_manager.aws.reach import is_only_here
 from scaler.worker_manager.aws.session import tag_value
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Place:
 
     manager: str
     cluster: str
-    """The scheduler's address."""
+    """The scheduler's address, with the machine where it means something there only."""
     name: str
     job_queue: str
     job_definition: str
@@ -44,9 +46,11 @@ class Place:
     @classmethod
     def of(cls, config: AwsHpcConfig) -> Self:
         """Return that of a configuration."""
+        address = config.worker_scheduler_address
         return cls(
             manager=config.worker_manager_id,
-            cluster=config.worker_scheduler_address,
+            # Two people who start the same file on their own machines must not end the jobs of each other.
+            cluster=f"{address} on {platform.node()}" if is_only_here(address) else address,
             name=config.name or config.worker_manager_id,
             job_queue=config.job_queue,
             job_definition=config.job_definition,

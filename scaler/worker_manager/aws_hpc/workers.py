@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.reach import unreachable
 from scaler.worker_manager.aws_hpc.fleet import Fleet
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.requests import Definition, Fields, fits, submission
@@ -73,8 +73,8 @@ class BatchBackend:
         """Name and size of a submission that was not answered, and when."""
         self._not_stopped: set[str] = set()
         """Jobs that Batch has not agreed to end."""
-        if (warning := _unreachable(config)) is not None:
-            _log.warning("%s", warning)
+        if warning := unreachable("workers on AWS Batch", config.worker_scheduler_address, config.aws_endpoint_url):
+            _log.warning("%s, or choose mode offload, which needs none", warning)
 
     def start(self, count: int) -> list[str]:
         started = [*self._settle_doubt()]
@@ -194,15 +194,3 @@ def _worker_request(config: AwsHpcConfig, place: Place, definition: Definition, 
 
 def _may_pass(error: AwsError) -> bool:
     return error.kind in ("throttled", "unanswered", "broken")
-
-
-def _unreachable(config: AwsHpcConfig) -> str | None:
-    """Return what to say when workers on AWS cannot reach this scheduler."""
-    host = urlsplit(config.worker_scheduler_address).hostname or ""
-    is_here = host in ("localhost", "0.0.0.0", "::1", "") or host.startswith("127.")  # noqa: S104 (it is not bound)
-    if not is_here or config.aws_endpoint_url is not None:
-        return None
-    return (
-        f"workers on AWS Batch cannot reach the scheduler at {config.worker_scheduler_address}: set "
-        "worker_scheduler_address to the address that they know it by, or choose mode offload, which needs none"
-    )

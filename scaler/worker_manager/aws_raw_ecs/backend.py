@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.reach import unreachable
 from scaler.worker_manager.aws.session import AwsCalls, AwsClient
 from scaler.worker_manager.aws_raw_ecs.fleet import Fleet
 from scaler.worker_manager.aws_raw_ecs.launches import Launches, with_hint
@@ -53,7 +53,7 @@ class EcsBackend:
         self._listed_at: float | None = None
         self._not_stopped: set[str] = set()
         """Tasks that ECS has not agreed to stop."""
-        if (warning := _unreachable(config)) is not None:
+        if warning := unreachable("workers on ECS", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s", warning)
 
     def start(self, count: int) -> list[str]:
@@ -137,15 +137,3 @@ def _may_pass(error: AwsError) -> bool:
 
 def _is_not_found(error: AwsError) -> bool:
     return error.code == "InvalidParameterException" and "not found" in error.message
-
-
-def _unreachable(config: AwsRawEcsConfig) -> str | None:
-    """Return what to say when tasks on AWS cannot reach this scheduler."""
-    host = urlsplit(config.worker_scheduler_address).hostname or ""
-    is_here = host in ("localhost", "0.0.0.0", "::1", "") or host.startswith("127.")  # noqa: S104 (it is not bound)
-    if not is_here or config.aws_endpoint_url is not None:
-        return None
-    return (
-        f"workers on ECS cannot reach the scheduler at {config.worker_scheduler_address}: set worker_scheduler_address "
-        "to the address that they know it by"
-    )

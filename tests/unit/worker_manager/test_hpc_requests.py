@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from typing import Any
 
 import pytest
@@ -51,6 +52,16 @@ def test_names_of_jobs_are_what_batch_allows_and_tell_whose_they_are() -> None:
     assert not place(scheduler_address="tcp://other:1").owns(name)
     assert len(place(name="x" * 300).job_name("0a1b2c3d", 10**6)) <= 128
     assert place(name="-x").job_name("0", 1).startswith("scaler-x-")
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:8816", "tcp://localhost:8816", "ipc:///tmp/scheduler"])
+def test_the_same_file_on_two_machines_makes_two_managers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = place(scheduler_address=address)
+    assert place(scheduler_address=address) == mine, "the next one on this machine finds what this one has left"
+    monkeypatch.setattr(platform, "node", lambda: "another")
+    other = place(scheduler_address=address)
+    assert not other.owns(mine.job_name("0a1b2c3d", 1))
+    assert not mine.session_keys("0a1b2c3d").startswith(other.keys)
 
 
 def test_keys_begin_with_prefix_manager_and_session() -> None:
