@@ -430,11 +430,14 @@ def test_jobs_that_wait_for_long_say_why_until_they_run(aws: AwsEmulator, count:
         ({"s3_bucket": "none"}, r"there is no bucket 'none': `scaler_worker_manager aws_hpc setup` makes it"),
     ],
 )
-def test_what_is_missing_is_said_at_the_start(aws: AwsEmulator, changes: dict[str, str], text: str) -> None:
+def test_what_is_missing_is_said_at_the_start_and_nothing_else(
+    aws: AwsEmulator, changes: dict[str, str], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     executor = BatchExecutor(Place.of(settings(aws, **changes)))
     with pytest.raises(AwsError, match=text):
         executor.start(lambda _: None)
     executor.close()
+    assert caplog.messages == []
 
 
 def test_a_queue_that_takes_no_jobs_is_said_at_the_start(aws: AwsEmulator) -> None:

@@ -15,7 +15,7 @@ from scaler.errors import ScalerError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
 from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws.session import AwsClient, aws_session
 from scaler.worker_manager.aws_hpc.batches import Batch, batches_of
 from scaler.worker_manager.aws_hpc.errands import Errands
 from scaler.worker_manager.aws_hpc.objects import Objects
@@ -66,8 +66,9 @@ class BatchExecutor:
     ) -> None:
         self._place = place
         self._session = secrets.token_hex(4)
-        self._service = BatchService(place)
-        s3 = AwsClient(place, "s3", read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
+        aws = aws_session(place)
+        self._service = BatchService(place, aws)
+        s3 = AwsClient(place, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
         self._objects = Objects(place, self._session, s3)
         self._pool = ThreadPoolExecutor(THREADS, "aws")
         self._lock = threading.Condition()
@@ -245,6 +246,12 @@ class BatchExecutor:
             if left:
                 _log.info("removed %d objects that earlier sessions have left", left)
 
+    def _clear_own(self) -> None:
+        try:
+            self._objects.clear()
+        except AwsError as error:
+            _log.warning("objects of this session stay in S3 until they expire: %s", error)
+
     # -- the end
 
     def _end_all(self) -> None:
@@ -267,10 +274,8 @@ class BatchExecutor:
             if not (unanswered or self._errands.unwanted()) or time.monotonic() > deadline:
                 break
             time.sleep(CLOSE_PAUSE_SECONDS)
-        try:
-            self._objects.clear()
-        except AwsError as failure:
-            _log.warning("objects of this session stay in S3 until they expire: %s", failure)
+        if self._count:
+            self._clear_own()
         if left := self._errands.unwanted():
             raise ScalerError(
                 f"these jobs may still run: {', '.join(left)}; end each with `aws batch terminate-job --region "

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import boto3
+
 from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsCalls, AwsClient
+from scaler.worker_manager.aws.session import AwsCalls, AwsClient, aws_session
 from scaler.worker_manager.aws_hpc.place import SETUP, Place
 from scaler.worker_manager.aws_hpc.requests import Definition, Fields
 
@@ -16,13 +18,15 @@ MAX_DESCRIBED = 100
 
 
 class BatchService:
-    """The jobs of one manager. batch, submitting: boto3's clients by default. Raises UsageError."""
+    """The jobs of one manager. Raises UsageError."""
 
-    def __init__(self, place: Place, batch: AwsCalls | None = None, submitting: AwsCalls | None = None) -> None:
+    def __init__(self, place: Place, session: boto3.session.Session | None = None) -> None:
+        """session: from `aws_session`; one of its own by default."""
         self._place = place
-        self._batch: AwsCalls = AwsClient(place, "batch") if batch is None else batch
+        session = session or aws_session(place)
+        self._batch: AwsCalls = AwsClient(place, "batch", session=session)
         # SubmitJob has no token that would tell a repeated call from a new one.
-        self._submitting: AwsCalls = AwsClient(place, "batch", attempts=1) if submitting is None else submitting
+        self._submitting: AwsCalls = AwsClient(place, "batch", session=session, attempts=1)
 
     def definition(self) -> Definition:
         """Return the newest active revision of the job definition, or the one that is named. Raises AwsError."""
