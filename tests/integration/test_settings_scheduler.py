@@ -318,32 +318,33 @@ def test_allocate_policy_chooses_which_idle_worker_a_plain_task_goes_to(allocate
     on_a_scheduler(story, policy_content=config.policy_content)
 
 
-NEVER_ANSWERS = """
+SLOW = """
 import threading
 from scaler.policy.view import Allocation
 
-ASKED, MAY_ANSWER = threading.Event(), threading.Event()
+ASKED, MAY_ANSWER, HAS_ANSWERED = threading.Event(), threading.Event(), threading.Event()
 
 class Policy:
     allocation = Allocation()
     def __init__(self, content): pass
     def plan(self, view):
         ASKED.set()
-        MAY_ANSWER.wait()
+        MAY_ANSWER.wait(20)
+        HAS_ANSWERED.set()
         return {}
 """
 
 
-def test_a_policy_of_ones_own_that_never_answers_holds_up_neither_tasks_nor_the_end(
+def test_a_policy_of_ones_own_that_thinks_for_long_holds_up_neither_tasks_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "never_answers.py").write_text(NEVER_ANSWERS)
+    (tmp_path / "slow_policy.py").write_text(SLOW)
     info = tmp_path / "never-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: never\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[scaler.scaling_policies]\nnever = never_answers:Policy\n")
+    (info / "entry_points.txt").write_text("[scaler.scaling_policies]\nnever = slow_policy:Policy\n")
     monkeypatch.syspath_prepend(tmp_path)
-    module = importlib.import_module("never_answers")
+    module = importlib.import_module("slow_policy")
 
     async def story(stage: Stage) -> None:
         manager = await stage.peer(Role.MANAGER, manager_details("manager"))
@@ -352,6 +353,7 @@ def test_a_policy_of_ones_own_that_never_answers_holds_up_neither_tasks_nor_the_
         submit(await stage.peer(Role.CLIENT), 1)
         await worker.hear(Run)
         assert module.ASKED.is_set()
+        assert not module.HAS_ANSWERED.is_set()
 
     on_a_scheduler(story, policy_engine_type="never")
     module.MAY_ANSWER.set()
