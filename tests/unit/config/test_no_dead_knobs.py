@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import scaler
-from scaler.config.cloud import SymphonyConfig
+from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig, AwsSettings, SymphonyConfig
 from scaler.config.models import (
     BaremetalNativeConfig,
     ClusterConfig,
@@ -19,6 +19,7 @@ from scaler.config.models import (
     TopConfig,
     WebUiConfig,
     WorkerConfig,
+    WorkerManagerConfig,
 )
 
 PACKAGE = Path(scaler.__file__).parent
@@ -29,6 +30,8 @@ READERS: dict[type, tuple[str, ...]] = {
     ObjectStorageServerConfig: ("object_storage/", *LOGGING),
     SchedulerConfig: ("scheduler/", *LOGGING),
     BaremetalNativeConfig: MANAGER,
+    AwsRawEcsConfig: ("worker_manager/aws_raw_ecs/",),
+    AwsHpcConfig: ("worker_manager/aws_hpc/",),
     SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
@@ -39,6 +42,11 @@ READERS: dict[type, tuple[str, ...]] = {
 
 OF_THE_WORKER = frozenset(item.name for item in dataclasses.fields(WorkerConfig)) | {"worker_scheduler_address"}
 """A manager's settings that have their effect in its workers: `WorkerConfig.of` hands them over."""
+OF_EVERY_MANAGER = frozenset(WorkerManagerConfig.model_fields)
+OF_EVERY_SERVICE = frozenset(AwsSettings.model_fields)
+"""Clients of AWS read them, to whom a configuration is one of several kinds of settings."""
+ONLY_CHOICE = {"backend"}
+"""Settings with one value so far: any other is refused."""
 FOLDED = {"num_of_workers"}
 """Settings of a cluster that `as_worker_manager` turns into those of a worker manager."""
 
@@ -81,8 +89,8 @@ def test_every_setting_is_read_where_it_has_its_effect(model: type) -> None:
     settings = settings_of(model)
     if model is BaremetalNativeConfig:
         settings -= OF_THE_WORKER - {"scheduler_address", "worker_manager_id"}
-    if model is SymphonyConfig:
-        settings -= settings_of(BaremetalNativeConfig) - {"max_task_concurrency"}
+    if model in (AwsRawEcsConfig, AwsHpcConfig, SymphonyConfig):
+        settings -= OF_EVERY_MANAGER - {"max_task_concurrency"} | OF_EVERY_SERVICE | ONLY_CHOICE
     assert settings - reads_of(READERS[model]) == set()
 
 

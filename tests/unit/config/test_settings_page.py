@@ -1,33 +1,56 @@
-"""The page and the files that users read are true."""
+"""The page, the help and the files that users read name the keys that there are, and no others."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from scaler.config.commands import launcher_config
-from scaler.config.files import read_file
-from scaler.config.models import (
-    BaremetalNativeConfig,
-    ClusterConfig,
-    ObjectStorageServerConfig,
-    SchedulerConfig,
-    TopConfig,
-    WebUiConfig,
-)
+from scaler.cli import run_command
+from scaler.config.commands import MANAGER_MODELS, launcher_config
+from scaler.config.files import SECTIONS, read_file
+from scaler.config.models import ClusterConfig, ObjectStorageServerConfig, SchedulerConfig, TopConfig, WebUiConfig
 from scaler.config.reference import settings_page
-from scaler.config.setting import SettingsModel, describe, documentation
+from scaler.config.setting import SettingsModel, describe, documentation, flag_of
 
 ROOT = Path(__file__).parents[3]
-MODELS: tuple[type[SettingsModel], ...] = (
-    BaremetalNativeConfig,
-    ClusterConfig,
-    ObjectStorageServerConfig,
-    SchedulerConfig,
-    TopConfig,
-    WebUiConfig,
-)
+SECTION_MODELS: dict[str, type[SettingsModel]] = {
+    "object_storage_server": ObjectStorageServerConfig,
+    "scheduler": SchedulerConfig,
+    "cluster": ClusterConfig,
+    "webui": WebUiConfig,
+    "top": TopConfig,
+}
+COMMANDS: dict[str, type[SettingsModel]] = {
+    "scaler_object_storage_server": ObjectStorageServerConfig,
+    "scaler_scheduler": SchedulerConfig,
+    "scaler_cluster": ClusterConfig,
+    "scaler_ui": WebUiConfig,
+    "scaler_top": TopConfig,
+    **{f"scaler_worker_manager {kind}": model for kind, model in MANAGER_MODELS.items()},
+    **{f"scaler_worker_manager {kind} setup": MANAGER_MODELS[kind] for kind in ("aws_raw_ecs", "aws_hpc")},
+}
+OF_ALL_COMMANDS = {"--config", "--help", "--version"}
+OF_SOME_COMMANDS = {"--once", "--json", "--seconds", "--dry-run"}
+"""They say what a command does, and are no settings."""
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "config").glob("*.toml"), ROOT / "README.md"])
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_TITLE = re.compile(r"\[+(\w+)\]+")
+_KEY = re.compile(r"(?:# )?([a-z][a-z0-9_]*) = (.*)")
+
+
+def keys_of(model: type[SettingsModel]) -> set[str]:
+    """Return the keys of a model by all their names."""
+    return {
+        name
+        for item in describe(model).values()
+        for name in (item.name, *(alias.name for alias in item.setting.aliases))
+    }
+
+
+ALL_KEYS = set().union(*map(keys_of, COMMANDS.values()))
 
 
 def test_the_page_of_settings_is_the_one_that_the_models_make() -> None:
@@ -35,7 +58,7 @@ def test_the_page_of_settings_is_the_one_that_the_models_make() -> None:
     assert page == settings_page(), "run: python -m scaler.config.reference > docs/settings.md"
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*SECTION_MODELS.values(), *MANAGER_MODELS.values()])
 def test_every_setting_is_documented_and_no_two_share_a_flag(model: type[SettingsModel]) -> None:
     assert set(documentation(model)) == set(model.model_fields)
     short = [flag for item in describe(model).values() for flag in item.setting.short_flags]
@@ -45,3 +68,57 @@ def test_every_setting_is_documented_and_no_two_share_a_flag(model: type[Setting
 @pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.toml")), ids=lambda path: path.name)
 def test_every_file_in_config_can_be_started(path: Path) -> None:
     assert launcher_config(read_file(str(path)), {}).worker_managers
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_key_and_no_other(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # flags are not broken into two lines
+    name, *words = command.split()
+    with pytest.raises(SystemExit, match="0"):
+        run_command(name, [*words, "-h"])
+    named = set(_FLAG.findall(capsys.readouterr().out))
+    assert named - OF_ALL_COMMANDS - OF_SOME_COMMANDS == {flag_of(key) for key in keys_of(COMMANDS[command]) - {"type"}}
+
+
+def written_keys(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each key of a TOML file with its section or type, also those that are commented out."""
+    section = ""
+    for line in text.splitlines():
+        if title := _TITLE.match(line):
+            section = title[1]
+        elif found := _KEY.match(line):
+            if found[1] == "type":
+                section = found[2].strip('"')
+            yield section, found[1]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.toml")), ids=lambda path: path.name)
+def test_keys_that_are_commented_out_are_keys_too(path: Path) -> None:
+    models = {**SECTION_MODELS, **MANAGER_MODELS}
+    written = list(written_keys(path.read_text()))
+    assert written
+    assert [(section, key) for section, key in written if key not in keys_of(models[section])] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_name_flags_and_variables_that_there_are(path: Path) -> None:
+    text = path.read_text()
+    known = {*map(flag_of, ALL_KEYS), *OF_ALL_COMMANDS, *OF_SOME_COMMANDS}
+    # Lines that show what is said about a mistake have the mistake in them.
+    lines = [line for line in text.splitlines() if "scaler_" in line and "did you mean" not in line]
+    shown = {flag for line in lines for flag in _FLAG.findall(line)}
+    mistakes = {"--policy-engin-type"} if path.name == "errors.md" else set()
+    assert shown - known == mistakes
+    variables = set(re.findall(rf"SCALER_(?:{'|'.join(SECTIONS).upper()})_([A-Z0-9_]+)", text))
+    assert {variable.lower() for variable in variables} <= ALL_KEYS
+
+
+@pytest.mark.parametrize("kind", ["aws_raw_ecs", "aws_hpc", "symphony"])
+def test_the_page_of_a_manager_names_keys_that_there_are(kind: str) -> None:
+    own = {key for key in MANAGER_MODELS[kind].__annotations__ if "_" in key}
+    beginnings = {key.partition("_")[0] for key in own}
+    named = set(re.findall(r"`([a-z0-9]+_[a-z0-9_]+)`", (ROOT / f"docs/{kind}.md").read_text()))
+    assert named & own
+    assert {key for key in named if key.partition("_")[0] in beginnings} <= ALL_KEYS
