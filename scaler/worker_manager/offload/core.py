@@ -97,14 +97,18 @@ class OffloadCore:
     def welcomed(self, welcome: Welcome, now: float) -> None:
         """The scheduler opened a new session. If there was one before, it knows nothing of it any more.
 
-        What is out would then come again under the same names, beside itself: a new agent must take over.
+        What is out would then come again under the same names, beside itself: it is ended, and a new agent must take
+        over. This one stays until it has given back what the scheduler sends it meanwhile, so that nobody is charged.
         """
         if self._known_to_scheduler:
             text = "the scheduler has forgotten this worker"
             if self._out:
-                self.ending = Ending(0, f"{text}, whose tasks are still out: another one must take its place")
-                return
-            self.outbox.note(Level.WARNING, f"{text}: it starts afresh")
+                self._commands += [Withdraw(out.item) for out in self._out.values()]
+                self._out.clear()
+                leaves = f"{text}, whose tasks were still out: another one must take its place"
+                self._leaving.begin(leaves, self.outbox, 0.0, False, now)
+            else:
+                self.outbox.note(Level.WARNING, f"{text}: it starts afresh")
             self._queue = Queue()
             self._arriving.clear()
             self._library.clear()

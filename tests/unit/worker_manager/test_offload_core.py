@@ -333,8 +333,16 @@ def test_an_agent_that_the_scheduler_forgot_ends_when_tasks_are_out_and_starts_a
     for stage in (idle, busy):
         stage.core.welcomed(Welcome(False, 2, 30.0, 2.0), stage.now)
     assert idle.run(2) == ["hand on 2"]
+    assert busy.turn() == ["withdraw 1"]
+    # The scheduler takes it for a new worker until it hears that it leaves.
+    assert busy.run(1, 2) == []
+    assert busy.returned(started=False) == ["1", "2"]
+    assert busy.core.ending is None
+    busy.core.drain("")
+    busy.turn()
     assert busy.core.ending is not None
     assert "another one must take its place" in busy.core.ending.text
+    assert busy.outcomes() == {}
 
 
 def test_a_result_that_was_being_stored_when_the_scheduler_forgot_this_worker_is_dropped() -> None:
