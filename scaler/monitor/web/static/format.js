@@ -62,7 +62,7 @@ export function clock(at, now = Date.now() / 1000) {
   return (Math.abs(now - at) < 43_200 ? CLOCK : DAY).format(new Date(at * 1000));
 }
 
-export const shortId = (id) => (id.length > 10 ? id.slice(0, 8) : id);
+export const shortId = (id) => (id.length > 12 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id);
 
 /** Cut a text in its middle. */
 export function middle(text, length) {

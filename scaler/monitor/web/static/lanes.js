@@ -6,15 +6,20 @@ export const GAP = 8;
 export const AXIS = 24;
 const MAX_ROWS = 32;
 const NEAR_PIXELS = 3;
+const FINEST = 1 / 1000;
 
-/** Bars that overlap get rows of their own. Returns lanes with their place and height, and how high they are together. */
+/**
+ * Bars that overlap get rows of their own, unless that is by less than can be seen: ends are known to some milliseconds
+ * only, and tasks follow each other closely. Returns lanes with their place and height, and how high they are together.
+ */
 export function laidOut(timeline) {
   const lanes = [...timeline.lanes].sort((a, b) => Number(a.gone) - Number(b.gone) || a.manager.localeCompare(b.manager) || a.worker.localeCompare(b.worker, "en", { numeric: true }));
+  const unseen = (timeline.at - timeline.since) * FINEST;
   let top = 0;
   const placed = lanes.map((lane) => {
     const ends = [];
     const bars = lane.bars.map(([start, end, task, name, state]) => {
-      let row = ends.findIndex((free) => free <= start + 1e-6);
+      let row = ends.findIndex((free) => free <= start + Math.min(unseen, (end - start) / 2) + 1e-6);
       if (row < 0) row = ends.length < MAX_ROWS ? ends.length : MAX_ROWS - 1;
       ends[row] = Math.max(end, ends[row] ?? end);
       return { start, end, task, function: timeline.functions[name], state: timeline.states[state], row };

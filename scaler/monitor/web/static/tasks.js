@@ -17,7 +17,7 @@ export function taskColumns() {
     { title: "State", show: (task) => ({ text: `${glyph(task.state)} ${stateName(task.state)}`, class: stateClass(task.state) }), class: "state-cell" },
     { title: "Function", show: (task) => ({ text: task.function || "–", title: task.function }), class: "name" },
     { title: "Worker", show: (task) => ({ text: task.worker || "–", title: task.worker }), rank: 2, class: "name" },
-    { title: "Client", show: (task) => ({ text: shortId(task.client) || "–", title: task.client }), rank: 3, class: "name" },
+    { title: "Client", show: (task) => ({ text: task.client || "–", title: task.client }), rank: 3, class: "name" },
     { title: "Attempt", number: true, show: (task) => (task.attempt > 0 ? count(task.attempt) : "–"), rank: 3 },
     { title: "Ended", number: true, show: (task) => clock(task.ended_at), rank: 2 },
     { title: "Duration", number: true, show: (task) => micros(task.duration_us) },

@@ -2,7 +2,7 @@
 
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
-import { clock, count, glyph, middle, span, stateName } from "./format.js";
+import { clock, count, glyph, middle, shortId, span, stateName } from "./format.js";
 import { AXIS, GAP, barAt, laidOut, laneAt, nearest, ticks } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
@@ -178,7 +178,9 @@ export function timeline(store) {
     to.textBaseline = "middle";
     to.textAlign = "left";
     to.fillStyle = lane.gone ? theme.muted : theme.text;
-    to.fillText(middle(lane.gone ? `✕ ${lane.worker}` : lane.worker, Math.floor((labels() - 12) / 6.4)), 8, lane.top + lane.height / 2);
+    const name = lane.gone ? `✕ ${lane.worker}` : lane.worker;
+    const share = Math.min(1, (labels() - 16) / to.measureText(name).width);
+    to.fillText(middle(name, Math.floor(name.length * share)), 8, lane.top + lane.height / 2, labels() - 16);
     to.save();
     to.beginPath();
     to.rect(labels(), lane.top, width - labels(), lane.height);
@@ -261,7 +263,7 @@ export function timeline(store) {
   }
 
   const told = ({ lane, bar }) => [
-    `${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, span(bar.end - bar.start), `${clock(bar.start)} on ${lane.worker}`, `task ${bar.task.slice(0, 8)}`,
+    `${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, span(bar.end - bar.start), `${clock(bar.start)} on ${lane.worker}`, `task ${shortId(bar.task)}`,
   ];
 
   function hover(event) {

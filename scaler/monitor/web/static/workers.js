@@ -34,7 +34,7 @@ function condition(worker) {
 function runs(worker) {
   const [first, ...others] = busy(worker);
   if (!first) return "–";
-  return `${first.function || shortId(first.running)} ${span(first.running_seconds)}${others.length ? `, ${others.length} more` : ""}`;
+  return `${first.function || shortId(first.running)} ${span(first.running_seconds)}${others.length ? ` +${others.length}` : ""}`;
 }
 
 const WORKERS = [
