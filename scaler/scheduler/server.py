@@ -8,7 +8,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -33,6 +32,7 @@ from scaler.net.versions import check_versions, own_hello
 from scaler.net.zeromq import ZmqConnector, ZmqListener
 from scaler.object_storage.embedded import EmbeddedStorage
 from scaler.policy.load import load_policy
+from scaler.processes import Load, LoadMeter
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     ForgetObjects,
@@ -69,8 +69,6 @@ from scaler.scheduler.recorder import Policy, Recorder
 from scaler.scheduler.status import Surroundings
 
 if TYPE_CHECKING:
-    import psutil
-
     from scaler.config.models import SchedulerConfig  # importing it takes a tenth of a second
 
 HEARTBEAT_SECONDS = 2.0
@@ -125,6 +123,7 @@ class SchedulerServer:
         self._longest_step_seconds = 0.0
         self._storage_status: StorageStatus | None = None
         self._storage_asked = False
+        self._meter = LoadMeter()
         self.storage_address = config.object_storage_address or self._embedded_address()
         advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
         self._advertised_storage = advertised_storage
@@ -344,13 +343,6 @@ class SchedulerServer:
 
     # -- monitors
 
-    @cached_property
-    def _process(self) -> psutil.Process:
-        """This process as the system sees it. Made for the first monitor: most schedulers are watched by none."""
-        import psutil  # noqa: PLC0415 (1.5 MB)
-
-        return psutil.Process()
-
     def _surroundings(self, is_report: bool) -> Surroundings:
         """Return what monitors are told beside the core's state."""
         longest = self._longest_step_seconds
@@ -359,11 +351,12 @@ class SchedulerServer:
             if self._to_storage.connected and not self._storage_asked:
                 self._storage_asked = True
                 self._to_storage.send(StatStorage(0))
+        own = self._meter.measure().get(os.getpid(), Load())
         return Surroundings(
             at=time.time(),
             incarnation=self._incarnation,
-            cpu_percent=self._process.cpu_percent(),
-            rss_bytes=self._process.memory_info().rss,
+            cpu_percent=own.cpu_percent,
+            rss_bytes=own.rss_bytes,
             uptime_seconds=self._loop.time() - self._began_at,
             step_seconds_max=longest,
             sent=self._sent,

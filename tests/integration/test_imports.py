@@ -31,7 +31,7 @@ HEAVY = LOOP | {
 SOME = {
     "scaler.cluster scheduler": LOOP,
     "scaler.cluster cluster": LOOP,
-    "scaler.worker": LOOP | {"psutil"},
+    "scaler.worker": LOOP,
     "user.py": LOOP,
     "processor": set[str](),
 }

@@ -13,7 +13,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError, UnreachableError
 from scaler.logs import about, escaped
 from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
-from scaler.processes import describe_exit
+from scaler.processes import Load, LoadMeter, describe_exit
 from scaler.protocol.batches import split_attempts, split_done
 from scaler.protocol.messages import (
     Done,
@@ -32,7 +32,6 @@ from scaler.protocol.messages import (
     Undefine,
     WorkerHeartbeat,
 )
-from scaler.worker.agent.load import Load, LoadMeter
 from scaler.worker.agent.outputs import Outputs
 from scaler.worker.agent.prints import Prints
 from scaler.worker.agent.processors import Control, Nonsense, Processors, Said
@@ -326,16 +325,15 @@ class Agent:
             return
         now = time.monotonic()
         pids = self._processors.pids()
-        loads = self._meter.measure(set(pids.values()))
-        nothing = Load(0.0, 0)
-        own = loads.get(os.getpid(), nothing)
+        loads = self._meter.measure(pids.values())
+        own = loads.get(os.getpid(), Load())
         statuses = []
         for number, pid in pids.items():
             processor = self._core.pool.processors.get(number)
             if processor is None:
                 continue
             running = self._core.running(number)
-            load = loads.get(pid, nothing)
+            load = loads.get(pid, Load())
             statuses.append(
                 ProcessorStatus(
                     pid=pid,

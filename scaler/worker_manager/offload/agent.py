@@ -14,6 +14,7 @@ from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError, 
 from scaler.logs import about, escaped
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.object_storage.client import StorageClient
+from scaler.processes import Load, LoadMeter
 from scaler.protocol.batches import split_attempts, split_done
 from scaler.protocol.messages import (
     Done,
@@ -34,7 +35,6 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.serialization import Buffer
-from scaler.worker.agent.load import Load, LoadMeter
 from scaler.worker.agent.outputs import PIECE_BYTES, whole_characters
 from scaler.worker.agent.shell import FAREWELL_SECONDS, MAX_OUTPUT_BACKLOG_BYTES
 from scaler.worker.attempts import Attempt
@@ -329,7 +329,7 @@ class OffloadAgent:
         if self._connector is None or not self._connector.connected:
             return
         now = time.monotonic()
-        own = self._meter.measure(set()).get(os.getpid(), Load(0.0, 0))
+        own = self._meter.measure().get(os.getpid(), Load())
         statuses = [
             ProcessorStatus(
                 pid=0,
