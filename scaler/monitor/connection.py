@@ -20,11 +20,13 @@ from scaler.protocol.messages import (
     MonitorEvents,
     MonitorStatus,
     ReadLog,
+    RefusalReason,
     Refused,
     Role,
     TaskLog,
 )
 
+WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
 MAX_QUESTIONS = 1000
 """Questions that wait for their answers; beyond it, asking raises."""
 
@@ -65,7 +67,8 @@ class MonitorConnection:
     def trouble(self) -> str:
         """Why there is no connection; empty while there is one."""
         if self._refused is not None:
-            return f"{self.address} refused this monitor: {self._refused.text}"
+            hint = f"; {WHICH_ADDRESS}" if self._refused.reason is RefusalReason.ROLE else ""
+            return f"{self.address} refused this monitor: {self._refused.text}{hint}"
         return "" if self.connected else f"no scheduler answers at {self.address} ({self._connector.trouble})"
 
     async def ready(self) -> None:
@@ -75,9 +78,8 @@ class MonitorConnection:
                 await self._told.wait()
         except TimeoutError:
             if not self.connected:
-                raise UnreachableError(f"{self.trouble}; give the monitor address that the scheduler shows when it "
-                                       "starts, by default its own port + 2") from None  # fmt: skip
-            raise UnreachableError(f"{self.address} says nothing about its state; is it a monitor address?") from None
+                raise UnreachableError(f"{self.trouble}; {WHICH_ADDRESS}") from None
+            raise UnreachableError(f"{self.address} says nothing about its state; {WHICH_ADDRESS}") from None
         if self._refused is not None:
             raise RefusedError(self.trouble)
 

@@ -16,7 +16,7 @@ from scaler.object_storage.core import StorageCore
 from scaler.object_storage.descriptors import DescriptorDoor
 from scaler.object_storage.shared_memory import SharedMemory, is_supported
 from scaler.object_storage.state import Expire, ReceivedMemory, Send
-from scaler.protocol.messages import Hello, PutObject, RefusalReason, Refused, StorageReply, Welcome
+from scaler.protocol.messages import Hello, PutObject, RefusalReason, Refused, Role, StorageReply, Welcome
 from scaler.protocol.roles import Server
 
 LEASE_SECONDS = 60.0
@@ -103,8 +103,8 @@ class StorageServer:
             self._door.close()
 
     def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
-        if hello.details is not None:
-            # Who says more of itself than its role takes this for the scheduler, one port below.
+        if hello.details is not None or hello.role is Role.MONITOR:
+            # Who says more of itself than its role takes this for the scheduler, one port below, or one above.
             text = f"this is an object storage's address; a {hello.role} belongs to the scheduler's"
             return Refused(RefusalReason.ROLE, text)
         refused = check_versions(hello)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from scaler.cli import run_command
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.zeromq import ZmqListener
+from scaler.object_storage.embedded import EmbeddedStorage
 from scaler.protocol.messages import (
     Explain,
     Explained,
@@ -176,6 +178,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str) 
 def test_a_scheduler_that_does_not_answer_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("scaler", ["explain", TASK.hex(), "tcp://127.0.0.1:1", "-t", "0.2"]) == 1
     assert "scaler explain: no scheduler answers at tcp://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_an_address_of_something_else_is_exit_code_1_at_once_and_says_which_one_to_give(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with contextlib.closing(EmbeddedStorage("tcp://127.0.0.1:0")) as storage:
+        assert run_command("scaler", ["explain", TASK.hex(), storage.address, "-t", "60"]) == 1
+    said = capsys.readouterr().err
+    assert "this is an object storage's address" in said
+    assert "give the monitor address that the scheduler shows when it starts" in said
 
 
 def test_the_file_that_starts_a_cluster_says_whom_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

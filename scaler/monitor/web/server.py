@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scaler.component import Component, run_component
 from scaler.errors import UsageError
-from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
 from scaler.monitor.web.app import WebApp, WebSettings
 from scaler.monitor.web.security import is_open_to_others
 from scaler.monitor.web.stream import ABORT
@@ -117,9 +117,9 @@ class _Watch:
         await asyncio.sleep(PATIENCE_SECONDS)
         if not self.monitor.connected:
             _log.warning(
-                "%s; the page stands empty until one does. Give the monitor address that the scheduler shows when it "
-                "starts, by default its own port + 2",
+                "%s; the page stands empty until one does: %s",
                 self.monitor.trouble,
+                WHICH_ADDRESS,
             )
 
     def _changed(self) -> None:
