@@ -10,61 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import assert_never
 
 from scaler.testing.soamapi.agenda import Agenda
 from scaler.testing.soamapi.instance import Answer, Answered, Died, Instance, Invoke, Threw
 from scaler.testing.soamapi.messages import FatalException, SoamException
+from scaler.testing.soamapi.records import Response, Session, Slot, Task
 from scaler.testing.soamapi.settings import Event, Fault, Script, StandIn
-
-DEFAULT_PRIORITY = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """How a task has ended: with its output, or an error. unreadable: it cannot be fetched, and this is why."""
-
-    task_id: str
-    output: bytes | None
-    error: SoamException | None = None
-    unreadable: str = ""
-
-
-@dataclass(eq=False, slots=True)
-class Task:
-    """A task that has not ended."""
-
-    task_id: str
-    data: bytes
-    deaths: int = 0
-    slot: Slot | None = None
-    """Where it runs."""
-    interrupted: str = ""
-    """Its process is being ended, and this is why; the task goes on elsewhere if it is reclaimed."""
-    is_reclaimed: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class Session:
-    """A session that has not ended has all its tasks that have not."""
-
-    session_id: str
-    name: str
-    priority: int
-    on_response: Callable[[Response], None]
-    on_exception: Callable[[SoamException], None]
-    tasks: dict[str, Task] = field(default_factory=dict)
-    count: int = 0
-    is_suspended: bool = False
-    ended: str = ""
-
-
-@dataclass(eq=False, slots=True)
-class Slot:
-    """Where one service process runs."""
-
-    instance: Instance | None = None
 
 
 class Grid:
@@ -179,7 +131,7 @@ class Grid:
                 raise SoamException(f"Task <{task_id}> of session <{session.session_id}> has ended")
             if task.slot is None:
                 del session.tasks[task_id]
-                error = SoamException(f"{_name(session, task)} was killed")
+                error = SoamException(f"{session.name_of(task)} was killed")
                 self._respond(session, Response(task_id, None, error))
             else:
                 self._interrupt(task, "was killed")
@@ -276,7 +228,7 @@ class Grid:
             case Threw(error, again):
                 if again and self._may_retry(task):
                     return
-                text = f"{_name(session, task)} failed: the service threw {type(error).__name__}: {error}"
+                text = f"{session.name_of(task)} failed: the service threw {type(error).__name__}: {error}"
                 response = Response(task.task_id, None, SoamException(text, error))
             case Died(how):
                 if task.is_reclaimed:
@@ -285,7 +237,9 @@ class Grid:
                     return
                 if not task.interrupted and self._may_retry(task):
                     return
-                text = f"{_name(session, task)} {task.interrupted or self._limit_text(how)}"
+                limit = f"exceeded the task retry limit of {self.settings.task_retry_limit}"
+                ending = task.interrupted or f"{limit}: its service instance ended ({how})"
+                text = f"{session.name_of(task)} {ending}"
                 response = Response(task.task_id, None, SoamException(text))
             case _:
                 assert_never(answer)
@@ -296,10 +250,6 @@ class Grid:
         task.deaths += 1
         self._changed.notify()
         return task.deaths <= self.settings.task_retry_limit
-
-    def _limit_text(self, how: str) -> str:
-        limit = self.settings.task_retry_limit
-        return f"exceeded the task retry limit of {limit}: its service instance ended ({how})"
 
     def _interrupt(self, task: Task, text: str) -> None:
         task.interrupted = text
@@ -347,7 +297,3 @@ class Grid:
             callback()
         except Exception as error:  # noqa: BLE001 (kept for the test to see)
             self.callback_errors.append(error)
-
-
-def _name(session: Session, task: Task) -> str:
-    return f"Task <{task.task_id}> of session <{session.session_id}>"

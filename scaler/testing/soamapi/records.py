@@ -1,0 +1,61 @@
+"""What the grid keeps: sessions, tasks, slots, and how tasks have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scaler.testing.soamapi.instance import Instance
+from scaler.testing.soamapi.messages import SoamException
+
+DEFAULT_PRIORITY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How a task has ended: with its output, or an error. unreadable: it cannot be fetched, and this is why."""
+
+    task_id: str
+    output: bytes | None
+    error: SoamException | None = None
+    unreadable: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """A task that has not ended."""
+
+    task_id: str
+    data: bytes
+    deaths: int = 0
+    slot: Slot | None = None
+    """Where it runs."""
+    interrupted: str = ""
+    """Its process is being ended, and this is why; the task goes on elsewhere if it is reclaimed."""
+    is_reclaimed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """A session that has not ended has all its tasks that have not."""
+
+    session_id: str
+    name: str
+    priority: int
+    on_response: Callable[[Response], None]
+    on_exception: Callable[[SoamException], None]
+    tasks: dict[str, Task] = field(default_factory=dict)
+    count: int = 0
+    is_suspended: bool = False
+    ended: str = ""
+
+    def name_of(self, task: Task) -> str:
+        """Return how the product's texts call a task."""
+        return f"Task <{task.task_id}> of session <{self.session_id}>"
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """Where one service process runs."""
+
+    instance: Instance | None = None
