@@ -199,7 +199,7 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
     if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
         before = [line for line in evidence if not line.startswith(f"attempt {ended.attempt(index)} ")]
         trouble = f"; before that, {'; '.join(before)}" if before else ""
-        return f"it raised {what}, {when}, in attempt {ended.attempt(index)}{trouble}"
+        return f"it raised {' '.join(what.split())}, {when}, in attempt {ended.attempt(index)}{trouble}"
     return f"it failed {when}: {what}"
 
 

@@ -72,9 +72,10 @@ def test_a_task_that_raised_says_what_and_in_which_attempt() -> None:
     raised = dump_exception(ValueError("no"), "Traceback")
     cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=raised)
     cluster.wait(0.1)
-    cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=raised)
+    at_length = dump_exception(ValueError("no:\n  never"), "Traceback")
+    cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=at_length)
     assert why(cluster, task) == (
-        "it raised ValueError: no, just now on worker host|1|772e2e2e, in attempt 2; "
+        "it raised ValueError: no: never, just now on worker host|1|772e2e2e, in attempt 2; "
         "before that, attempt 1 on host|1|772e2e2e: it raised ValueError: no"
     )
 
