@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from scaler.config.worker import WorkerConfig
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.zeromq import ZmqListener
 from scaler.protocol.messages import (
@@ -247,7 +248,8 @@ def test_a_worker_that_is_told_to_end_gives_its_task_so_long(seconds: float, tmp
         rig.agent.stop()
         if seconds == LONG_GRACE_SECONDS:
             gate.touch()
-        outcome, _ = await rig.outcome(task)
+        async with asyncio.timeout(WorkerConfig.stop_grace_seconds - 1):
+            outcome, _ = await rig.outcome(task)
         assert outcome is (Outcome.SUCCESS if seconds == LONG_GRACE_SECONDS else Outcome.NOT_STARTED)
         async with asyncio.timeout(WAIT_SECONDS):
             assert await rig.agent.ended == 0

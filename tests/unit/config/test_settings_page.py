@@ -107,7 +107,7 @@ def test_pages_name_flags_and_variables_that_there_are(path: Path) -> None:
     text = path.read_text()
     known = {*map(flag_of, ALL_KEYS), *OF_ALL_COMMANDS, *OF_SOME_COMMANDS}
     # Lines that show what is said about a mistake have the mistake in them.
-    lines = [line for line in text.splitlines() if "scaler_" in line and "did you mean" not in line]
+    lines = [line for line in text.splitlines() if re.search(r"\bscaler[_ ]", line) and "did you mean" not in line]
     shown = {flag for line in lines for flag in _FLAG.findall(line)}
     mistakes = {"--policy-engin-type"} if path.name == "errors.md" else set()
     assert shown - known == mistakes
