@@ -189,6 +189,29 @@ def test_the_bucket_is_closed_encrypted_and_forgets(cloud: Cloud) -> None:
     assert encryption["Rules"][0]["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
 
 
+@pytest.mark.parametrize("interrupted_at", ["PutPublicAccessBlock", "PutRetentionPolicy"])
+def test_what_an_interrupted_setup_has_not_done_is_done_by_the_next(
+    cloud: Cloud, interrupted_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        call = AwsClient.call
+
+        def interrupted(self: AwsClient, operation: str, **parameters: Any) -> dict[str, Any]:
+            if operation == interrupted_at:
+                raise KeyboardInterrupt
+            return call(self, operation, **parameters)
+
+        patch.setattr(AwsClient, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cloud.do("setup")
+    assert words(cloud.do("setup")).count("changed") == 1
+    access = cloud.call("s3", "GetPublicAccessBlock", Bucket="our-calls")["PublicAccessBlockConfiguration"]
+    assert set(access.values()) == {True}
+    [group] = cloud.call("logs", "DescribeLogGroups")["logGroups"]
+    assert group["retentionInDays"] == 14
+    assert set(words(cloud.do("setup"))) == {"exists"}
+
+
 def test_another_prefix_is_given_an_expiry_too(cloud: Cloud) -> None:
     cloud.do("setup")
     lines = cloud.do("setup", "--s3-prefix", "elsewhere")
@@ -407,6 +430,45 @@ def test_a_queue_with_jobs_in_it_is_kept(aws: AwsEmulator) -> None:
     aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "over"})
     assert environment.remove()
     batch.close()
+
+
+@pytest.mark.parametrize("verb", ["setup", "teardown"])
+@pytest.mark.parametrize("begun", ["create", "disable", "delete"])
+def test_what_was_interrupted_is_waited_for_and_mended_or_removed(aws: AwsEmulator, begun: str, verb: str) -> None:
+    aws.batch.times.changing = 0.2
+    environment, resources, batch = environment_of(aws, [])
+    name = {"computeEnvironment": "scaler-queue"}
+    asked = {"computeEnvironmentName": "scaler-queue", "type": "MANAGED", "tags": {"scaler:managed": "true"}}
+    if begun == "create":
+        batch.call("CreateComputeEnvironment", **asked, computeResources=resources, serviceRole=ROLE)
+    else:
+        environment.ensure(resources, ROLE)
+        batch.call("UpdateJobQueue", jobQueue="scaler-queue", state="DISABLED")
+        if begun == "delete":
+            aws.batch.wait_until(lambda: queues(aws)[0]["status"] == "VALID", 10.0)
+            batch.call("DeleteJobQueue", jobQueue="scaler-queue")
+            aws.batch.wait_until(lambda: not queues(aws), 10.0)
+            batch.call("UpdateComputeEnvironment", **name, state="DISABLED")
+            aws.batch.wait_until(lambda: environments(aws)[0]["status"] == "VALID", 10.0)
+            batch.call("DeleteComputeEnvironment", **name)
+    if verb == "setup":
+        environment.ensure(resources, ROLE)
+        states = [(each["state"], each["status"]) for each in (*environments(aws), *queues(aws))]
+        assert states == [("ENABLED", "VALID")] * 2
+    else:
+        assert environment.remove()
+        assert (environments(aws), queues(aws)) == ([], [])
+    batch.close()
+
+
+def environments(aws: AwsEmulator) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
+    return found
+
+
+def queues(aws: AwsEmulator) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = aws.batch.call("DescribeJobQueues", {})["jobQueues"]
+    return found
 
 
 def test_what_does_not_become_valid_in_time_is_said(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,35 +192,40 @@ def _delete_role(iam: AwsCalls, name: str) -> None:
 # -- log groups
 
 
-def describe_log_group(logs: AwsCalls, name: str) -> tuple[bool, bool]:
-    """Return whether there is a log group of this name, and whether it is ours. Raises AwsError."""
+def describe_log_group(logs: AwsCalls, name: str) -> tuple[Document | None, bool]:
+    """Return the log group of this name, None when there is none, and whether it is ours. Raises AwsError."""
     for page in logs.pages("DescribeLogGroups", logGroupNamePrefix=name):
         for group in page["logGroups"]:
             if group["logGroupName"] == name:
                 arn = group["arn"].removesuffix(":*")
                 tags = logs.call("ListTagsForResource", resourceArn=arn)["tags"]
-                return True, MANAGED_TAG in tags
-    return False, False
+                return group, MANAGED_TAG in tags
+    return None, False
 
 
 def ensure_log_group(logs: AwsCalls, steps: Steps, name: str) -> None:
     """Make a log group that forgets after LOG_RETENTION_DAYS. Raises AwsError."""
-    exists, ours = describe_log_group(logs, name)
-    if exists:
-        steps.exists(f"log group {name}", "" if ours else NOT_OURS)
-        return
+    found, ours = describe_log_group(logs, name)
+
+    def forget() -> None:
+        logs.call("PutRetentionPolicy", logGroupName=name, retentionInDays=LOG_RETENTION_DAYS)
 
     def create() -> None:
         logs.call("CreateLogGroup", logGroupName=name, tags={MANAGED_TAG: "true"})
-        logs.call("PutRetentionPolicy", logGroupName=name, retentionInDays=LOG_RETENTION_DAYS)
+        forget()
 
-    steps.create(f"log group {name}, kept for {LOG_RETENTION_DAYS} days", create)
+    if found is None:
+        steps.create(f"log group {name}, kept for {LOG_RETENTION_DAYS} days", create)
+    elif ours and "retentionInDays" not in found:  # what made it was interrupted
+        steps.change(f"log group {name}: kept for {LOG_RETENTION_DAYS} days", forget)
+    else:
+        steps.exists(f"log group {name}", "" if ours else NOT_OURS)
 
 
 def show_log_group(logs: AwsCalls, steps: Steps, name: str) -> None:
     """Say whether there is a log group. Raises AwsError."""
-    exists, ours = describe_log_group(logs, name)
-    if exists:
+    found, ours = describe_log_group(logs, name)
+    if found is not None:
         steps.exists(f"log group {name}", "" if ours else NOT_OURS)
     else:
         steps.missing(f"log group {name}")
@@ -228,8 +233,8 @@ def show_log_group(logs: AwsCalls, steps: Steps, name: str) -> None:
 
 def remove_log_group(logs: AwsCalls, steps: Steps, name: str) -> None:
     """Remove a log group, if it is ours, with the logs in it. Raises AwsError."""
-    exists, ours = describe_log_group(logs, name)
-    if not exists:
+    found, ours = describe_log_group(logs, name)
+    if found is None:
         steps.missing(f"log group {name}")
     elif not ours:
         steps.keep(f"log group {name}", NOT_OURS)

@@ -44,7 +44,7 @@ class Bucket:
         else:
             self._steps.exists(what)
             if not self._expires():
-                self._steps.change(f"expiry of the {what}: {EXPIRY_DAYS} days below {self._prefix}/", self._put_rules)
+                self._steps.change(f"expiry of the {what}: {EXPIRY_DAYS} days below {self._prefix}/", self._furnish)
 
     def show(self) -> None:
         """Say whether it is there."""
@@ -110,15 +110,17 @@ class Bucket:
         # The tag comes first: what fails after it is mended by the next setup, or removed by teardown.
         tags = {"TagSet": [{"Key": MANAGED_TAG, "Value": "true"}]}
         self._s3.call("PutBucketTagging", Bucket=name, Tagging=tags)
+        self._furnish()
+
+    def _furnish(self) -> None:
+        """Give it all that it should have; the rules, whose lack is noticed, come last."""
+        name = self._name
         self._s3.call("PutPublicAccessBlock", Bucket=name, PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
         self._s3.call("PutBucketEncryption", Bucket=name, ServerSideEncryptionConfiguration=ENCRYPTION)
-        self._put_rules()
-
-    def _put_rules(self) -> None:
         rules = self._asked("GetBucketLifecycleConfiguration", "NoSuchLifecycleConfiguration").get("Rules", [])
         others = [rule for rule in rules if rule.get("ID") != RULE_ID]
         wanted = {"Rules": [*others, *lifecycle(self._prefix)["Rules"]]}
-        self._s3.call("PutBucketLifecycleConfiguration", Bucket=self._name, LifecycleConfiguration=wanted)
+        self._s3.call("PutBucketLifecycleConfiguration", Bucket=name, LifecycleConfiguration=wanted)
 
     def _delete(self) -> None:
         keys = list(self._keys(""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scaler.worker_manager.aws.errors import AwsError
@@ -60,8 +61,7 @@ class Environment:
 
         service_role: the ARN of the role that Batch itself acts in.
         """
-        found = ENVIRONMENT.describe(self._batch, self._name)
-        queue = QUEUE.describe(self._batch, self._name)
+        queue, found = self._settled(QUEUE), self._settled(ENVIRONMENT)
         what = f"compute environment {self._name}"
         if queue is not None and not _is_ours(queue):
             self._steps.exists(f"job queue {self._name}", NOT_OURS)
@@ -73,8 +73,10 @@ class Environment:
             self._change(found, resources, what)
         if queue is None:
             self._steps.create(f"job queue {self._name}", self._create_queue)
+        elif queue["state"] != "ENABLED":  # a teardown was interrupted
+            self._steps.change(f"job queue {self._name}: enabled", lambda: self._update(QUEUE, state="ENABLED"))
         else:
-            self._steps.exists(f"job queue {self._name}")
+            self._exists(QUEUE)
 
     def show(self) -> None:
         """Say what is there."""
@@ -104,7 +106,7 @@ class Environment:
             elif not _is_ours(found):
                 self._steps.keep(what, NOT_OURS)
             else:
-                self._steps.remove(what, self._removal(kind, found))
+                self._steps.remove(what, partial(self._remove, kind))
         return True
 
     def _create(self, resources: Fields, service_role: str) -> None:
@@ -135,9 +137,13 @@ class Environment:
             self._steps.keep(what, f"it is {current.get('type')}: to have {resources['type']}, run teardown first")
         elif changes := differences(current, resources):
             parts = ", ".join(f"{name} = {value}" for name, value in changes.items())
-            self._steps.change(f"{what}: {parts}", lambda: self._update(ENVIRONMENT, computeResources=changes))
+            self._steps.change(
+                f"{what}: {parts}", lambda: self._update(ENVIRONMENT, state="ENABLED", computeResources=changes)
+            )
+        elif found["state"] != "ENABLED":
+            self._steps.change(f"{what}: enabled", lambda: self._update(ENVIRONMENT, state="ENABLED"))
         else:
-            self._steps.exists(what)
+            self._exists(ENVIRONMENT)
 
     def _create_queue(self) -> None:
         order = [{"order": 1, "computeEnvironment": self._name}]
@@ -158,24 +164,36 @@ class Environment:
         ]
         return len({job["jobId"] for page in pages for job in page})
 
-    def _removal(self, kind: _Kind, found: Fields) -> Callable[[], None]:
-        def remove() -> None:
-            if found["state"] != "DISABLED":
-                self._update(kind, state="DISABLED")
-            self._batch.call(f"Delete{kind.operation}", **{kind.one: self._name})
-            self._await(kind, lambda shown: shown is None, "is not removed")
+    def _remove(self, kind: _Kind) -> None:
+        found = self._settled(kind)
+        if found is None:
+            return
+        if found["state"] != "DISABLED":
+            self._batch.call(f"Update{kind.operation}", **{kind.one: self._name}, state="DISABLED")
+            self._await(kind, _is_over, "is still changing")
+        self._batch.call(f"Delete{kind.operation}", **{kind.one: self._name})
+        self._await(kind, lambda shown: shown is None, "is not removed")
 
-        return remove
+    def _settled(self, kind: _Kind) -> Fields | None:
+        """Return it when what an interrupted run has begun with it is over; None when there is none (any more)."""
+        if self._steps.dry_run:
+            return kind.describe(self._batch, self._name)
+        return self._await(kind, _is_over, "is still changing")
 
     def _update(self, kind: _Kind, **changes: Any) -> None:
         self._batch.call(f"Update{kind.operation}", **{kind.one: self._name}, **changes)
         self._await_valid(kind)
 
+    def _exists(self, kind: _Kind) -> None:
+        self._steps.exists(f"{kind.words} {self._name}")
+        if not self._steps.dry_run:
+            self._await_valid(kind)
+
     def _await_valid(self, kind: _Kind) -> None:
         self._await(kind, lambda shown: shown is not None and shown["status"] == "VALID", "is not VALID")
 
-    def _await(self, kind: _Kind, fits: Callable[[Fields | None], bool], lack: str) -> None:
-        """Wait until it is as it should be."""
+    def _await(self, kind: _Kind, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
+        """Wait until it is as it should be, and return it; None when there is none. Raises AwsError."""
         deadline = time.monotonic() + VALID_SECONDS
         while not fits(shown := kind.describe(self._batch, self._name)):
             status = shown["status"] if shown else "missing"
@@ -183,6 +201,11 @@ class Environment:
                 reason = (shown or {}).get("statusReason") or "no reason given"
                 raise AwsError(f"the {kind.words} {self._name} {lack}: it is {status} ({reason})", "refused")
             time.sleep(self._pause_seconds)
+        return shown
+
+
+def _is_over(shown: Fields | None) -> bool:
+    return shown is None or shown["status"] in ("VALID", "INVALID")
 
 
 def _is_about_roles(error: AwsError) -> bool:
