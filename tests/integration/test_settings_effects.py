@@ -88,7 +88,7 @@ OF_WORKERS = {
     "logging_paths": LOG_OF_ALL,
     "logging_config_file": WORKERS + "test_workers_log_as_their_manager_was_told_to",
 }
-OF_MANAGERS = {**OF_WORKERS, "scheduler_address": WHO_THEY_ARE, "worker_scheduler_address": WHO_THEY_ARE}
+OF_MANAGERS = {**OF_WORKERS, **seen_by(WHO_THEY_ARE, "scheduler_address worker_scheduler_address")}
 
 RUNS_AS_TOLD = CLOUDS + "test_a_manager_says_who_it_is_and_runs_as_it_was_told"
 UNITS_ARE_TOLD = CLOUDS + "test_units_are_told_all_that_their_manager_was_told"
@@ -130,13 +130,11 @@ EFFECTS: dict[type, dict[str, str]] = {
         "client_timeout_seconds": SILENT_CLIENT,
         "worker_timeout_seconds": SCHEDULER + "test_a_silent_worker_is_given_up_after_its_timeout",
         "object_retention_seconds": SILENT_CLIENT,
-        "load_balance_seconds": BALANCE,
-        "load_balance_trigger_times": BALANCE,
+        **seen_by(BALANCE, "load_balance_seconds load_balance_trigger_times"),
         "event_loop": EVENT_LOOP,
         "io_threads": COMMANDS + "test_flags_win_over_the_environment_and_that_over_the_file_and_that_over_the_default",
         "status_report_interval_seconds": (SCHEDULER + "test_monitors_are_told_as_often_as_the_status_interval_says"),
-        "policy_engine_type": POLICY,
-        "policy_content": POLICY,
+        **seen_by(POLICY, "policy_engine_type policy_content"),
         **SERVER_LOGGING,
     },
     BaremetalNativeConfig: {
@@ -145,8 +143,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         "max_task_concurrency": (
             WORKERS + "test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit"
         ),
-        "mode": WHO_THEY_ARE,
-        "worker_type": WHO_THEY_ARE,
+        **seen_by(WHO_THEY_ARE, "mode worker_type"),
     },
     AwsRawEcsConfig: {
         **OF_CLOUD_MANAGERS,
@@ -201,11 +198,9 @@ EFFECTS: dict[type, dict[str, str]] = {
     },
     WorkerConfig: {
         **OF_WORKERS,
-        "scheduler_address": WHO_THEY_ARE,
-        "unit_id": WHO_THEY_ARE,
+        **seen_by(WHO_THEY_ARE, "scheduler_address unit_id slots"),
         "unit_id_from": "integration/test_ecs_manager.py::"
         "test_a_manager_that_was_killed_and_started_again_adopts_its_tasks",
-        "slots": WHO_THEY_ARE,
         "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
     },
     LauncherConfig: {
