@@ -12,18 +12,17 @@ Returned(started=False), unless the scheduler has forgotten this worker.
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Recall, Run, Started, Undefine, Welcome
+from scaler.protocol.messages import Outcome, Recall, Run, Started, Undefine, Welcome
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.core import IDLE_TICK_SECONDS, Ending
 from scaler.worker.leaving import Leaving
 from scaler.worker.outbox import Level, Outbox
 from scaler.worker_manager.offload.executor import CallKey
+from scaler.worker_manager.offload.outs import Out, Outs
 from scaler.worker_manager.offload.setbacks import Setbacks
 
 _NOT_QUEUED = 1
@@ -58,15 +57,6 @@ class Withdraw:
 Command = HandOn | Withdraw
 
 
-@dataclass(slots=True)
-class Out:
-    """An attempt that the executor has, or is about to get."""
-
-    item: Attempt
-    handed_at: float
-    started_at: float | None = None
-
-
 class OffloadCore:
     """See the module."""
 
@@ -74,11 +64,8 @@ class OffloadCore:
         self._settings = settings
         self._library = Library(settings.task_timeout_seconds)
         self._queue = Queue()
-        self._out: dict[bytes, Out] = {}
+        self._out = Outs()
         self._arriving: dict[bytes, Attempt] = {}
-        self._limits: list[tuple[float, int, Attempt]] = []
-        self._count = 0
-        self._to_announce: deque[tuple[float, Attempt]] = deque()
         self._contact = Contact(now, settings.death_timeout_seconds)
         self._silence = Silence.NONE
         self._leaving = Leaving()
@@ -103,7 +90,7 @@ class OffloadCore:
         if self._known_to_scheduler:
             text = "the scheduler has forgotten this worker"
             if self._out:
-                self._commands += [Withdraw(out.item) for out in self._out.values()]
+                self._commands += [Withdraw(out.item) for out in self._out.all()]
                 self._out.clear()
                 leaves = f"{text}, whose tasks were still out: another one must take its place"
                 self._leaving.begin(leaves, self.outbox, 0.0, False, now)
@@ -192,9 +179,9 @@ class OffloadCore:
         """The executor did not take these, and may do so later. jitter: from 0 up to 1."""
         self.setbacks.refused(text, now, jitter)
         self._has_news = False
-        back = [out.item for key in keys if (out := self._found(key)) is not None]
+        back = [out.item for key in keys if (out := self._out.find(key)) is not None]
         for item in back:
-            del self._out[item.id]
+            self._out.remove(item.id)
         if self._leaving.text:
             for item in back:
                 del self._queue.attempts[item.id]
@@ -204,25 +191,17 @@ class OffloadCore:
 
     def started(self, key: CallKey, now: float) -> None:
         """An attempt runs; its time limit counts from now."""
-        out = self._found(key)
-        if out is None or out.started_at is not None:
-            return
-        item = out.item
-        out.started_at = now
-        self._to_announce.append((now + STARTED_AFTER_SECONDS, item))
-        self.wake_at = min(self.wake_at, now + STARTED_AFTER_SECONDS)
-        limit = item.spec.limit_seconds
-        if limit:
-            self._count += 1
-            heapq.heappush(self._limits, (now + limit, self._count, item))
-            self.wake_at = min(self.wake_at, now + limit)
+        out = self._out.find(key)
+        if out is not None and out.started_at is None:
+            self._out.started(out, now)
+            self.wake_at = min(self.wake_at, self._out.wake_at)
 
     def arrived(self, key: CallKey) -> Attempt | None:
         """A result is here: return its attempt, for which `done` must follow; None when nobody waits for it."""
-        out = self._found(key)
+        out = self._out.find(key)
         if out is None:
             return None
-        del self._out[out.item.id]
+        self._out.remove(out.item.id)
         self._arriving[out.item.id] = out.item
         self.setbacks.arrived()
         return out.item
@@ -241,7 +220,7 @@ class OffloadCore:
         if self._queue.attempts.get(identifier) is not item:
             return  # forgotten
         self._arriving.pop(identifier, None)
-        self._out.pop(identifier, None)
+        self._out.remove(identifier)
         del self._queue.attempts[identifier]
         done = self.outbox.done()
         done.ids.append(identifier)
@@ -254,12 +233,12 @@ class OffloadCore:
 
     def failed(self, key: CallKey, outcome: Outcome, text: str, now: float, jitter: float) -> None:
         """An attempt has ended without a result. jitter: from 0 up to 1."""
-        out = self._found(key)
+        out = self._out.find(key)
         if out is None:
             return
         if outcome is Outcome.NOT_STARTED:
             self.setbacks.lost(text, out.handed_at, now, jitter)
-        del self._out[out.item.id]
+        self._out.remove(out.item.id)
         self._say_ended(out.item, outcome, text)
 
     # -- once per turn ---------------------------------------------------------------------------------------------
@@ -285,10 +264,14 @@ class OffloadCore:
         """Do what time asks for; it is due at `wake_at`. Call `settle` after it."""
         self.wake_at = now + IDLE_TICK_SECONDS
         self._judge_silence(now)
-        self._announce(now)
-        self._enforce_limits(now)
+        if ids := self._out.take_to_announce(now):
+            self.outbox.send(Started(ids))
+        for item in self._out.take_overdue(now):
+            text = f"the task ran longer than its time limit of {item.spec.limit_seconds:g} s and was ended"
+            self._end(item, Outcome.TIMED_OUT, text)
+        self.wake_at = min(self.wake_at, self._out.wake_at)
         if now >= self._leaving.deadline:
-            for out in list(self._out.values()):
+            for out in self._out.all():
                 text = f"the worker was told to end ({self._leaving.text}) while the task ran"
                 self._end(out.item, Outcome.NOT_STARTED, text)
         else:
@@ -308,14 +291,14 @@ class OffloadCore:
 
     def out(self) -> Sequence[Out]:
         """Return what the executor has, the oldest first."""
-        return list(self._out.values())
+        return self._out.all()
 
     def check(self) -> None:
         """Assert the laws that this module's head states."""
         held = self._queue.attempts
-        assert not self._out.keys() & self._arriving.keys()
+        assert not self._arriving.keys() & set(self._out)
         assert len(held) == len(self._queue) + len(self._out) + len(self._arriving)
-        assert all(held[identifier] is out.item for identifier, out in self._out.items())
+        assert all(held[out.item.id] is out.item for out in self._out.all())
         assert all(held[identifier] is item for identifier, item in self._arriving.items())
         assert len(self._out) <= self._settings.slots
 
@@ -327,18 +310,14 @@ class OffloadCore:
             self.outbox.ended(item, Outcome.OBJECT_LOST, "the task's function is not known to the worker")
             return
         item.processor = _NOT_QUEUED
-        self._out[item.id] = Out(item, now)
+        self._out.add(item, now)
         self._commands.append(HandOn(item, found[0], found[1] if len(found) > 1 else b""))
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
-    def _found(self, key: CallKey) -> Out | None:
-        out = self._out.get(key[0])
-        return out if out is not None and out.item.attempt == key[1] else None
-
     def _end(self, item: Attempt, outcome: Outcome, text: str) -> None:
         """Have an attempt that is out ended, and say so at once: what the executor still says of it is dropped."""
-        del self._out[item.id]
+        self._out.remove(item.id)
         self._commands.append(Withdraw(item))
         self._say_ended(item, outcome, text)
 
@@ -347,31 +326,6 @@ class OffloadCore:
         if outcome is Outcome.NOT_STARTED and item.spec.retries == 0:
             outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
         self.outbox.ended(item, outcome, text)
-
-    def _announce(self, now: float) -> None:
-        waiting = self._to_announce
-        ids = []
-        while waiting and waiting[0][0] <= now:
-            item = waiting.popleft()[1]
-            out = self._out.get(item.id)
-            if out is not None and out.item is item:
-                ids.append(item.id)
-        if ids:
-            self.outbox.send(Started(ids))
-        if waiting:
-            self.wake_at = min(self.wake_at, waiting[0][0])
-
-    def _enforce_limits(self, now: float) -> None:
-        limits = self._limits
-        while limits and limits[0][0] <= now:
-            item = heapq.heappop(limits)[2]
-            out = self._out.get(item.id)
-            if out is not None and out.item is item:
-                limit = item.spec.limit_seconds
-                text = f"the task ran longer than its time limit of {limit:g} s and was ended"
-                self._end(item, Outcome.TIMED_OUT, text)
-        if limits:
-            self.wake_at = min(self.wake_at, limits[0][0])
 
     def _judge_silence(self, now: float) -> None:
         before = self._silence
@@ -382,7 +336,7 @@ class OffloadCore:
             self.outbox.note(Level.WARNING, f"no word from the scheduler: {silence.name.lower().replace('_', ' ')}")
         if silence is Silence.KILL_ONCE:
             text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
-            for out in list(self._out.values()):
+            for out in self._out.all():
                 if out.item.spec.retries == 0:
                     self._end(out.item, Outcome.WORKER_LOST, text)
         elif silence is Silence.DEATH:
