@@ -22,9 +22,6 @@ from scaler.protocol.messages import (
     HeartbeatEcho,
     Message,
     Outcome,
-    Output,
-    Printed,
-    ProcessorStatus,
     Recall,
     Relay,
     RelayClosed,
@@ -35,23 +32,20 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.serialization import Buffer
-from scaler.worker.agent.outputs import PIECE_BYTES, whole_characters
 from scaler.worker.agent.shell import FAREWELL_SECONDS, MAX_OUTPUT_BACKLOG_BYTES
 from scaler.worker.attempts import Attempt
 from scaler.worker.call import CallResult, unpack_result
 from scaler.worker.failures import failure_of
-from scaler.worker.frames import SpecFlag
 from scaler.worker_manager.offload import executor as executors
 from scaler.worker_manager.offload import hands
 from scaler.worker_manager.offload.config import OffloadConfig
 from scaler.worker_manager.offload.core import HandOn, OffloadCore, Settings, Withdraw
 from scaler.worker_manager.offload.objects import Objects
+from scaler.worker_manager.offload.telling import output_of, statuses_of
 from scaler.worker_manager.offload.transfers import Transfers
 
 MAX_STATUSES = 100
 """Running tasks that a heartbeat tells of."""
-MAX_PRINTED_BYTES = 64 * 1024
-"""Of what a result says that its task printed: no far end of ours says more."""
 _FAREWELL_POLL_SECONDS = 0.005
 
 _log = logging.getLogger(__name__)
@@ -226,22 +220,11 @@ class OffloadAgent:
         except (ProtocolError, RefusedError) as error:
             self._core.done(item, *failure_of(error, lambda _: False, __file__))
             return
-        for is_stderr, text in ((False, result.stdout), (True, result.stderr)):
-            if item.spec.frame.flags & SpecFlag.STREAM_OUTPUT:
-                self._pass_on(item.id, is_stderr, text)
-            elif text and self._connector is not None and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
-                self._send(Printed([item.id], [is_stderr], [0], [bytes(text)[:MAX_PRINTED_BYTES]]))
+        for message in output_of(item, result):
+            if self._connector is None or self._connector.outbox_bytes() >= MAX_OUTPUT_BACKLOG_BYTES:
+                break
+            self._send(message)
         self._transfers.deliver(item, result)
-
-    def _pass_on(self, task: bytes, is_stderr: bool, text: Buffer) -> None:
-        """Send what a task wrote, in pieces that end between characters."""
-        rest = bytes(text)
-        while rest and self._connector is not None and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
-            piece = rest[:PIECE_BYTES]
-            if len(piece) < len(rest):
-                piece = piece[: whole_characters(piece)] or piece
-            rest = rest[len(piece) :]
-            self._send(Output(task, is_stderr, piece))
 
     def _on_end(self, item: Attempt, outcome: Outcome, payload: bytes, result: CallResult | None) -> None:
         if result is None:
@@ -330,18 +313,6 @@ class OffloadAgent:
             return
         now = time.monotonic()
         own = self._meter.measure().get(os.getpid(), Load())
-        statuses = [
-            ProcessorStatus(
-                pid=0,
-                cpu_percent=0.0,
-                rss_bytes=0,
-                initialized=out.started_at is not None,
-                suspended=False,
-                running=out.item.id,
-                running_seconds=now - (out.handed_at if out.started_at is None else out.started_at),
-            )
-            for out in self._core.out()[:MAX_STATUSES]
-        ]
         self._send(
             WorkerHeartbeat(
                 sent_at=now,
@@ -349,7 +320,7 @@ class OffloadAgent:
                 agent_rss_bytes=own.rss_bytes,
                 queued=self._core.queued,
                 latency_seconds=self._latency_seconds,
-                processors=statuses,
+                processors=statuses_of(self._core.out()[:MAX_STATUSES], now),
             )
         )
 
