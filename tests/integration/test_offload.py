@@ -191,6 +191,26 @@ def test_tasks_of_an_agent_that_ends_are_run_by_the_next(tmp_path: Path, how: si
         assert within(WAIT_SECONDS, lambda: not [job for job in jobs if job.is_running()])
 
 
+def test_a_manager_that_is_killed_leaves_nothing_and_its_tasks_are_run_by_the_next(tmp_path: Path) -> None:
+    with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=tmp_path) as scheduler:
+        address = address_of(scheduler)
+        first = Manager(address, tmp_path, {"grace": 0.2})
+        with Client(address) as client:
+            future = client.submit(slow_at_first, str(tmp_path), 0)
+            assert within(WAIT_SECONDS, lambda: list(tmp_path.glob("*.ran")))
+            family = first.family()
+            first.process.kill()
+            first.process.wait()
+            second = Manager(address, tmp_path, {"grace": 0.2})
+            try:
+                assert future.result(WAIT_SECONDS) == 0
+                assert within(WAIT_SECONDS, lambda: not [process for process in family if process.is_running()])
+                assert second.end() == 0, second.output()
+            finally:
+                second.process.kill()
+                second.process.wait()
+
+
 def test_an_executor_that_cannot_start_is_the_reason_that_people_see(tmp_path: Path) -> None:
     with cluster(tmp_path, executor="scaler.testing.executors:nothing") as (client, manager):
         future = client.submit(square, 2)
