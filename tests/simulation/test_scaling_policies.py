@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from scaler.policy.simple import SimplePolicy
 from scaler.policy.target import TargetPolicy
+from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import Desired
-from scaler.testing.scaling import WORKLOADS, AllFromTheStart, OnePerHeartbeat, Workload, simulate
+from scaler.testing.scaling import WORKLOADS, AllFromTheStart, Arrival, Fleet, OnePerHeartbeat, Workload, simulate
 from scaler.testing.scaling.comparison import FORMULA, STARTUP_SECONDS, cell, summary, table
 from scaler.testing.scaling.manager import SimulatedManager
 
@@ -68,6 +73,43 @@ def test_all_units_from_the_start_are_as_fast_as_it_gets_and_cost_all_that_time(
 def test_the_formula_flaps_on_a_drip_and_starts_too_many_where_starting_takes_long() -> None:
     assert simulate(NAMES["drip"], OnePerHeartbeat(), 1.0).flaps > 50
     assert simulate(NAMES["few long"], OnePerHeartbeat(), 60.0).overshoot > 20
+
+
+def test_when_half_of_the_fleet_is_reclaimed_the_work_ends_and_the_fleet_is_whole_again() -> None:
+    calm = replace(NAMES["one burst"], fleets=(Fleet("cloud", 16),))
+    hit = replace(calm, fleets=(Fleet("cloud", 16, reclaimed_at=100.0),))
+    before, after = (simulate(workload, TargetPolicy(""), 20.0) for workload in (calm, hit))
+    assert after.lost == after.scaled_down == 0
+    assert after.most_units == 16
+    assert before.makespan_seconds + 5 < after.makespan_seconds < 1.3 * before.makespan_seconds
+
+
+class Wish:
+    """Wants so many units at a time."""
+
+    allocation = Allocation()
+
+    def __init__(self, units: Callable[[float], int]) -> None:
+        self._units = units
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        return {manager.manager_id: Wanted(self._units(view.now), "a wish") for manager in view.managers}
+
+
+def test_units_that_are_all_busy_when_they_are_too_many_end_their_tasks_first() -> None:
+    workload = Workload("long", (Arrival(0.0, "work", (30.0,) * 12),), (Fleet("cloud", 8),))
+    outcome = simulate(workload, Wish(lambda now: 8 if now < 10 else 2 if now < 200 else 0), 1.0)
+    assert (outcome.lost, outcome.scaled_down) == (0, 0)
+    # Eight run to their end, and two take the four that wait.
+    assert 90 < outcome.makespan_seconds < 95
+
+
+def test_a_wish_that_flips_at_every_plan_loses_nothing_and_starts_no_second_fleet() -> None:
+    workload = Workload("long", (Arrival(0.0, "work", (3.0,) * 40),), (Fleet("cloud", 8),))
+    flips = itertools.cycle((8, 1))
+    outcome = simulate(workload, Wish(lambda now: next(flips) if now < 150 else 0), 1.0, check_every=50)
+    assert (outcome.lost, outcome.scaled_down) == (0, 0)
+    assert outcome.most_units <= 8
 
 
 def test_a_manager_that_stops_units_with_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,8 @@ class SimulatedManager:
         self._units: dict[str, _Unit] = {}
         self._goal = Goal(None)
         self._next_round = math.inf
+        if fleet.reclaimed_at is not None:
+            cluster.later(fleet.reclaimed_at, self._reclaim)
 
     def paid_seconds(self, now: float) -> float:
         """Return how long all units have lived until now, added up."""
@@ -121,6 +123,11 @@ class SimulatedManager:
         unit.state = UnitState.RUNNING
         details = WorkerDetails(self._fleet.manager_id, name, 1, 1000, dict(self._fleet.capabilities))
         self._cluster.worker_joined(unit.worker, details)
+
+    def _reclaim(self) -> None:
+        running = [name for name, unit in self._units.items() if unit.state is UnitState.RUNNING]
+        for name in running[::2]:
+            self._end(name, UnitState.FAILED)
 
     def _end(self, name: str, state: UnitState) -> None:
         unit = self._units[name]

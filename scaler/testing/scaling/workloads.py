@@ -25,6 +25,7 @@ class Fleet:
 
     startup_seconds: from start to the connected worker; None for what the simulation is run with. dies_starting: the
     share of units that end half way through their start. life_seconds: after how long on average a unit is lost.
+    reclaimed_at: when every second running unit is lost, all at once.
     """
 
     manager_id: str
@@ -33,6 +34,7 @@ class Fleet:
     startup_seconds: float | None = None
     dies_starting: float = 0.0
     life_seconds: float | None = None
+    reclaimed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,12 @@ def test_units_that_nobody_asked_for_stay_for_a_while_too() -> None:
     assert sizes(policy, [], adopted, 60, 69, 70, 80) == [4, 4, 3, 0]
 
 
+def test_a_scheduler_that_stalled_does_not_take_unknown_tasks_for_long_ones() -> None:
+    policy = SimplePolicy("")
+    view = manager(max_slots=1000, units_running=8)
+    assert sizes(policy, [work(1000, None, running=8)], view, 0, 600) == [8, 32]
+
+
 def test_a_lull_between_two_pulses_sends_nobody_home() -> None:
     policy = SimplePolicy("")
     here = manager(units_running=8, idle_seconds=(1.0,) * 8)

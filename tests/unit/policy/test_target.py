@@ -84,6 +84,11 @@ def test_the_cheapest_slots_are_taken_first_whoever_came_first() -> None:
     assert units(policy, 0, [work(10, 60.0)], dear, cheap, fourfold) == [4, 2, 1]
 
 
+def test_what_counts_is_the_price_of_a_slot_and_not_of_a_unit() -> None:
+    policy = TargetPolicy("single.price_per_hour=1; fourfold.price_per_hour=2")
+    assert units(policy, 0, [work(4, 60.0)], manager("single"), manager("fourfold", unit_slots=4)) == [0, 1]
+
+
 def test_of_two_that_cost_the_same_the_one_that_offers_less_is_taken_first() -> None:
     gpu, plain = manager("gpu", offers=Offers.of({"gpu": 1})), manager("plain")
     assert units(TargetPolicy(""), 0, [work(3, 60.0)], gpu, plain) == [0, 3]
@@ -108,6 +113,23 @@ def test_what_may_be_spent_bounds_all_managers_together() -> None:
     assert answer["b"].reason.endswith("done in about 732 s")
     more = plan(policy, 1, [work(100, 60.0), work(20, None)], a, b, c)
     assert more["b"].reason.endswith("no more may be spent")
+
+
+def test_measured_and_unknown_work_are_paid_from_one_purse() -> None:
+    policy = TargetPolicy("ceiling_per_hour=4; price_per_hour=1")
+    assert units(policy, 0, [work(20, None), work(100, 60.0)], manager()) == [4]
+
+
+def test_minima_that_cost_too_much_together_are_kept_as_far_as_they_can_be_paid() -> None:
+    policy = TargetPolicy("ceiling_per_hour=4; price_per_hour=1; minimum_units=3")
+    assert units(policy, 0, [], manager("a"), manager("b")) == [3, 1]
+
+
+def test_what_was_promised_is_not_kept_when_units_that_came_from_elsewhere_have_spent_it() -> None:
+    policy = TargetPolicy("ceiling_per_hour=4; price_per_hour=1")
+    assert units(policy, 0, [work(100, 60.0)], manager("a")) == [4]
+    adopted = manager("b", units_running=4)
+    assert units(policy, 1, [work(96, 60.0, running=4)], manager("a"), adopted) == [0, 4]
 
 
 def test_units_that_were_wanted_and_are_not_there_yet_are_spent_already() -> None:
@@ -137,6 +159,7 @@ def test_the_units_of_the_minimum_are_used_before_others_are_started() -> None:
 def test_no_more_than_the_maximum_is_started() -> None:
     policy = TargetPolicy("maximum_units=3; small.maximum_units=1")
     assert units(policy, 0, [work(100, 60.0)], manager("m"), manager("small")) == [3, 1]
+    assert units(TargetPolicy("maximum_units=9"), 0, [work(100, 60.0)], manager(max_slots=4)) == [4]
 
 
 def test_idle_units_stay_for_as_long_as_was_said() -> None:

@@ -47,6 +47,11 @@ def test_a_manager_gets_no_more_than_its_own_limit() -> None:
     assert units(WaterfallPolicy("1,local,50"), 80, tier("local", max_slots=10)) == [10]
 
 
+def test_the_ladder_counts_slots_and_the_answer_units() -> None:
+    local = replace(tier("local"), unit_slots=4)
+    assert units(WaterfallPolicy("1,local,11; 2,cloud,-1"), 12, local, tier("cloud")) == [2, 4]
+
+
 def later(policy: WaterfallPolicy, *managers: ManagerView, running: int = 0) -> list[int]:
     """What is wanted after a minute in which so many tasks ran."""
     units(policy, 0, *managers, running=running)
