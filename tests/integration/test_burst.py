@@ -34,6 +34,10 @@ def where(seconds: float) -> str:
     return "cloud" if "AWS_BATCH_JOB_ID" in os.environ else "laptop"
 
 
+def at_once() -> str:
+    return where(0.0)
+
+
 def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws: AwsEmulator) -> None:
     ports = ReservedPorts(4)
     text = CONFIG.read_text()
@@ -54,9 +58,9 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
     with command("scaler", str(file), directory=tmp_path) as everything:
         everything.addresses()
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
-            assert client.submit(where, 0.0).result(WAIT_SECONDS) == "laptop"
+            assert client.submit(at_once).result(WAIT_SECONDS) == "laptop"
             assert not aws.batch.alive(), "one small task is no reason to go to the cloud"
-            futures = [client.submit(where, 2.0) for _ in range(24)]
+            futures = [client.submit(where, 1.0) for _ in range(16)]
             assert {future.result(WAIT_SECONDS) for future in futures} == {"laptop", "cloud"}
         assert everything.stop() == 0
         ports.release()

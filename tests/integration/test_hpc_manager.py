@@ -101,6 +101,8 @@ def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
     told = {
         "SCALER_OBJECT_STORAGE_SERVER_BIND_ADDRESS": storage,
         "SCALER_SCHEDULER_BIND_ADDRESS": address,
+        "SCALER_SCHEDULER_POLICY_ENGINE_TYPE": "target_v1",
+        "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=2",  # nobody pays here for those that stay a while
         "SCALER_WORKER_MANAGER_AWS_ENDPOINT_URL": aws.endpoint_url,
         "SCALER_WORKER_MANAGER_JOB_QUEUE": "queue",
         "SCALER_WORKER_MANAGER_JOB_DEFINITION": "definition",
@@ -112,7 +114,7 @@ def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
         everything.addresses()
         assert jobs(aws) == []
         with Client(address) as client:
-            assert client.map(nap, range(2000), [0.0001] * 2000, chunk_size=100) == list(range(2000))
+            assert client.map(nap, range(2000), [0.0001] * 2000, chunk_size=250) == list(range(2000))
             assert jobs(aws)
             assert client.submit(len, b"x" * 1_000_000).result(WAIT_SECONDS) == 1_000_000
             assert within(WAIT_SECONDS, lambda: not unfinished(aws)), "none is left when there is no work"
