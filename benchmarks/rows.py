@@ -31,6 +31,7 @@ ROWS = (
     "killed",
     "many_workers",
     "core",
+    "watched",
 )
 """The scripts, in the order in which they run."""
 

@@ -1,0 +1,172 @@
+"""What being watched costs: submits of a no-op with every view open, as a share of the rate with none.
+
+The views are those of people: `scaler_top` in a terminal, the web page in Chromium (without it, a reader of its
+events), and a scraper that asks for `/metrics` once a second; each at the pace that it has by default. They run on the
+machine of the cluster, whose cores the flood of tasks takes whole, so what they use themselves is missing there. It is
+counted beside, and what is left on another machine is the ratio of the CPU time that the cluster and its client need
+for a task, without views and with them.
+
+Blocks of bursts with and without the views take turns on one cluster, each with views is compared with the two beside
+it, and medians are the figures.
+
+python benchmarks/watched.py [--short] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import psutil
+
+from benchmarks.processes import cpu_seconds, processes
+from benchmarks.rows import Figure, Row, run_script
+from benchmarks.systems import Start
+from benchmarks.tasks import check, identity
+from scaler import Client, SchedulerClusterCombo
+
+ROW = Row(
+    title="{tasks:,} `submit` of a no-op watched by top, page and metrics: share of the rate with none / of the CPU "
+    "per task / CPU of the views, % of a core",
+    figures=(
+        Figure("share of the rate", 0.97, is_noisy=True),
+        Figure("share of the CPU per task", 0.97, is_noisy=True),
+        Figure("CPU % of the views", 10, is_higher_better=False, is_noisy=True),
+    ),
+    full={"tasks": 60_000, "bursts": 5, "turns": 7},
+    short={"tasks": 10_000, "bursts": 2, "turns": 1},
+    systems=("scaler",),
+    limit_seconds=300.0,
+)
+
+SETTLE_SECONDS = 4.0
+"""Until views that have just been opened have drawn what there is."""
+CHROMIUM = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
+SCRAPE = """
+import sys, time
+from urllib.request import urlopen
+while True:
+    assert b"scaler_scheduler_up 1" in urlopen(sys.argv[1] + "/metrics").read()
+    time.sleep(1)
+"""
+READ_EVENTS = """
+import sys
+from urllib.request import urlopen
+for line in urlopen(sys.argv[1] + "/events"):
+    pass
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What some bursts took: CPU seconds of the cluster and the client per task, and how much of a core the views."""
+
+    rate: float
+    cpu_per_task: float
+    views_cpu: float
+
+
+def own(command: str) -> str:
+    """Return where a command of this interpreter's environment is."""
+    return str(Path(sys.executable).with_name(command))
+
+
+@contextlib.contextmanager
+def started(*command: str, says: str = "") -> Iterator[tuple[psutil.Process, str]]:
+    """Run a command, and give the word in its output that begins so, once it was said. Kills all of it."""
+    output = subprocess.PIPE if says else subprocess.DEVNULL
+    terminal = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    running = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True, env=terminal
+    )
+    try:
+        lines = iter(running.stdout or ())
+        yield psutil.Process(running.pid), next((word for line in lines for word in line.split() if says in word), "")
+    finally:
+        process = psutil.Process(running.pid)
+        for each in (*process.children(recursive=True), process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        running.communicate()
+
+
+@contextlib.contextmanager
+def views(address: str) -> Iterator[list[psutil.Process]]:
+    """Have every view open."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with contextlib.ExitStack() as stack:
+        profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        ui = (own("scaler_ui"), address, "--web-port", "0")
+        server, url = stack.enter_context(started(*ui, says="http://"))
+        page = (str(chromium), *CHROMIUM, f"--user-data-dir={profile}", "--remote-debugging-port=0", url)
+        rest = [
+            stack.enter_context(started(*command))[0]
+            for command in (
+                (sys.executable, "-c", TERMINAL, own("scaler_top"), address),
+                (sys.executable, "-c", SCRAPE, url),
+                page if chromium else (sys.executable, "-c", READ_EVENTS, url),
+            )
+        ]
+        time.sleep(SETTLE_SECONDS)
+        yield [server, *rest]
+
+
+def burst(client: Client, tasks: int) -> float:
+    """Return tasks per second."""
+    began = time.perf_counter()
+    futures = [client.submit(identity, number) for number in range(tasks)]
+    results = [future.result() for future in futures]
+    seconds = time.perf_counter() - began
+    check(results == list(range(tasks)), "submit")
+    return tasks / seconds
+
+
+def block(client: Client, watch: AbstractContextManager[list[psutil.Process]], tasks: int, bursts: int) -> Block:
+    """Measure some bursts; the rate is that of the median one."""
+    with watch as watching:
+        views = [each for view in watching for each in (view, *view.children(recursive=True))]
+        system = [each for each in processes() if each not in views]
+        began, used, seen = time.perf_counter(), cpu_seconds(system), cpu_seconds(views)
+        rates = [burst(client, tasks) for _ in range(bursts)]
+        used, seen = cpu_seconds(system) - used, cpu_seconds(views) - seen
+        seconds = time.perf_counter() - began
+        check(all(view.status() != psutil.STATUS_ZOMBIE for view in watching), "the views: one has ended")
+    return Block(median(rates), used / (tasks * bursts), seen / seconds)
+
+
+def scenario(_start: Start, tasks: int, bursts: int, turns: int) -> dict[str, float]:
+    """Measure the row. The system is started here: the others have no such address."""
+    with (
+        SchedulerClusterCombo(n_workers=2, logging_level="WARNING") as cluster,
+        Client(cluster.get_address()) as client,
+    ):
+        burst(client, tasks)
+        alone, watched = [block(client, nullcontext([]), tasks, bursts)], []
+        for _ in range(turns):
+            watched.append(block(client, views(cluster.get_monitor_address()), tasks, bursts))
+            alone.append(block(client, nullcontext([]), tasks, bursts))
+    beside = list(zip(alone, watched, alone[1:], strict=False))
+    return {
+        "share of the rate": median(2 * each.rate / (before.rate + after.rate) for before, each, after in beside),
+        "share of the CPU per task": median(
+            (before.cpu_per_task + after.cpu_per_task) / 2 / each.cpu_per_task for before, each, after in beside
+        ),
+        "CPU % of the views": 100 * median(each.views_cpu for each in watched),
+    }
+
+
+if __name__ == "__main__":
+    run_script("watched")
