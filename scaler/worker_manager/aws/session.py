@@ -26,7 +26,15 @@ from scaler.worker_manager.aws.errors import CONNECT_TIMEOUT_SECONDS, READ_TIMEO
 ATTEMPTS = 2
 CONNECTIONS = 16
 """Calls that one client can make at the same time."""
-_NAMES = {"batch": "AWS Batch", "ec2": "EC2", "ecs": "ECS", "iam": "IAM", "logs": "CloudWatch Logs", "s3": "S3"}
+_NAMES = {
+    "batch": "AWS Batch",
+    "ec2": "EC2",
+    "ecs": "ECS",
+    "iam": "IAM",
+    "logs": "CloudWatch Logs",
+    "s3": "S3",
+    "sts": "STS",
+}
 
 
 class AwsSettings(Protocol):
