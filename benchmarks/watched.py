@@ -45,14 +45,12 @@ ROW = Row(
         Figure("share of the CPU per task", 0.97, is_noisy=True),
         Figure("CPU % of the views", 10, is_higher_better=False, is_noisy=True),
     ),
-    full={"tasks": 60_000, "bursts": 5, "turns": 7},
-    short={"tasks": 10_000, "bursts": 2, "turns": 1},
+    full={"tasks": 60_000, "bursts": 5, "turns": 7, "settle_seconds": 4},
+    short={"tasks": 10_000, "bursts": 2, "turns": 1, "settle_seconds": 1},
     systems=("scaler",),
     limit_seconds=300.0,
 )
 
-SETTLE_SECONDS = 4.0
-"""Until views that have just been opened have drawn what there is."""
 CHROMIUM = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
 SCRAPE = """
@@ -104,8 +102,8 @@ def started(*command: str, says: str = "") -> Iterator[tuple[psutil.Process, str
 
 
 @contextlib.contextmanager
-def views(address: str) -> Iterator[list[psutil.Process]]:
-    """Have every view open."""
+def views(address: str, settle_seconds: int) -> Iterator[list[psutil.Process]]:
+    """Have every view open, for so long already that each has drawn what there is."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with contextlib.ExitStack() as stack:
         profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
@@ -120,7 +118,7 @@ def views(address: str) -> Iterator[list[psutil.Process]]:
                 page if chromium else (sys.executable, "-c", READ_EVENTS, url),
             )
         ]
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(settle_seconds)
         yield [server, *rest]
 
 
@@ -147,7 +145,7 @@ def block(client: Client, watch: AbstractContextManager[list[psutil.Process]], t
     return Block(median(rates), used / (tasks * bursts), seen / seconds)
 
 
-def scenario(_start: Start, tasks: int, bursts: int, turns: int) -> dict[str, float]:
+def scenario(_start: Start, tasks: int, bursts: int, turns: int, settle_seconds: int) -> dict[str, float]:
     """Measure the row. The system is started here: the others have no such address."""
     with (
         SchedulerClusterCombo(n_workers=2, logging_level="WARNING") as cluster,
@@ -156,7 +154,7 @@ def scenario(_start: Start, tasks: int, bursts: int, turns: int) -> dict[str, fl
         burst(client, tasks)
         alone, watched = [block(client, nullcontext([]), tasks, bursts)], []
         for _ in range(turns):
-            watched.append(block(client, views(cluster.get_monitor_address()), tasks, bursts))
+            watched.append(block(client, views(cluster.get_monitor_address(), settle_seconds), tasks, bursts))
             alone.append(block(client, nullcontext([]), tasks, bursts))
     beside = list(zip(alone, watched, alone[1:], strict=False))
     return {
