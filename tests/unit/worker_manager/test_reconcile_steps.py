@@ -177,6 +177,21 @@ def test_each_unit_that_proves_itself_makes_up_for_one_that_failed_after_it_was_
     assert waits == [1, 1, 7, 6]
 
 
+def test_a_unit_that_proves_itself_ends_a_pause_and_all_failures_from_before_it_was_started() -> None:
+    reconciler = Reconciler(None)
+    reconciler.step(Goal(4), [unit("slow", UnitState.PENDING, 1.0)], 0.0, JITTER)
+    for attempt in range(7):
+        now = 1000.0 * attempt
+        ended = unit(f"bad-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
+        reconciler.step(Goal(4), [unit("slow", UnitState.PENDING, now + 1), ended], now, JITTER)
+    slow = unit("slow", age=now + 1)
+    assert reconciler.step(Goal(4), [slow], now + 1, JITTER).start == 0
+    assert reconciler.step(Goal(4), [slow], now + 6, JITTER).start == 1
+    units = [slow, unit("new", age=1.0)]
+    reconciler.step(Goal(4), units, now + 10, JITTER)
+    assert reconciler.step(Goal(4), [slow, unit("new", age=7.0)], now + 16, JITTER).start == 2
+
+
 def test_a_unit_proves_itself_once_and_not_again_while_others_fail() -> None:
     reconciler = Reconciler(None)
     now = 0.0
