@@ -126,11 +126,15 @@ class Placement:
     def place(self, now: float) -> bool:
         """Give ready tasks to workers with credit. Returns True when more could be placed in another step."""
         budget = MAX_PLACED_PER_STEP
-        for queue in self._ready.waiting():
+        waiting = self._ready.waiting()
+        for queue in waiting:
             pools = self.fitting(queue.needs)
             if not pools:
                 continue
-            budget = self._fill(queue, pools, budget, now)
+            left = self._fill(queue, pools, budget, now)
+            if left < budget and len(waiting) > 1:
+                self._ready.had_turn(queue)
+            budget = left
             if budget <= 0:
                 return True
         return False

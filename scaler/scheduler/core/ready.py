@@ -1,7 +1,8 @@
 """Ready queues: one per requirement, so that a task nobody can run blocks nobody else.
 
-Within a requirement: rank (priority, then depth), then clients take turns, first in first out within a client. Adding,
-taking and dropping a task are O(1); dropped ones stay as tombstones until they are met or swept out.
+Requirements whose first tasks are of one rank (priority, then depth) take turns. Within a requirement: rank, then
+clients take turns, first in first out within a client. Adding, taking and dropping a task are O(1); dropped ones stay
+as tombstones until they are met or swept out.
 """
 
 from __future__ import annotations
@@ -197,11 +198,15 @@ class ReadyQueues:
         return any(queue.count for queue in self._queues.values())
 
     def waiting(self) -> list[ReadyQueue]:
-        """Return the queues that have a ready task, best rank first."""
+        """Return the queues that have a ready task: best rank first, then those that have waited longest for a turn."""
         found = [queue for queue in self._queues.values() if queue.count]
         if len(found) > 1:
             found.sort(key=lambda queue: queue.first_rank)
         return found
+
+    def had_turn(self, queue: ReadyQueue) -> None:
+        """Let the other queues of its rank go first from now on."""
+        self._queues[queue.needs] = self._queues.pop(queue.needs)
 
     def drop_empty(self) -> None:
         """Forget requirements that nobody waits for."""

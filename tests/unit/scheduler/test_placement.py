@@ -82,6 +82,18 @@ def test_by_capability_plain_tasks_leave_the_capable_worker_alone() -> None:
     assert (cluster.on(gpu), cluster.on(plain)) == ([], [task])
 
 
+def test_tasks_that_only_some_workers_can_run_take_turns_there_with_those_that_all_can() -> None:
+    cluster = Cluster()
+    client, gpu = cluster.client(), cluster.worker("gpu", {"gpu": 1.0})
+    cluster.submit(client, 100)
+    special = set(cluster.submit(client, 10, needs=(("gpu", 1.0),)))
+    done = []
+    while not special.issubset(done):
+        done.append(cluster.on(gpu)[0])
+        cluster.finish(gpu, done[-1], seconds=1.0)
+    assert len(done) <= 2 * len(special) + 3
+
+
 def test_priority_comes_before_arrival_and_clients_take_turns() -> None:
     cluster = Cluster()
     first, second = cluster.client("first"), cluster.client("second")
