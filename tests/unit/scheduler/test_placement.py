@@ -87,7 +87,7 @@ def test_tasks_that_only_some_workers_can_run_take_turns_there_with_those_that_a
     client, gpu = cluster.client(), cluster.worker("gpu", {"gpu": 1.0})
     cluster.submit(client, 100)
     special = set(cluster.submit(client, 10, needs=(("gpu", 1.0),)))
-    done = []
+    done: list[bytes] = []
     while not special.issubset(done):
         done.append(cluster.on(gpu)[0])
         cluster.finish(gpu, done[-1], seconds=1.0)
