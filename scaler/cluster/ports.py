@@ -33,8 +33,8 @@ class ReservedPorts:
     def _reserve(self, port: int) -> int:
         with contextlib.ExitStack() as undo:
             reserving = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            reserving.bind((LOOPBACK, port))  # before it allows reuse: what somebody else has reserved is not free
             reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserving.bind((LOOPBACK, port))
             undo.pop_all()
         self._sockets.append(reserving)
         found: int = reserving.getsockname()[1]

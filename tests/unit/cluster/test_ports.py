@@ -1,0 +1,23 @@
+"""Ports that are reserved for servers which start later."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from scaler.cluster.ports import LOOPBACK, ReservedPorts
+
+
+def test_what_is_reserved_is_reserved_for_nobody_else_and_a_server_may_have_it() -> None:
+    ports = ReservedPorts(1)
+    other = ReservedPorts(1)
+    try:
+        other.release()
+        with pytest.raises(OSError, match="in use"):
+            other._reserve(ports.first)  # noqa: SLF001 (which row is found is up to the system)
+        with socket.create_server((LOOPBACK, ports.first)) as server:
+            assert server.getsockname()[1] == ports.first
+    finally:
+        ports.release()
+        other.release()
