@@ -32,6 +32,7 @@ class Elastic:
     __slots__ = (
         "_crowded",
         "_facts",
+        "_is_known",
         "_joined",
         "_next_plan",
         "_outbox",
@@ -49,6 +50,8 @@ class Elastic:
         self._next_plan = now
         self._planned_at = now
         self._crowded = False
+        self._is_known = False
+        """The policy may know of managers."""
         self._joined = 0
         self.managers: dict[bytes, ManagerRecord] = {}
 
@@ -118,7 +121,11 @@ class Elastic:
     def step(self, clients: Iterable[Client], workers: dict[bytes, Worker], crowded: bool, now: float) -> None:
         """Ask the policy when it is time. crowded: there are ready tasks that no worker here has room for."""
         if not self.managers:
+            if self._is_known:  # otherwise one that comes back soon would get back what it had, with work or without
+                self._is_known = False
+                self._policy.plan(ClusterView(now, self._demand(clients, workers), ()))
             return
+        self._is_known = True
         if crowded and not self._crowded:
             self._next_plan = min(self._next_plan, self._planned_at + QUICK_PLAN_SECONDS)
         self._crowded = crowded

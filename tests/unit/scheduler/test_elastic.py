@@ -82,6 +82,23 @@ def test_it_is_told_again_only_when_the_answer_changes_or_it_came_back() -> None
     assert [message.units for message in desired(cluster)] == [3, 4, 4]
 
 
+def test_the_only_manager_that_comes_back_without_units_is_not_told_to_start_them_when_there_is_no_work() -> None:
+    cluster = Cluster(load_policy("target_v1", ""))
+    client, manager = cluster.client(), cluster.manager("m")
+    report(cluster, manager)
+    tasks = cluster.submit(client, 4)
+    cluster.wait(1.0, alive=[client, manager])
+    assert desired(cluster)[-1].units > 0
+    cluster.cancel(client, *tasks)
+    cluster.leave(manager)
+    cluster.wait(1.0, alive=[client])
+    cluster.said.clear()
+    manager = cluster.manager("m")
+    report(cluster, manager)
+    cluster.wait(1.0, alive=[client, manager])
+    assert [message.units for message in desired(cluster)] == [0]
+
+
 def test_a_manager_that_the_policy_leaves_alone_is_told_nothing() -> None:
     cluster = Cluster(Told())
     manager = cluster.manager("m")
