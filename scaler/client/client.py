@@ -340,7 +340,7 @@ class Client(ArgumentOnly):
             chunk_size=chunk_size,
             in_order=verb == "imap",
             return_exceptions=return_exceptions,
-            call_soon=self._loop.call_soon,
+            call_later=self._loop.call_later,
             progress=Progress(pieces, name_of(fn), count_of(iterables)) if progress else None,
         )
 

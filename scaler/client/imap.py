@@ -7,9 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakMethod
 
 from scaler.client.checks import check_integer
 from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS
+from scaler.client.holding import Holding
 from scaler.client.pieces import Failed, Piece, Pieces, ended_first
 from scaler.client.progress import Progress
 from scaler.errors import ScalerError, UsageError
@@ -82,10 +84,10 @@ class ResultIterator(Iterator[Any]):
         chunk_size: int | None,
         in_order: bool,
         return_exceptions: bool,
-        call_soon: Callable[[Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], None],
         progress: Progress | None = None,
     ) -> None:
-        """call_soon: calls something in another thread, for when this is garbage-collected in the midst of anything.
+        """call_later: calls something in another thread after so many seconds. Harmless during garbage collection.
 
         progress: is told what has ended, and closed with this.
         """
@@ -95,7 +97,7 @@ class ResultIterator(Iterator[Any]):
         self._chunk_size = chunk_size
         self._in_order = in_order
         self._return_exceptions = return_exceptions
-        self._call_soon = call_soon
+        self._call_later = call_later
         self._progress = progress
         self._lock = threading.RLock()
         self._is_at_work = False
@@ -113,6 +115,7 @@ class ResultIterator(Iterator[Any]):
         self._batch_count = 0
         self._error: Exception | None = None
         """What ended the iterable, for after the results of the items before."""
+        self._holding = Holding(WeakMethod(self._send), call_later)
 
     def __iter__(self) -> ResultIterator:
         return self
@@ -166,7 +169,7 @@ class ResultIterator(Iterator[Any]):
 
     def __del__(self) -> None:
         if self._running or not self._is_closed:  # a second Ctrl-C may have kept `close` from its end
-            self._call_soon(self._pieces.cancel)
+            self._call_later(0.0, self._pieces.cancel)
 
     def _work(self) -> None:
         """Keep the window full until there is a result, or nothing more to wait for."""
@@ -215,7 +218,10 @@ class ResultIterator(Iterator[Any]):
     def _pull(self, items: Iterator[Any], size: int) -> None:
         """Send up to so many items; fewer when the iterable is not quick: those it gave must not wait for the next."""
         chunk: list[Any] = []
+        ahead = self._ahead
         began = time.monotonic()
+        if size > 1 and self._chunk_size is None:
+            self._holding.begin(chunk)
         try:
             for item in items:
                 chunk.append(item)
@@ -228,16 +234,23 @@ class ResultIterator(Iterator[Any]):
         except Exception as error:  # noqa: BLE001 (whatever the iterable raises is for who takes the results)
             self._items = None
             self._error = error
-        if not chunk:
-            return
-        self._is_slow = (time.monotonic() - began) / len(chunk) > QUICK_SECONDS
-        self._pace = 1 if self._is_slow else min(2 * self._pace, MAX_CHUNK_ITEMS)
-        try:
-            piece = self._pieces.send(chunk)
-        except ScalerError as error:
-            self._items = None
-            self._error = error
-            return
+        finally:
+            self._holding.end()
+        with self._holding.lock:
+            count = self._ahead - ahead + len(chunk)
+            if not count:
+                return
+            self._is_slow = (time.monotonic() - began) / count > QUICK_SECONDS
+            self._pace = 1 if self._is_slow else min(2 * self._pace, MAX_CHUNK_ITEMS)
+            if chunk:
+                try:
+                    self._send(chunk)
+                except ScalerError as error:
+                    self._items = None
+                    self._error = error
+
+    def _send(self, chunk: list[Any]) -> None:
+        piece = self._pieces.send(chunk)
         self._ahead += len(chunk)
         self._running += len(chunk)
         if self._in_order:

@@ -178,9 +178,9 @@ class ClientLoop:
         """Nobody can submit any more: the thread ends when all tasks have ended."""
         self._is_abandoned = True
 
-    def call_soon(self, function: Callable[[], None]) -> None:
-        """Call a function in the client's thread. Harmless from anywhere, also during garbage collection."""
-        self._call(function)
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function in the client's thread after a while. Harmless from anywhere, also in garbage collection."""
+        self._call(self._loop.call_later, seconds, function)
 
     def forked(self) -> None:
         """This process is a child of the one that the client belongs to: its thread is not here."""

@@ -503,7 +503,6 @@ def test_a_quick_item_after_a_slow_one_does_not_wait_for_the_next(client: Client
         for item in range(10):
             if item and item % 2 == 0:
                 wait_for_file(tmp_path / str(item - 1))
-                time.sleep(0.005)  # it is slow however quick the machine is
             yield item
 
     def note(item: int) -> int:
@@ -511,6 +510,23 @@ def test_a_quick_item_after_a_slow_one_does_not_wait_for_the_next(client: Client
         return item
 
     assert list(client.imap(note, items())) == list(range(10))
+
+
+def test_items_are_on_their_way_also_when_a_quick_iterable_comes_to_wait_for_them(
+    client: Client, tmp_path: Path
+) -> None:
+    def items() -> Iterator[int]:
+        for item in range(2000):
+            if item >= 1000 and item % 100 == 50:
+                wait_for_file(tmp_path / str(item - 1))
+            yield item
+
+    def note(item: int) -> int:
+        if item % 100 == 49:
+            (tmp_path / str(item)).touch()
+        return item
+
+    assert list(client.imap(note, items())) == list(range(2000))
 
 
 def test_a_slow_iterable_does_not_hold_up_the_results_of_quick_tasks(client: Client) -> None:
