@@ -5,8 +5,9 @@ The document has these parts:
 - `version`, `at` (unix seconds); `dropped`: how many tasks that ended are left out, because there were too many.
 - `tasks`: a table (`columns`, `rows`) of tasks that ended, have run for a while, or are to run again. `state` is
   `running`, `retrying`, `done`, or the name of the outcome. A report has at most `MAX_TASK_ROWS` of them: failures
-  first, then cancelled and retried ones, then those that run, then the last ones of the others. So a million tasks a
-  second cost a report no more than two thousand do.
+  first, then cancelled and retried ones, then those that run, then the last ones of the others. Where that leaves some
+  out, nobody reads them one by one, and ordinary ones fill it up to `FLOOD_ROWS` only. So a million tasks a second
+  cost a report less than two thousand do.
 - `decisions` of the scaling policy, with what they were made from. `incidents`: peers that came or went, tasks that run
   again, workers that get no more tasks, and what somebody did wrong.
 
@@ -45,6 +46,8 @@ from scaler.scheduler.event_rows import (
 VERSION = 1
 MAX_TASK_ROWS = 2_000
 """Rows about tasks in one report."""
+FLOOD_ROWS = 200
+"""The same when more tasks have ended: ordinary ones are told of up to here."""
 MAX_PAST_TASKS = 1_000
 MAX_SHOWN = 10_000
 """Living tasks that monitors were told of, whose ends must be told; as many as a monitor remembers."""
@@ -140,9 +143,10 @@ class _Since:
         for place, started_at, name, task in islice(self._running(), room):
             chosen[place] = partial(running_row, task, name, at - started_at + STARTED_AFTER_SECONDS)
             self.show(task.id)
+        limit = MAX_TASK_ROWS if self.ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
         for number, ended_at, ended in reversed(self._batches):
             for index in range(len(ended) - 1, -1, -1):
-                if len(chosen) >= MAX_TASK_ROWS:
+                if len(chosen) >= limit:
                     break
                 if (number, index) not in chosen:
                     chosen[number, index] = partial(ended_row, ended, index, ended_at)

@@ -196,8 +196,8 @@ class Monitors:
 
     def _tell(self, report: Report | None, state: MonitorStatus | None) -> None:
         self._cancel_news()
-        # The more was told, the longer the pause: rows per second are as many as if all came with the reports.
-        share = report.rows / MAX_TASK_ROWS if report is not None else 0.0
+        # The more there was to tell, the longer the pause: rows per second are no more than if all came with reports.
+        share = max(report.rows, report.told + report.dropped) / MAX_TASK_ROWS if report is not None else 0.0
         self._pause_seconds = max(NEWS_SECONDS, share * self._interval_seconds)
         events = MonitorEvents(report.document()) if report is not None else None
         for peer, monitor in list(self._monitors.items()):

@@ -20,7 +20,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.event_rows import COLUMNS, MAX_TRACEBACK
-from scaler.scheduler.events import MAX_PAST_TASKS, MAX_TASK_ROWS, MAX_TOLD, Events
+from scaler.scheduler.events import FLOOD_ROWS, MAX_PAST_TASKS, MAX_TASK_ROWS, MAX_TOLD, Events
 from scaler.serialization import dump_exception
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import Two
@@ -145,11 +145,19 @@ def test_of_too_many_tasks_failures_are_told_first_then_cancelled_ones_then_the_
     watched.cluster.cancel(watched.client, *watched.cluster.submit(watched.client, 40, needs=(("gpu", 1.0),)))
     watched.finish(3 * MAX_TASK_ROWS)
     document = watched.report()
-    assert states(document) == {"exception": 30, "cancelled": 40, "done": MAX_TASK_ROWS - 70}
-    assert document["dropped"] == 2 * MAX_TASK_ROWS + 70
+    assert states(document) == {"exception": 30, "cancelled": 40, "done": FLOOD_ROWS - 70}
+    assert document["dropped"] == 3 * MAX_TASK_ROWS - FLOOD_ROWS + 70
     last = [row["id"] for row in rows(document)][-1]
     ((ended, index),) = watched.cluster.core.history.latest(1)
     assert last == ended.ids[index].hex()
+
+
+def test_all_tasks_are_told_of_as_long_as_they_fit() -> None:
+    watched = Watched(slots=MAX_TASK_ROWS)
+    watched.finish(MAX_TASK_ROWS)
+    assert states(watched.report()) == {"done": MAX_TASK_ROWS}
+    watched.finish(MAX_TASK_ROWS + 1)
+    assert states(watched.report()) == {"done": FLOOD_ROWS}
 
 
 def test_rows_come_in_the_order_in_which_the_tasks_ended() -> None:
