@@ -48,10 +48,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The agent is to end. text: why, for people."""
+    """The agent is to end. text: why, for people. is_silence: nothing was heard of the scheduler for too long."""
 
     exit_code: int
     text: str
+    is_silence: bool = False
 
 
 class AgentCore:
@@ -358,7 +359,8 @@ class AgentCore:
                     self._endings.kill(processor, item, Doom(Outcome.WORKER_LOST, text), now)
         elif silence is Silence.DEATH:
             seconds = self._settings.death_timeout_seconds
-            self.ending = Ending(1, f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)")
+            why = f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)"
+            self.ending = Ending(1, why, is_silence=True)
 
     def _give_back(self) -> None:
         for processor in self.pool:

@@ -296,10 +296,10 @@ class Agent:
             if not ending.exit_code:
                 _log.info("ending: %s", ending.text)
                 self._end(None)
-            elif self.welcomed.is_set():
-                self._end(ScalerError(ending.text))
-            else:
+            elif ending.is_silence and not self.welcomed.is_set():
                 self._end(UnreachableError(f"{self._config.scheduler_address}: {ending.text}"))
+            else:
+                self._end(ScalerError(ending.text))
         elif core.wake_at < self._wake_at - 0.001:
             self._wake.cancel()
             self._arm()
