@@ -52,11 +52,12 @@ class Holding:
     def _look(self) -> None:
         if self.lock.acquire(blocking=False):  # otherwise somebody is sending
             try:
-                if self._chunk is None:
+                chunk = self._chunk  # `end` may come at any moment
+                if chunk is None:
                     self._is_watched = False
                     return
-                if self._chunk and time.monotonic() - self._since >= HELD_SECONDS:
-                    self._let_go(self._chunk)
+                if chunk and time.monotonic() - self._since >= HELD_SECONDS:
+                    self._let_go(chunk)
             finally:
                 self.lock.release()
         self._call_later(HELD_SECONDS, self._look)
