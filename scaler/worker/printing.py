@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections.abc import Callable
 
 from scaler.excerpts import Excerpt
@@ -56,6 +57,8 @@ class Printing:
         self._running = running
         self._send = send
         self._held: tuple[list[str], list[str]] = ([], [])
+        self._passing_on = threading.RLock()
+        """A handler of a signal may print while its thread has it."""
 
     def tell(self, is_stderr: bool, text: str) -> None:
         """Take in what was written."""
@@ -76,14 +79,15 @@ class Printing:
                 self._pass_on(is_stderr)
 
     def _pass_on(self, is_stderr: bool) -> None:
-        held = self._held[is_stderr]
-        count = len(held)  # another thread may add to them meanwhile
-        text = "".join(held[:count])
-        del held[:count]
-        task = self._running()
-        if not task:
-            return  # a thread that a task has left behind prints between tasks
-        excerpt = Excerpt(HEAD_BYTES, TAIL_BYTES)
-        excerpt.add(text.encode("utf-8", "backslashreplace"))
-        for lost, piece in excerpt.pieces():
-            self._send(pack_printed(task, is_stderr, lost, piece))
+        with self._passing_on:
+            held = self._held[is_stderr]
+            count = len(held)  # another thread may add to them meanwhile
+            text = "".join(held[:count])
+            del held[:count]
+            task = self._running()
+            if not task:
+                return  # a thread that a task has left behind prints between tasks
+            excerpt = Excerpt(HEAD_BYTES, TAIL_BYTES)
+            excerpt.add(text.encode("utf-8", "backslashreplace"))
+            for lost, piece in excerpt.pieces():
+                self._send(pack_printed(task, is_stderr, lost, piece))

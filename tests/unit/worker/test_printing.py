@@ -95,6 +95,29 @@ def test_a_text_of_any_size_becomes_datagrams_that_know_what_is_missing() -> Non
     assert (lost, tail) == (1_000_001, b"c" * (TAIL_BYTES - 1) + b"\n")
 
 
+def test_what_threads_of_a_task_print_at_the_same_time_is_told_once() -> None:
+    task = Task()
+
+    def print_lines(name: str) -> None:
+        for number in range(2000):
+            task.say(f"{name}{number}", "\n")
+
+    threads = [threading.Thread(target=print_lines, args=(name,)) for name in "abc"]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    task.printing.flush()
+    told = b"".join(text for _, text in task.told)
+    assert len(told) == sum(len(f"{name}{number}\n") for name in "abc" for number in range(2000))
+    assert told.count(b"\n") == 6000
+
+
 def test_characters_that_no_utf8_has_are_told_all_the_same() -> None:
     task = Task()
     task.say("\ud800\n")
