@@ -27,8 +27,8 @@ class Line(Protocol):
         is_blocked: there is more to send than it took.
         """
 
-    def wait_writable(self, seconds: float) -> None:
-        """Wait until it takes more, or for so long."""
+    def wait_writable(self, seconds: float) -> bool:
+        """Wait until it takes more, or for so long; False when it is known to take nothing any more."""
 
     def finish(self, linger_seconds: float) -> None:
         """Deliver what it took, for no longer than this, and close."""

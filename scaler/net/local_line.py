@@ -48,10 +48,10 @@ class LocalLine:
                 self._loop.remove_writer(self._stream.fileno())
         return False
 
-    def wait_writable(self, seconds: float) -> None:
+    def wait_writable(self, seconds: float) -> bool:
         poll = select.poll()
         poll.register(self._stream.fileno(), select.POLLOUT)
-        poll.poll(round(seconds * 1000))
+        return not any(event & select.POLLHUP for _, event in poll.poll(round(seconds * 1000)))
 
     def finish(self, linger_seconds: float) -> None:
         self._unwatch()

@@ -158,8 +158,7 @@ class ZmqConnector:
     def _say_goodbye(self, line: Line, farewell: str, now: float) -> None:
         until = now + LINGER_SECONDS
         blocked = self._core.flush(self._transmit, now)
-        while blocked and (left := until - self._loop.time()) > 0:
-            line.wait_writable(left)
+        while blocked and (left := until - self._loop.time()) > 0 and line.wait_writable(left):
             blocked = self._core.flush(self._transmit, now)
         self._core.say_goodbye(farewell)
         self._core.flush(self._transmit, now)

@@ -96,8 +96,9 @@ class ZmqLine:
         ready = int(self._socket.getsockopt(zmq.EVENTS))
         return bool(ready & zmq.POLLIN or (is_blocked and ready & zmq.POLLOUT))
 
-    def wait_writable(self, seconds: float) -> None:
+    def wait_writable(self, seconds: float) -> bool:
         self._socket.poll(round(seconds * 1000), zmq.POLLOUT)
+        return True
 
     def finish(self, linger_seconds: float) -> None:
         self._unwatch()

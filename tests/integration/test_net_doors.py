@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from scaler.ids import new_peer_id
 from scaler.net import connector_core, door
 from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, OutboxLimits, Received
+from scaler.net.envelopes import LINGER_SECONDS
 from scaler.net.local import door_of
 from scaler.net.versions import own_hello
 from scaler.net.zeromq import ZmqConnector, ZmqListener
@@ -265,6 +267,20 @@ def test_who_leaves_before_it_is_welcomed_says_so() -> None:
         server.when_greeted = lambda: client.connector.close("changed its mind")
         await until(lambda: server.saw(Closed))
         assert server.events[-1] == Closed(client.connector.peer, "changed its mind")
+
+    run(test)
+
+
+def test_who_leaves_a_server_that_has_gone_does_not_wait_for_it() -> None:
+    async def test() -> None:
+        server = Servant()
+        client = Asker(server.address)
+        await client.ask(1)
+        server.listener.close()
+        client.connector.send(StatStorage(2))
+        before = time.process_time()
+        client.connector.close()
+        assert time.process_time() - before < LINGER_SECONDS / 2
 
     run(test)
 
