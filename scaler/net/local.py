@@ -65,7 +65,10 @@ def door_of(address: str) -> str | None:
 
 
 def connect(door: str) -> Stream | None:
-    """Return a connection through a door, or None when it is closed, or opened by another user."""
+    """Return a connection through a door, or None when it is closed, or opened by another user.
+
+    Raises OSError when this process has no descriptor for it.
+    """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link.setblocking(False)
     try:

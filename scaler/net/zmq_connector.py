@@ -7,6 +7,8 @@ import os
 import random
 from collections.abc import Callable, Sequence
 
+import zmq
+
 from scaler.config.addresses import check_server_address
 from scaler.errors import RefusedError, UnreachableError
 from scaler.ids import PEER_ID_BYTES
@@ -207,8 +209,11 @@ class ZmqConnector:
         return self._line.transmit(peer, header, body, attachments)
 
     def _dial(self, now: float) -> None:
-        self._line = self._local_line() or self._zmq_line()
         self._core.dialled(now)
+        try:
+            self._line = self._local_line() or self._zmq_line()
+        except (OSError, zmq.ZMQError) as error:  # the process has no descriptor left, and may have one later
+            self._core.broken(f"this process could not make a connection: {error}", now)
 
     def _local_line(self) -> Line | None:
         door = door_of(self._address) if self._tries_door else None

@@ -54,7 +54,11 @@ class ZmqLine:
         socket.handshake_ivl = round(HANDSHAKE_SECONDS * 1000)
         socket.connect_timeout = round(HANDSHAKE_SECONDS * 1000)
         socket.ipv6 = is_ipv6(address)
-        self._monitor = Monitor(socket)
+        try:
+            self._monitor = Monitor(socket)
+        except zmq.ZMQError:
+            socket.close()
+            raise
         self._descriptors = (int(socket.getsockopt(zmq.FD)), self._monitor.file_descriptor)
         loop.add_reader(self._descriptors[0], turn)
         loop.add_reader(self._descriptors[1], self._news)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import struct
@@ -10,15 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import psutil
 import pytest
+import zmq
 
 from scaler.ids import new_peer_id
-from scaler.net import connector_core, door
+from scaler.net import connector_core, door, zmq_connector, zmq_line
 from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, OutboxLimits, Received
 from scaler.net.envelopes import LINGER_SECONDS
-from scaler.net.local import door_of
+from scaler.net.local import connect, door_of
+from scaler.net.monitoring import Monitor
 from scaler.net.versions import own_hello
 from scaler.net.zeromq import ZmqConnector, ZmqListener
 from scaler.protocol.codec import encode
@@ -40,6 +44,7 @@ from scaler.protocol.session import Header
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no doors here")
 
 SESSION_ID = bytes(range(16))
+EMFILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 _made: list[Callable[[], None]] = []
 """How to close what the running test has made, the last one first; closing twice is fine."""
 
@@ -256,6 +261,35 @@ def test_what_another_user_has_put_behind_the_name_of_a_door_is_not_spoken_to() 
             await client.ask(1)
             assert tcp_connections(address) == 1
             other.kill()
+
+    run(test)
+
+
+@pytest.mark.parametrize("has_door", [True, False])
+def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
+    monkeypatch: pytest.MonkeyPatch, has_door: bool
+) -> None:
+    failed: list[str] = []
+
+    def fail_at_first(name: str, attempt: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+        def attempted(*args: object) -> Any:
+            if name not in failed:
+                failed.append(name)
+                raise error
+            return attempt(*args)
+
+        return attempted
+
+    monkeypatch.setattr(
+        zmq_connector, "connect", fail_at_first("door", connect if has_door else lambda _: None, EMFILE)
+    )
+    monkeypatch.setattr(zmq_line, "Monitor", fail_at_first("ZeroMQ", Monitor, zmq.ZMQError(errno.EMFILE)))
+
+    async def test() -> None:
+        client = Asker(Servant().address)
+        await client.ask(1)
+        assert failed == (["door"] if has_door else ["door", "ZeroMQ"])
+        assert "Too many open files" in client.connector.trouble
 
     run(test)
 
