@@ -11,6 +11,7 @@ import pytest
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Throttle
+from scaler.worker_manager.aws import stops
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws_hpc import workers
 from scaler.worker_manager.aws_hpc.workers import BatchBackend
@@ -155,7 +156,7 @@ def test_a_stop_goes_on_while_batch_is_busy(aws: AwsEmulator, backend: BatchBack
 def test_what_cannot_be_stopped_is_said_with_the_command_that_does(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(workers, "STOP_RETRY_SECONDS", 0.3)
+    monkeypatch.setattr(stops, "STOP_RETRY_SECONDS", 0.3)
     backend = backend_of(aws)
     [unit_id] = backend.start(1)
     aws.faults.add("TerminateJob", Error("AccessDeniedException", "no", 403), times=None)

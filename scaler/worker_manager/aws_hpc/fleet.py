@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws_hpc.place import Place
+from scaler.worker_manager.aws.known_units import KnownUnits
 from scaler.worker_manager.aws_hpc.service import BatchService, child_id
 from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON, reason_of
 from scaler.worker_manager.backend import Unit
 
-MISSING_SECONDS = 60.0
-"""A job that Batch does not know for so long does not exist."""
-ENDED_UNITS_SHOWN = 64
-ENDED_SHOWN_SECONDS = 300.0
-ENDED_KNOWN = 10_000
 STUCK_SECONDS = 120.0
 NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
 _STATES = {
@@ -36,55 +29,15 @@ _ENDED = (UnitState.FAILED, UnitState.STOPPED)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Job:
-    born_at: float
-    """Monotonic; by our clock when we submitted it, by that of Batch otherwise."""
-    state: UnitState = UnitState.PENDING
-    reason: str = ""
-    is_stopping: bool = False
-    missing_since: float | None = None
-
-
 class Fleet:
-    """All jobs with the manager's mark. What was started or stopped here counts for more than an older answer."""
+    """Looks at all jobs with the manager's mark, and notes them in `known`."""
 
-    def __init__(self, place: Place, service: BatchService, slots: int) -> None:
-        self._place = place
+    def __init__(self, service: BatchService, known: KnownUnits, slots: int) -> None:
+        """slots: of each job."""
         self._service = service
+        self._known = known
         self._slots = slots
-        self._jobs: dict[str, _Job] = {}
-        self._shown: deque[tuple[float, Unit]] = deque(maxlen=ENDED_UNITS_SHOWN)
-        self._ended: dict[str, None] = {}
         self._has_looked = False
-
-    def started(self, unit_ids: Iterable[str]) -> None:
-        """Take note of jobs that were submitted just now."""
-        now = time.monotonic()
-        for unit_id in unit_ids:
-            self._jobs.setdefault(unit_id, _Job(now))
-
-    def stopping(self, unit_id: str) -> None:
-        """Take note that Batch has accepted to end a job."""
-        if (job := self._jobs.get(unit_id)) is not None:
-            job.is_stopping = True
-
-    def gone(self, unit_id: str) -> None:
-        """Take note that Batch does not know a job any more."""
-        self._jobs.pop(unit_id, None)
-
-    def to_stop(self, unit_ids: Iterable[str]) -> list[str]:
-        """Return those that are not stopping, and did not end, as far as is known."""
-        return [
-            unit_id
-            for unit_id in unit_ids
-            if unit_id not in self._ended and not ((job := self._jobs.get(unit_id)) and job.is_stopping)
-        ]
-
-    def is_new(self, unit_id: str) -> bool:
-        """Tell whether Batch may not know a job yet, which has been submitted."""
-        job = self._jobs.get(unit_id)
-        return job is not None and time.monotonic() - job.born_at < MISSING_SECONDS
 
     def look(self) -> None:
         """Ask Batch. Raises AwsError."""
@@ -92,55 +45,31 @@ class Fleet:
         is_first = not self._has_looked
         if is_first:
             self._adopt(now)
-        missing = dict(self._jobs)
-        for unit_id, shown in self._service.describe(list(self._jobs)).items():
+        missing = dict.fromkeys(self._known.alive)
+        for unit_id, shown in self._service.describe(list(missing)).items():
             missing.pop(unit_id, None)
             self._note(unit_id, shown, now, is_first)
         self._has_looked = True
-        for unit_id, job in missing.items():
-            if job.missing_since is None:
-                job.missing_since = now
-            elif now - job.missing_since > MISSING_SECONDS:
-                _log.warning("AWS Batch does not know the job %s any more", unit_id)
-                self._jobs.pop(unit_id, None)
-
-    def units(self) -> list[Unit]:
-        """Return what was seen last, with what was asked for since."""
-        now = time.monotonic()
-        while self._shown and now - self._shown[0][0] > ENDED_SHOWN_SECONDS:
-            self._shown.popleft()
-        alive = [
-            Unit(
-                unit_id,
-                UnitState.STOPPING if job.is_stopping else job.state,
-                self._slots,
-                now - job.born_at,
-                job.reason,
-            )
-            for unit_id, job in self._jobs.items()
-        ]
-        return alive + [unit for _, unit in self._shown]
+        for unit_id in self._known.missed(missing):
+            _log.warning("AWS Batch does not know the job %s any more", unit_id)
 
     def _adopt(self, now: float) -> None:
         """Find what an earlier process of this manager has left."""
         for job_id, summary in self._service.alive().items():
             size = int((summary.get("arrayProperties") or {}).get("size", 1))
             for index in range(size):
-                self._jobs.setdefault(child_id(job_id, index, size), _Job(now - _age_seconds(summary)))
+                self._known.found(child_id(job_id, index, size), now - _age_seconds(summary))
 
     def _note(self, unit_id: str, shown: Mapping[str, Any], now: float, is_first: bool) -> None:
-        job = self._jobs[unit_id]
+        job = self._known.alive[unit_id]
         state = _STATES.get(str(shown["status"]), UnitState.PENDING)
         reason = reason_of(shown)
         if state in _ENDED:
-            del self._jobs[unit_id]
-            self._ended[unit_id] = None
-            if len(self._ended) > ENDED_KNOWN:
-                del self._ended[next(iter(self._ended))]
             if state is UnitState.FAILED and str(shown.get("statusReason", "")).startswith(STOP_REASON):
                 state = UnitState.STOPPED
-            if not is_first:  # what had ended before this manager began is none of its news
-                self._shown.append((now, Unit(unit_id, state, self._slots, now - job.born_at, reason)))
+            # What had ended before this manager began is none of its news.
+            news = None if is_first else Unit(unit_id, state, self._slots, now - job.born_at, reason)
+            self._known.ended(unit_id, news)
             return
         job.state = state
         job.missing_since = None

@@ -9,14 +9,16 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.known_units import KnownUnits
 from scaler.worker_manager.aws.reach import unreachable
+from scaler.worker_manager.aws.stops import Stops
 from scaler.worker_manager.aws_hpc.fleet import Fleet
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.requests import Definition, Fields, fits, submission
@@ -32,10 +34,6 @@ STOP_GRACE_SECONDS = 25.0
 """How long running tasks of a worker that is stopped may take: Batch kills its container 30 s after SIGTERM."""
 MANAGER_STOP_SECONDS = 20.0
 """How long the manager may take to have Batch accept that all jobs end. Nobody waits for their end."""
-STOP_RETRY_SECONDS = 8.0
-"""For so long a stop is tried again that Batch was too busy for."""
-FIRST_PAUSE_SECONDS = 0.25
-STOPS_AT_ONCE = 8
 LISTING_SHARE = 0.9
 """Jobs are listed at most once in this part of a heartbeat, however often something else happens."""
 DOUBT_SECONDS = 20.0
@@ -66,13 +64,13 @@ class BatchBackend:
             stop_seconds=MANAGER_STOP_SECONDS,
             outlive_manager=True,
         )
-        self._fleet = Fleet(self._place, self._service, slots)
+        self._known = KnownUnits(slots, first_state=UnitState.PENDING)
+        self._fleet = Fleet(self._service, self._known, slots)
+        self._stops = Stops(self._try_stop)
         self._listing_seconds = config.heartbeat_interval_seconds * LISTING_SHARE
         self._listed_at: float | None = None
         self._doubt: tuple[str, int, float] | None = None
         """Name and size of a submission that was not answered, and when."""
-        self._not_stopped: set[str] = set()
-        """Jobs that Batch has not agreed to end."""
         if warning := unreachable("workers on AWS Batch", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s, or choose mode offload, which needs none", warning)
 
@@ -95,34 +93,14 @@ class BatchBackend:
         return started
 
     def stop(self, unit_ids: Sequence[str]) -> None:
-        left = self._fleet.to_stop(unit_ids)
-        deadline = time.monotonic() + STOP_RETRY_SECONDS
-        pause = FIRST_PAUSE_SECONDS
-        errors: list[AwsError] = []
-        with ThreadPoolExecutor(STOPS_AT_ONCE, "stop") as pool:
-            while left:
-                failed: dict[str, AwsError] = {}
-                for unit_id, outcome in zip(left, pool.map(self._try_stop, left), strict=True):
-                    if isinstance(outcome, AwsError):
-                        failed[unit_id] = outcome
-                    else:
-                        outcome(unit_id)
-                self._not_stopped = (self._not_stopped - set(left)) | set(failed)
-                is_over = time.monotonic() + pause >= deadline
-                errors += [error for error in failed.values() if is_over or not _may_pass(error)]
-                left = [unit_id for unit_id, error in failed.items() if _may_pass(error) and not is_over]
-                if left:
-                    time.sleep(pause)
-                    pause *= 2
-        if errors:
-            raise errors[0]
+        self._stops.stop(self._known.to_stop(unit_ids))
 
     def list(self) -> list[Unit]:
         now = time.monotonic()
         if self._listed_at is None or now - self._listed_at >= self._listing_seconds:
             self._fleet.look()
             self._listed_at = now
-        return self._fleet.units()
+        return self._known.units()
 
     def fileno(self) -> int | None:
         return None
@@ -133,11 +111,11 @@ class BatchBackend:
                 self.stop(self._settle_doubt())
             except BackendError as error:
                 _log.error("a start of jobs that AWS Batch did not answer may have left some: %s", error)
-        if self._not_stopped:
+        if self._stops.refused:
             _log.error(
                 "these jobs may be left: %s; end each with "
                 "`aws batch terminate-job --region %s --reason left --job-id JOB`",
-                ", ".join(sorted(self._not_stopped)),
+                ", ".join(sorted(self._stops.refused)),
                 self._place.aws_region,
             )
         self._service.close()
@@ -159,21 +137,20 @@ class BatchBackend:
 
     def _started(self, job_id: str, size: int) -> Sequence[str]:
         unit_ids = [child_id(job_id, index, size) for index in range(size)]
-        self._fleet.started(unit_ids)
+        self._known.started(unit_ids)
         return unit_ids
 
     def _try_stop(self, unit_id: str) -> Callable[[str], None] | AwsError:
-        """Return how to take note of what Batch did, or why it did not. Several threads do this at once."""
         try:
             self._service.terminate(unit_id, STOP_REASON)
         except AwsError as error:
             if error.kind != "refused":
                 return error
-            if self._fleet.is_new(unit_id):
+            if self._known.is_new(unit_id):
                 # The children of an array that was submitted just now are not there yet.
                 return AwsError("AWS Batch does not know a job yet that was submitted just now", "broken")
-            return self._fleet.gone
-        return self._fleet.stopping
+            return self._known.gone
+        return self._known.stopping
 
 
 def _worker_request(config: AwsHpcConfig, place: Place, definition: Definition, slots: int) -> Fields:
@@ -190,7 +167,3 @@ def _worker_request(config: AwsHpcConfig, place: Place, definition: Definition, 
             "shorten per_worker_capabilities or preload"
         )
     return request
-
-
-def _may_pass(error: AwsError) -> bool:
-    return error.kind in ("throttled", "unanswered", "broken")

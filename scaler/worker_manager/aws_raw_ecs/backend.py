@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.known_units import KnownUnits
 from scaler.worker_manager.aws.reach import unreachable
 from scaler.worker_manager.aws.session import AwsCalls, AwsClient
+from scaler.worker_manager.aws.stops import Stops
 from scaler.worker_manager.aws_raw_ecs.fleet import Fleet
 from scaler.worker_manager.aws_raw_ecs.launches import Launches, with_hint
 from scaler.worker_manager.aws_raw_ecs.tasks import STOP_REASON
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 MANAGER_STOP_SECONDS = 20.0
 """How long the manager may take to have ECS accept that all tasks stop. Nobody waits for their end."""
-STOP_RETRY_SECONDS = 8.0
-"""For so long a stop is tried again that ECS was too busy for."""
-FIRST_PAUSE_SECONDS = 0.25
-STOPS_AT_ONCE = 8
 LISTING_SHARE = 0.9
 """Tasks are listed at most once in this part of a heartbeat, however often something else happens."""
 
@@ -47,46 +44,26 @@ class EcsBackend:
             stop_seconds=MANAGER_STOP_SECONDS,
             outlive_manager=True,
         )
-        self._fleet = Fleet(config, self._ecs)
+        self._known = KnownUnits(cpus, first_state=None)
+        self._fleet = Fleet(config, self._ecs, self._known)
+        self._stops = Stops(self._try_stop)
         self._launches = Launches(config, self._ecs)
         self._listing_seconds = config.heartbeat_interval_seconds * LISTING_SHARE
         self._listed_at: float | None = None
-        self._not_stopped: set[str] = set()
-        """Tasks that ECS has not agreed to stop."""
         if warning := unreachable("workers on ECS", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s", warning)
 
     def start(self, count: int) -> list[str]:
         try:
-            started = self._launches.start(count, self._fleet.knows)
+            started = self._launches.start(count, self._known.knows)
         except BackendError as error:
-            self._fleet.started(error.started)
+            self._known.started(error.started)
             raise
-        self._fleet.started(started)
+        self._known.started(started)
         return started
 
     def stop(self, unit_ids: Sequence[str]) -> None:
-        left = self._fleet.to_stop(unit_ids)
-        deadline = time.monotonic() + STOP_RETRY_SECONDS
-        pause = FIRST_PAUSE_SECONDS
-        errors: list[AwsError] = []
-        with ThreadPoolExecutor(STOPS_AT_ONCE, "stop") as pool:
-            while left:
-                failed = {}
-                for unit_id, outcome in zip(left, pool.map(self._try_stop, left), strict=True):
-                    if isinstance(outcome, AwsError):
-                        failed[unit_id] = outcome
-                    else:
-                        outcome(unit_id)
-                self._not_stopped = (self._not_stopped - set(left)) | set(failed)
-                is_over = time.monotonic() + pause >= deadline
-                errors += [error for error in failed.values() if is_over or not _may_pass(error)]
-                left = [unit_id for unit_id, error in failed.items() if _may_pass(error) and not is_over]
-                if left:
-                    time.sleep(pause)
-                    pause *= 2
-        if errors:
-            raise errors[0]
+        self._stops.stop(self._known.to_stop(unit_ids))
 
     def list(self) -> list[Unit]:
         now = time.monotonic()
@@ -97,7 +74,7 @@ class EcsBackend:
                 raise with_hint(error) from error
             self._listed_at = now
             self._launches.listed()
-        return self._fleet.units()
+        return self._known.units()
 
     def fileno(self) -> int | None:
         return None
@@ -107,32 +84,27 @@ class EcsBackend:
             self.stop(self._launches.settle())
         except BackendError as error:
             _log.error("a start of tasks that ECS did not answer may have left some: %s", error)
-        if self._not_stopped:
+        if self._stops.refused:
             _log.error(
                 "these tasks may be left: %s; stop each with `aws ecs stop-task --region %s --cluster %s --task TASK`",
-                ", ".join(sorted(self._not_stopped)),
+                ", ".join(sorted(self._stops.refused)),
                 self._config.aws_region,
                 self._config.ecs_cluster,
             )
         self._ecs.close()
 
     def _try_stop(self, unit_id: str) -> Callable[[str], None] | AwsError:
-        """Return how to take note of what ECS did, or why it did not. Several threads do this at once."""
         try:
             answer = self._ecs.call("StopTask", cluster=self._config.ecs_cluster, task=unit_id, reason=STOP_REASON)
         except AwsError as error:
             if not _is_not_found(error):
                 return error
-            if self._fleet.is_new(unit_id):
+            if self._known.is_new(unit_id):
                 return AwsError("ECS does not know a task yet that was started just now", "broken")
-            return self._fleet.gone
+            return self._known.gone
         if answer["task"].get("desiredStatus") != "STOPPED":
             return AwsError("ECS StopTask did not stop a task, and gave no reason", "broken")
-        return self._fleet.stopping
-
-
-def _may_pass(error: AwsError) -> bool:
-    return error.kind in ("throttled", "unanswered", "broken")
+        return self._known.stopping
 
 
 def _is_not_found(error: AwsError) -> bool:
