@@ -24,6 +24,7 @@ PATIENCE_SECONDS = 10.0
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
 """More is copied by another thread, so that the loop goes on; handing it over takes longer than to copy a little."""
 
+_CLOSED = "the connection to the object storage was closed"
 OnTurn = Callable[[list[ConnectorEvent]], None]
 _T = TypeVar("_T")
 
@@ -120,7 +121,7 @@ class StorageClient:
             self._channel.close()
         futures, self._futures = self._futures, {}
         for future in futures.values():
-            _fail(future, ClientClosedError("the connection to the object storage was closed"))
+            _fail(future, ClientClosedError(_CLOSED))
 
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> None:
         if not self._was_welcomed or size_bytes > MAX_CHUNK_BYTES:
@@ -138,7 +139,7 @@ class StorageClient:
     def _begin(self, ticket: int) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._is_closed:
-            _fail(future, ClientClosedError("the connection to the object storage was closed"))
+            _fail(future, ClientClosedError(_CLOSED))
         else:
             self._futures[ticket] = future
             self._turn_soon()
@@ -235,13 +236,13 @@ class BlockingStorage:
     def _call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> _T:
         with self._lock:
             if self._is_closed:
-                raise ClientClosedError("the connection to the object storage was closed")
+                raise ClientClosedError(_CLOSED)
             if self._running is None:
                 self._running = _Running(self._address, self._peer, self._role, self._patience_seconds)
-            running = self._running
-        if running.pid != os.getpid():
-            raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
-        return running.call(begin)
+            if self._running.pid != os.getpid():
+                raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
+            called = self._running.call(begin)  # under the lock: `close` comes after it, so the loop is there
+        return called.result()
 
 
 class _Running:
@@ -271,11 +272,12 @@ class _Running:
         self._thread.start()
         self._client = ready.result()
 
-    def call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> _T:
+    def call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> concurrent.futures.Future[_T]:
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
         def ended(future: asyncio.Future[_T]) -> None:
-            error = future.exception()
+            # Cancelled: the loop was ended while another thread made the copy that is shared.
+            error = future.exception() if not future.cancelled() else ClientClosedError(_CLOSED)
             if error is not None:
                 done.set_exception(error)
             else:
@@ -288,7 +290,7 @@ class _Running:
                 done.set_exception(error)
 
         self._loop.call_soon_threadsafe(start)
-        return done.result()
+        return done
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -16,9 +16,10 @@ import pytest
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError, UsageError
 from scaler.ids import IdFactory, new_peer_id, result_id
 from scaler.net.zeromq import ZmqListener
-from scaler.object_storage.client import BlockingStorage, StorageClient
+from scaler.object_storage.client import MAX_COPIED_IN_LOOP_BYTES, BlockingStorage, StorageClient
 from scaler.object_storage.embedded import EmbeddedStorage
 from scaler.object_storage.server import StorageServer
+from scaler.object_storage.shared_memory import SharedMemory
 from scaler.protocol.messages import Role
 from scaler.protocol.roles import Server
 from tests.integration.storage_rig import storage_process
@@ -91,6 +92,41 @@ def test_what_one_process_puts_another_one_gets() -> None:
         object_id = MADE.object()
         subprocess.run([sys.executable, "-c", program, storage.address, object_id.hex()], check=True)
         assert ours.get(object_id, 0.0) == [b"pickle", bytes(500_000)]
+
+
+def test_a_call_that_is_under_way_when_another_thread_closes_the_connection_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_copying, is_closed = threading.Event(), threading.Event()
+    copy, close = SharedMemory.written, StorageClient.close
+
+    def copied(parts: Sequence[memoryview]) -> SharedMemory:
+        is_copying.set()
+        is_closed.wait(4)
+        return copy(parts)
+
+    def closed(client: StorageClient) -> None:
+        close(client)
+        is_closed.set()
+
+    errors: list[BaseException] = []
+
+    def put(storage: BlockingStorage) -> None:
+        try:
+            storage.put(MADE.object(), [bytes(2 * MAX_COPIED_IN_LOOP_BYTES)])
+        except ClientClosedError as error:
+            errors.append(error)
+
+    with storage_process() as server, blocking(server.address) as storage:
+        storage.put(MADE.object(), [b"to be connected"])
+        monkeypatch.setattr(SharedMemory, "written", copied)
+        putting = threading.Thread(target=put, args=(storage,), daemon=True)
+        monkeypatch.setattr(StorageClient, "close", closed)
+        putting.start()
+        assert is_copying.wait(4)
+        storage.close()
+        putting.join(4)
+    assert len(errors) == 1
 
 
 def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
