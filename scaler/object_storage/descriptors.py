@@ -187,6 +187,9 @@ class DescriptorDoor:
     def _introduce(self, stranger: socket.socket) -> bool:
         """Let a stranger in, or send it away; False: it has said nothing yet."""
         stranger.setblocking(False)
+        if _user_of(stranger) != os.geteuid():  # before it says anything: one that never does would stay
+            stranger.close()
+            return True
         try:
             said = stranger.recv(_PEER_BYTES + _WORD_BYTES)
         except BlockingIOError:
@@ -194,7 +197,7 @@ class DescriptorDoor:
         except OSError:
             said = b""
         peer, word = said[:_PEER_BYTES], said[_PEER_BYTES:]
-        if _user_of(stranger) != os.geteuid() or not hmac.compare_digest(word, self._word(peer)):
+        if not hmac.compare_digest(word, self._word(peer)):
             stranger.close()
             return True
         self.dismiss(peer)

@@ -101,6 +101,21 @@ def test_a_door_of_another_user_is_none_and_another_user_is_sent_away() -> None:
     at_a_door(story)
 
 
+def test_another_user_who_says_nothing_keeps_no_descriptor_of_the_storage() -> None:
+    async def story(door: DescriptorDoor) -> None:
+        name = door.invite(PEER).partition("/")[0]
+        before = open_descriptors()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
+            end.settimeout(4.0)
+            end.connect("\0" + name)
+            with patch.object(os, "geteuid", return_value=os.geteuid() + 1):
+                door.invite(OTHER)
+            assert end.recv(1) == b""
+        assert open_descriptors() == before
+
+    at_a_door(story)
+
+
 def test_a_peer_that_comes_again_has_its_last_channel_only() -> None:
     async def story(door: DescriptorDoor) -> None:
         first, second = join(door.invite(PEER), PEER), join(door.invite(PEER), PEER)
