@@ -19,6 +19,8 @@ KEPT_BYTES = 12 * 1024
 _lock = threading.Lock()
 _active: dict[int, PrintedOutput] = {}
 """Tasks that run, by the thread that runs them."""
+_tees: dict[str, _Tee] = {}
+"""The last ones, by the names of their streams: `print` of Python 3.11 crashes when its stream goes while it prints."""
 
 
 class PrintedOutput:
@@ -45,7 +47,9 @@ class PrintedOutput:
             for name in ("stdout", "stderr"):
                 stream = getattr(sys, name)
                 if stream is not None and not isinstance(stream, _Tee):
-                    setattr(sys, name, _Tee(cast("TextIO", stream), name == "stderr"))
+                    if name not in _tees or _tees[name].stream is not stream:
+                        _tees[name] = _Tee(cast("TextIO", stream), name == "stderr")
+                    setattr(sys, name, _tees[name])
         return self
 
     def __exit__(
@@ -71,8 +75,8 @@ class _Tee:
     def write(self, text: str, /) -> int:
         count = self.stream.write(text)
         task = _active.get(threading.get_ident())
-        if task is None and len(_active) == 1:
-            task = next(iter(_active.values()), None)
+        if task is None and len(running := list(_active.values())) == 1:  # others may begin and end meanwhile
+            (task,) = running
         if task is not None:
             task.add(self._is_stderr, text)
         return count

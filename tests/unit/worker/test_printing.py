@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -265,3 +266,31 @@ def test_a_task_that_replaces_the_streams_keeps_them_replaced(monkeypatch: pytes
         print("elsewhere")
     assert sys.stdout is own
     assert printed.stdout == b""
+
+
+def test_a_thread_may_print_while_its_task_ends() -> None:
+    program = """
+import sys, threading
+from scaler.worker.tee import PrintedOutput
+
+class Slow:
+    def __init__(self):
+        self.written, self.is_writing, self.may_go_on = [], threading.Event(), threading.Event()
+    def write(self, text):
+        self.written.append(text)
+        self.is_writing.set()
+        self.may_go_on.wait(4)
+        return len(text)
+
+slow = sys.stdout = Slow()
+with PrintedOutput() as printed:
+    printing = threading.Thread(target=print, args=("before", "after"))
+    printing.start()
+    slow.is_writing.wait(4)
+slots = [type("Other", (), {"__slots__": ("stream", "_is_stderr")})() for _ in range(10)]
+slow.may_go_on.set()
+sys.stdout = sys.__stdout__
+printing.join()
+sys.exit(slow.written != ["before", " ", "after", "\\n"])
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=5).returncode == 0
