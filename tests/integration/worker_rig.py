@@ -147,8 +147,8 @@ async def _running(
         yield rig
     finally:
         await agent.close()
-        if agent.ended.done():
-            agent.ended.exception()
+        if agent.life.ended.done():
+            agent.life.ended.exception()
 
 
 def play(

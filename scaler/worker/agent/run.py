@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
 from collections.abc import Callable
-from typing import Any
 
 from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
@@ -55,20 +52,4 @@ async def _work(component: Component, config: WorkerConfig, nursery: Nursery) ->
 
     agent = Agent(config, nursery, connect)
     gc.freeze()  # what is there now stays: it need not be looked at again
-    stop = asyncio.ensure_future(component.stop.wait())
-    welcome = asyncio.ensure_future(agent.welcomed.wait())
-    ended: asyncio.Future[Any] = agent.ended
-    try:
-        await asyncio.wait({stop, welcome, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if welcome.done():
-            component.ready({})
-            await asyncio.wait({stop, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if stop.done() and not agent.ended.done():
-            agent.stop()
-        return await agent.ended
-    finally:
-        for waiter in (stop, welcome):
-            waiter.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await waiter
-        await agent.close()
+    return await agent.life.lead(component, agent.stop, agent.close)

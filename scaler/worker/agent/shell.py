@@ -7,10 +7,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 from scaler.config.worker import WorkerConfig
-from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError, UnreachableError
+from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError
 from scaler.logs import about, escaped
 from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.processes import Load, LoadMeter, describe_exit
@@ -32,6 +32,7 @@ from scaler.protocol.messages import (
     Undefine,
     WorkerHeartbeat,
 )
+from scaler.worker.agent.lifetime import Lifetime
 from scaler.worker.agent.outputs import Outputs
 from scaler.worker.agent.prints import Prints
 from scaler.worker.agent.processors import Control, Nonsense, Processors, Said
@@ -41,9 +42,6 @@ from scaler.worker.frames import Results, ToAgent, unpack_channel, unpack_output
 from scaler.worker.nursery import Nursery, Spawned
 from scaler.worker.pool import Standing
 
-FAREWELL_SECONDS = 2.0
-"""An ending agent waits so long until the scheduler has acknowledged its last words."""
-_FAREWELL_POLL_SECONDS = 0.005
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
 """While more is on its way to the scheduler, what tasks print is dropped: results come first."""
 
@@ -53,16 +51,14 @@ OnTurn = Callable[[list[ConnectorEvent]], None]
 
 
 class Agent:
-    """One worker. Belongs to the running loop; `ended` completes with the exit code, or with the error that ends it."""
+    """One worker. Belongs to the running loop; `life` tells of its beginning and end."""
 
     def __init__(self, config: WorkerConfig, nursery: Nursery, connect: Callable[[OnTurn], Connector]) -> None:
         """connect: makes the connector to the scheduler, given what it calls with the events of a turn."""
         self._config = config
         self._nursery = nursery
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[int] = self._loop.create_future()
-        self.welcomed = asyncio.Event()
-        """Set when the scheduler has accepted this worker for the first time."""
+        self.life = Lifetime(config.scheduler_address)
         self._processors = Processors(nursery, self._loop, self._on_processor)
         self._relays = Relays(self._loop, self._on_relay, self._on_relay_closed)
         self._outputs = Outputs(self._loop, self._on_output)
@@ -84,7 +80,6 @@ class Agent:
             self._processors,
             now,
         )
-        self._loop.set_exception_handler(self._on_bug)
         self._loop.add_reader(nursery, self._on_nursery)
         self._connector = connect(self._on_turn)
         self._wake = self._loop.call_later(0, self._tick)
@@ -108,13 +103,7 @@ class Agent:
         self._nursery.close()
         self._relays.close_all()
         self._outputs.close()
-        for _ in range(round(FAREWELL_SECONDS / _FAREWELL_POLL_SECONDS)):
-            # Acknowledgements are counted below this level and not announced, so they are asked for.
-            if not (self._connector.connected and self._connector.outbox_bytes()):
-                break
-            await asyncio.sleep(_FAREWELL_POLL_SECONDS)
-        error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
-        self._connector.close("the worker ends" if error is None else f"the worker ends: {error}")
+        await self.life.say_goodbye(self._connector)
 
     # -- the scheduler
 
@@ -133,13 +122,13 @@ class Agent:
                     address = self._config.object_storage_address or welcome.object_storage_address
                     core.welcomed(welcome, address, now)
                     self._beat_within(welcome.heartbeat_seconds)
-                    self.welcomed.set()
+                    self.life.welcomed.set()
                 case Resumed():
                     core.heard(now)
                 case Broken():
                     _log.info("the connection to the scheduler broke; connecting again")
                 case Turned(refused):
-                    self._end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
+                    self.life.end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
                 case _:
                     assert_never(event)
         self._settle()
@@ -168,7 +157,7 @@ class Agent:
         try:
             self._connector.send(message, attachments)
         except LimitError as error:
-            self._end(error)
+            self.life.end(error)
         except RefusedError:
             return  # the news of it, which ends this agent and says why, comes in this turn or the next
 
@@ -178,7 +167,7 @@ class Agent:
         reports = self._nursery.reports()
         now = time.monotonic()
         if reports is None:
-            self._end(ScalerError("the process that makes processors is gone"))
+            self.life.end(ScalerError("the process that makes processors is gone"))
             return
         for report in reports:
             if isinstance(report, Spawned):
@@ -274,7 +263,7 @@ class Agent:
     def _settle(self) -> None:
         self._is_settling = False
         core = self._core
-        if self._is_closed or self.ended.done():
+        if self._is_closed or self.life.ended.done():
             return
         core.settle(time.monotonic())
         for message in core.outbox.take_messages():
@@ -292,14 +281,7 @@ class Agent:
             text = escaped(note.text) if "\n" not in note.text else note.text
             _log.log(note.level, "%s", text, extra=about(task=note.task.hex()))
         if core.ending is not None:
-            ending = core.ending
-            if not ending.exit_code:
-                _log.info("ending: %s", ending.text)
-                self._end(None)
-            elif ending.is_silence and not self.welcomed.is_set():
-                self._end(UnreachableError(f"{self._config.scheduler_address}: {ending.text}"))
-            else:
-                self._end(ScalerError(ending.text))
+            self.life.obey(core.ending)
         elif core.wake_at < self._wake_at - 0.001:
             self._wake.cancel()
             self._arm()
@@ -355,19 +337,3 @@ class Agent:
                 processors=statuses,
             )
         )
-
-    def _end(self, error: ScalerError | None) -> None:
-        if self.ended.done():
-            return
-        if error is None:
-            self.ended.set_result(0)
-        else:
-            self.ended.set_exception(error)
-
-    def _on_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error that nobody expected is ours: the agent ends with it."""
-        error = context.get("exception")
-        if isinstance(error, BaseException) and not self.ended.done():
-            self.ended.set_exception(error)
-        else:
-            _log.error("%s", context.get("message"))

@@ -3,11 +3,8 @@ SCALER_WORKER_CONFIG."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import sys
-from typing import Any
 
 from scaler.component import Component, report, run_component
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE
@@ -86,23 +83,7 @@ async def _work(component: Component, config: OffloadConfig, words: _Words) -> i
         return StorageClient.connected_to(address, new_peer_id(), Role.WORKER, io_threads=config.io_threads)
 
     agent = OffloadAgent(config, load_executor(config), connect, connect_storage, words.say)
-    stop = asyncio.ensure_future(component.stop.wait())
-    welcome = asyncio.ensure_future(agent.welcomed.wait())
-    ended: asyncio.Future[Any] = agent.ended
-    try:
-        await asyncio.wait({stop, welcome, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if welcome.done():
-            component.ready({})
-            await asyncio.wait({stop, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if stop.done() and not agent.ended.done():
-            agent.stop()
-        return await agent.ended
-    finally:
-        for waiter in (stop, welcome):
-            waiter.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await waiter
-        await agent.close()
+    return await agent.life.lead(component, agent.stop, agent.close)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
-from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError, UnreachableError
+from scaler.errors import LimitError, ProtocolError, RefusedError
 from scaler.logs import about, escaped
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
 from scaler.object_storage.client import StorageClient
@@ -32,7 +32,8 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.serialization import Buffer
-from scaler.worker.agent.shell import FAREWELL_SECONDS, MAX_OUTPUT_BACKLOG_BYTES
+from scaler.worker.agent.lifetime import Lifetime
+from scaler.worker.agent.shell import MAX_OUTPUT_BACKLOG_BYTES
 from scaler.worker.attempts import Attempt
 from scaler.worker.call import CallResult, unpack_result
 from scaler.worker.failures import failure_of
@@ -46,7 +47,6 @@ from scaler.worker_manager.offload.transfers import Transfers
 
 MAX_STATUSES = 100
 """Running tasks that a heartbeat tells of."""
-_FAREWELL_POLL_SECONDS = 0.005
 
 _log = logging.getLogger(__name__)
 
@@ -73,9 +73,7 @@ class OffloadAgent:
         self._connect = connect
         self._show_trouble = show_trouble
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[int] = self._loop.create_future()
-        self.welcomed = asyncio.Event()
-        """Set when the scheduler has accepted this worker for the first time."""
+        self.life = Lifetime(config.scheduler_address)
         self._objects = Objects(connect_storage)
         self._hands = hands.Hands(executor, self._on_news)
         self._transfers = Transfers(self._objects, self._hands.run, self._on_end, config.preload or "")
@@ -95,7 +93,6 @@ class OffloadAgent:
             ),
             now,
         )
-        self._loop.set_exception_handler(self._on_bug)
         self._connector: Connector | None = None
         self._wake = self._loop.call_later(0, self._tick)
         self._wake_at = now
@@ -115,13 +112,7 @@ class OffloadAgent:
         await self._transfers.close()
         if self._connector is None:
             return
-        for _ in range(round(FAREWELL_SECONDS / _FAREWELL_POLL_SECONDS)):
-            # Acknowledgements are counted below this level and not announced, so they are asked for.
-            if not (self._connector.connected and self._connector.outbox_bytes()):
-                break
-            await asyncio.sleep(_FAREWELL_POLL_SECONDS)
-        error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
-        self._connector.close("the worker ends" if error is None else f"the worker ends: {error}")
+        await self.life.say_goodbye(self._connector)
 
     # -- the scheduler
 
@@ -139,13 +130,13 @@ class OffloadAgent:
                     self._objects.move(self._config.object_storage_address or welcome.object_storage_address)
                     core.welcomed(welcome, now)
                     self._beat_within(welcome.heartbeat_seconds)
-                    self.welcomed.set()
+                    self.life.welcomed.set()
                 case Resumed():
                     core.heard(now)
                 case Broken():
                     _log.info("the connection to the scheduler broke; connecting again")
                 case Turned(refused):
-                    self._end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
+                    self.life.end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
                 case _:
                     assert_never(event)
         self._settle()
@@ -176,7 +167,7 @@ class OffloadAgent:
         try:
             self._connector.send(message, attachments)
         except LimitError as error:
-            self._end(error)
+            self.life.end(error)
         except RefusedError:
             return  # the news of it, which ends this agent and says why, comes in this turn or the next
 
@@ -204,10 +195,10 @@ class OffloadAgent:
             case hands.NotTaken(keys, text):
                 core.not_taken(keys, text, now, random.random())  # noqa: S311
             case hands.Ready():
-                if not self.ended.done():
+                if not self.life.ended.done():
                     self._connector = self._connect(self._on_turn)
             case hands.Broken(error):
-                self._end(error)
+                self.life.end(error)
             case _:
                 assert_never(news)
 
@@ -244,7 +235,7 @@ class OffloadAgent:
     def _settle(self) -> None:
         self._is_settling = False
         core = self._core
-        if self._is_closed or self.ended.done():
+        if self._is_closed or self.life.ended.done():
             return
         core.settle(time.monotonic())
         for command in core.take_commands():
@@ -258,14 +249,7 @@ class OffloadAgent:
                     assert_never(command)
         self._say()
         if core.ending is not None:
-            ending = core.ending
-            if not ending.exit_code:
-                _log.info("ending: %s", ending.text)
-                self._end(None)
-            elif self.welcomed.is_set():
-                self._end(ScalerError(ending.text))
-            else:
-                self._end(UnreachableError(f"{self._config.scheduler_address}: {ending.text}"))
+            self.life.obey(core.ending)
         elif core.wake_at < self._wake_at - 0.001:
             self._wake.cancel()
             self._arm()
@@ -323,19 +307,3 @@ class OffloadAgent:
                 processors=statuses_of(self._core.out()[:MAX_STATUSES], now),
             )
         )
-
-    def _end(self, error: BaseException | None) -> None:
-        if self.ended.done():
-            return
-        if error is None:
-            self.ended.set_result(0)
-        else:
-            self.ended.set_exception(error)
-
-    def _on_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error that nobody expected is ours: the agent ends with it."""
-        error = context.get("exception")
-        if isinstance(error, BaseException) and not self.ended.done():
-            self.ended.set_exception(error)
-        else:
-            _log.error("%s", context.get("message"))

@@ -341,4 +341,5 @@ class OffloadCore:
                     self._end(out.item, Outcome.WORKER_LOST, text)
         elif silence is Silence.DEATH:
             seconds = self._settings.death_timeout_seconds
-            self.ending = Ending(1, f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)")
+            why = f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)"
+            self.ending = Ending(1, why, is_silence=True)

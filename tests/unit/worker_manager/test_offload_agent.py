@@ -155,8 +155,8 @@ def play(story: Callable[[Rig], Awaitable[None]], *, with_storage: bool = False,
         finally:
             executor.gate.set()
             await rig.agent.close()
-            if rig.agent.ended.done():
-                rig.agent.ended.exception()
+            if rig.agent.life.ended.done():
+                rig.agent.life.ended.exception()
 
     try:
         asyncio.run(run())
@@ -449,7 +449,7 @@ def test_an_agent_that_is_stopped_gives_running_tasks_a_grace_and_then_ends_them
         await rig.handed_on(key)
         rig.agent.stop()
         assert (await rig.outcome(key))[0] is Outcome.NOT_STARTED
-        assert await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS) == 0
+        assert await asyncio.wait_for(rig.agent.life.ended, DEADLINE_SECONDS) == 0
 
     play(story, stop_grace_seconds=0.05)
 
@@ -459,7 +459,7 @@ def test_a_shutdown_ends_the_agent_and_what_it_has_out() -> None:
         [key] = rig.submit(len, arguments("abc"))
         await rig.handed_on(key)
         rig.hear(Shutdown("enough"))
-        assert await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS) == 0
+        assert await asyncio.wait_for(rig.agent.life.ended, DEADLINE_SECONDS) == 0
 
     play(story)
 
@@ -475,7 +475,7 @@ def test_an_executor_that_cannot_start_ends_the_agent_with_its_reason(error: Exc
     async def run() -> None:
         rig = Rig(config, executor, None)
         with pytest.raises(type(error), match=str(error)):
-            await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS)
+            await asyncio.wait_for(rig.agent.life.ended, DEADLINE_SECONDS)
         await rig.agent.close()
 
     asyncio.run(run())
