@@ -26,9 +26,10 @@ class PolicyAside:
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         if self._asked is None:
-            self._asked = (Future(), view.now)
-            threading.Thread(target=self._answer, args=(self._asked[0], view), name="policy", daemon=True).start()
-            wait([self._asked[0]], WAIT_SECONDS)
+            asked: Future[dict[str, Wanted]] = Future()
+            threading.Thread(target=self._answer, args=(asked, view), name="policy", daemon=True).start()
+            self._asked = (asked, view.now)  # not before: without a thread there is no answer to wait for
+            wait([asked], WAIT_SECONDS)
         answer, asked_at = self._asked
         if not answer.done():
             raise SlowPolicyError(view.now - asked_at)

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -198,3 +199,12 @@ def test_a_policy_that_is_asked_aside_is_complained_of_by_its_name_when_it_raise
     (text,) = story.pass_plans()
     assert text.startswith("the scaling policy Scripted raised")
     assert text.endswith("ZeroDivisionError: the user's own mistake")
+
+
+def test_a_policy_is_asked_again_after_there_was_no_thread_to_ask_it_in() -> None:
+    story = Story(aside=True)
+    with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        (said,) = story.pass_time(1.0)
+    assert "can't start new thread" in said
+    story.pass_time(10.0)
+    assert story.told()[-1] == 3
