@@ -206,5 +206,6 @@ def test_a_policy_is_asked_again_after_there_was_no_thread_to_ask_it_in() -> Non
     with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
         (said,) = story.pass_time(1.0)
     assert "can't start new thread" in said
+    story.policy.answer = lambda: {"m": Wanted(5, "more")}
     story.pass_time(10.0)
-    assert story.told()[-1] == 3
+    assert story.told()[-1] == 5
