@@ -41,6 +41,13 @@ def output_of(log: TaskLog) -> TaskOutput:
     return TaskOutput(stdout, stderr, log.cut)
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    question: Question
+    answer: Future[Answer]
+    askers: int = 0
+
+
 class Questions:
     """Those that wait for their answers. Safe to use from any thread; equal ones share an answer."""
 
@@ -48,7 +55,7 @@ class Questions:
         """say: sends a question, from whatever thread it is called in."""
         self._say = say
         self._lock = threading.Lock()
-        self._waiting: dict[_Key, tuple[Question, Future[Answer]]] = {}
+        self._waiting: dict[_Key, _Waiting] = {}
         self._closed: str | None = None
 
     def ask(self, question: Question, kind: type[Answer], timeout_seconds: float, address: str) -> Answer:
@@ -61,27 +68,31 @@ class Questions:
             if waiting is None:
                 if len(self._waiting) >= MAX_QUESTIONS:
                     raise LimitError(f"MAX_QUESTIONS is {MAX_QUESTIONS}, and as many wait for the scheduler's answer")
-                waiting = self._waiting[key] = (question, Future())
-        self._say(question)
+                waiting = self._waiting[key] = _Waiting(question, Future())
+            waiting.askers += 1
         try:
-            return waiting[1].result(timeout_seconds)
+            self._say(question)
+            return waiting.answer.result(timeout_seconds)
         except TimeoutError:
-            with self._lock:
-                self._waiting.pop(key, None)
             text = f"the scheduler at {address} did not answer: waited {timeout_seconds:g} s"
             raise UnreachableError(text) from None
+        finally:
+            with self._lock:
+                waiting.askers -= 1
+                if not waiting.askers and self._waiting.get(key) is waiting:
+                    del self._waiting[key]
 
     def answered(self, answer: Answer) -> None:
         """Give an answer to who waits for it."""
         with self._lock:
             waiting = self._waiting.pop((type(answer), answer.task), None)
         if waiting is not None:
-            waiting[1].set_result(answer)
+            waiting.answer.set_result(answer)
 
     def say_again(self) -> None:
         """The scheduler has forgotten everything: ask it again."""
         with self._lock:
-            questions = [question for question, _ in self._waiting.values()]
+            questions = [waiting.question for waiting in self._waiting.values()]
         for question in questions:
             self._say(question)
 
@@ -91,5 +102,5 @@ class Questions:
             self._closed = why
             waiting = list(self._waiting.values())
             self._waiting.clear()
-        for _, future in waiting:
-            future.set_exception(ClientClosedError(why))
+        for one in waiting:
+            one.answer.set_exception(ClientClosedError(why))
