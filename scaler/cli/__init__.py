@@ -117,6 +117,11 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
         return _run(name, arguments)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Exception as error:
+        # Of a Ctrl-C while a class is made, which importing does much, Python 3.11 makes another error.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return EXIT_INTERRUPTED
+        raise
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import ValidationError
@@ -30,6 +32,7 @@ from scaler.config.files import (
 from scaler.config.flags import CommandLine, add_file, bare_parser, flags_parser, parse_flags
 from scaler.config.launcher import LauncherConfig
 from scaler.config.load import Sources, reason_of, resolve, variable_of
+from scaler.config.questions import Verb as Question
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.config.top import TopConfig, TopForm, TopRequest
@@ -197,6 +200,10 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
     )
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
+    first = next(iter(arguments), "")
+    near = get_close_matches(first, get_args(Question), n=1)
+    if near and not Path(first).exists():
+        raise UsageError(f"there is no file {first!r}; did you mean 'scaler {near[0]}'?")
     line = parse_flags(parser, arguments)
     named = [text for text in (line.file, line.flags.get("file")) if text is not None]
     if len(named) != 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler import __version__
+from scaler import __version__, cli
 from scaler.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,24 @@ def test_a_mistake_of_usage_is_one_line_and_exit_code_2(arguments: list[str]) ->
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["explane"], ["explane", "0123", "tcp://127.0.0.1:1"]])
+def test_a_question_that_is_spelt_wrongly_is_not_taken_for_a_file_alone(arguments: list[str]) -> None:
+    assert run("scaler", *arguments).stderr == ("scaler: there is no file 'explane'; did you mean 'scaler explain'?\n")
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_bug_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "interrupted_import.py").write_text(
+        "class Field:\n"
+        "    def __set_name__(self, owner, name):\n"
+        "        raise KeyboardInterrupt\n"
+        "class Holder:\n"
+        "    field = Field()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(cli, "COMMANDS_AND_SUBCOMMANDS", {"scaler": ("interrupted_import:parse", "unused:run")})
+    assert cli.run_command("scaler", []) == cli.EXIT_INTERRUPTED
 
 
 def test_the_scripts_of_the_package_are_the_commands() -> None:
