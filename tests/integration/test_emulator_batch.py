@@ -351,3 +351,11 @@ def test_answers_say_nothing_that_the_services_model_does_not_know(aws: AwsEmula
     for operation, request in requests:
         answer = aws.batch.call(operation, request)
         assert unknown_keys(answer, model.operation_model(operation).output_shape, operation) == []
+
+
+def test_a_service_that_is_not_emulated_says_so_to_boto3(aws: AwsEmulator) -> None:
+    sts = boto3.client(
+        "sts", region_name="us-east-1", endpoint_url=aws.endpoint_url, aws_access_key_id="x", aws_secret_access_key="x"
+    )
+    with pytest.raises(ClientError, match=r"NotEmulated.*the emulator has ECS, Batch and S3"):
+        sts.get_caller_identity()

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
+from xml.sax.saxutils import escape
 
 import uvicorn
 from starlette.applications import Starlette
@@ -117,7 +118,12 @@ class AwsEmulator:
                     self._cut.cut(request)
                 headers = {"x-amzn-RequestId": str(uuid.uuid4()), **answer.headers}
                 return Response(answer.body, answer.status, headers)
-        return Response(f"no emulated service has {call.method} {call.path}".encode(), 501)
+        # What STS, IAM and EC2 answer with, so that those who ask for these read what is the matter.
+        text = f"the emulator has ECS, Batch and S3, and in none of them {call.method} {call.path}"
+        body = (
+            f"<ErrorResponse><Error><Code>NotEmulated</Code><Message>{escape(text)}</Message></Error></ErrorResponse>"
+        )
+        return Response(body, 400, media_type="application/xml")
 
     async def _perform(self, service: Service, operation: str, call: Call, fault: Fault | None) -> Answer:
         try:
