@@ -353,9 +353,14 @@ def test_answers_say_nothing_that_the_services_model_does_not_know(aws: AwsEmula
         assert unknown_keys(answer, model.operation_model(operation).output_shape, operation) == []
 
 
-def test_a_service_that_is_not_emulated_says_so_to_boto3(aws: AwsEmulator) -> None:
-    sts = boto3.client(
-        "sts", region_name="us-east-1", endpoint_url=aws.endpoint_url, aws_access_key_id="x", aws_secret_access_key="x"
+@pytest.mark.parametrize(("service", "operation"), [("sts", "get_caller_identity"), ("logs", "describe_log_groups")])
+def test_a_service_that_is_not_emulated_says_so_to_boto3(aws: AwsEmulator, service: Any, operation: str) -> None:
+    client: Any = boto3.client(
+        service,
+        region_name="us-east-1",
+        endpoint_url=aws.endpoint_url,
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
     )
-    with pytest.raises(ClientError, match=r"NotEmulated.*the emulator has ECS, Batch and S3"):
-        sts.get_caller_identity()
+    with pytest.raises(ClientError, match=r"\(NotEmulated\).* operation: the emulator has ECS, Batch and S3"):
+        getattr(client, operation)()

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -118,8 +118,10 @@ class AwsEmulator:
                     self._cut.cut(request)
                 headers = {"x-amzn-RequestId": str(uuid.uuid4()), **answer.headers}
                 return Response(answer.body, answer.status, headers)
-        # What STS, IAM and EC2 answer with, so that those who ask for these read what is the matter.
+        # As STS, IAM and EC2 answer, or CloudWatch Logs, so that those who ask for these read what is the matter.
         text = f"the emulator has ECS, Batch and S3, and in none of them {call.method} {call.path}"
+        if "json" in call.headers.get("content-type", ""):
+            return JSONResponse({"__type": "NotEmulated", "message": text}, 400)
         body = (
             f"<ErrorResponse><Error><Code>NotEmulated</Code><Message>{escape(text)}</Message></Error></ErrorResponse>"
         )
