@@ -133,7 +133,10 @@ class ClientObjects:
     async def _put(self, upload: Upload, parts: Parts) -> None:
         try:
             await self._client().put(upload.id, parts)
-        except ScalerError as error:
+        except Exception as caught:  # noqa: BLE001 (no memory, say: whoever waits for the upload must hear of it)
+            error = (
+                caught if isinstance(caught, ScalerError) else ScalerError(f"an object could not be sent: {caught!r}")
+            )
             with self._futures.condition:
                 dropped = self._session.drop_upload(upload, error)
             self._futures.drop(dropped, error)
@@ -151,8 +154,9 @@ class ClientObjects:
         try:
             # Without a deadline: the result was whole in the storage before its task was said to be done.
             parts = await self._client().get(held.id, 0.0)
+            value, exception = load_fetched(outcome, [own_buffer(part) for part in parts], serializer)
         except ScalerError as error:
             exception = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
-        else:
-            value, exception = load_fetched(outcome, [own_buffer(part) for part in parts], serializer)
+        except Exception as error:  # noqa: BLE001 (no memory, say: whoever waits for the result must hear of it)
+            exception = ScalerError(f"the result of the task could not be loaded: {error!r}")
         self._futures.resolve(0, [(future, value, exception, profile)], (), [])

@@ -20,11 +20,13 @@ from scaler.errors import (
     LimitError,
     ObjectLostError,
     RefusedError,
+    ScalerError,
     SchedulerLostError,
     UnreachableError,
     WorkerLostError,
 )
 from scaler.ids import is_task, result_id
+from scaler.object_storage.client import StorageClient
 from scaler.object_storage.embedded import EmbeddedStorage
 from scaler.protocol.messages import (
     Cancel,
@@ -154,6 +156,25 @@ def test_a_stored_result_that_is_gone_ends_the_future(storage: EmbeddedStorage) 
         scheduler.finish({identifier: stored_reference(result_id(identifier, 1), 100_000)})
         with pytest.raises(ObjectLostError, match="no longer in the object storage"):
             future.result(5)
+
+
+@pytest.mark.parametrize("call", ["put", "get"])
+def test_what_fails_on_the_way_to_the_storage_or_back_ends_the_future_whatever_it_is(
+    storage: EmbeddedStorage, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    async def fails(*_: object) -> None:
+        raise MemoryError
+
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        kept = client.send_object(np.arange(10_000.0))
+        monkeypatch.setattr(StorageClient, call, fails)
+        if call == "put":
+            future = client.submit(len, "x" * 100_000)
+        else:
+            future = client.submit(abs, 1)
+            scheduler.finish({first(scheduler.next_tasks(1)): kept.upload.payload})
+        assert "MemoryError()" in str(future.exception(5))
+        assert isinstance(future.exception(5), ScalerError)
 
 
 # -- large arguments
