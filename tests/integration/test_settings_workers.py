@@ -152,9 +152,12 @@ def test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit(
 
 def test_manager_and_workers_use_the_threads_they_were_told(tmp_path: Path) -> None:
     async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        def threads() -> list[int]:
+            others = (io_threads(process.pid) for process in running.descendants())
+            return [io_threads(running.pid), *filter(None, others)]
+
         await scheduler.until(lambda: scheduler.workers)
-        agents = [process for process in running.descendants() if io_threads(process.pid)]
-        assert [io_threads(pid) for pid in (running.pid, *(agent.pid for agent in agents))] == [3, 3]
+        await scheduler.until(lambda: threads() == [3, 3])  # a thread has its name a moment after it has begun
 
     on_a_played_scheduler(tmp_path, story, *manager("--mode", "fixed", "-n", "1", "-it", "3"))
 
