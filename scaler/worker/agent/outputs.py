@@ -74,7 +74,7 @@ class Outputs:
                 self._close(descriptor)
                 return
             room = MAX_OUTPUT_BYTES - stream.passed
-            if room > 0:
+            if room >= 0:  # at 0 nothing was left out yet; below it that has been said
                 stream.passed += len(piece)
                 piece = stream.rest + piece
                 end = whole_characters(piece)

@@ -1,0 +1,39 @@
+"""What tasks with `stream_output` write is passed on up to a limit, and what is left out is said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from scaler.worker.agent.outputs import PIECE_BYTES, Outputs
+from scaler.worker.capture import MAX_OUTPUT_BYTES
+
+TASK = b"t" * 16
+CUT = b"\n... more is left out ...\n"
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["pieces fill the limit exactly", "pieces go beyond the limit"])
+def test_what_is_left_out_is_said_once_wherever_the_pieces_end(ahead: int) -> None:
+    passed = bytearray()
+
+    async def story() -> None:
+        outputs = Outputs(asyncio.get_running_loop(), lambda _task, _is_stderr, text: passed.extend(text))
+        (out, out_writer), (err, err_writer) = os.pipe(), os.pipe()
+        outputs.open(TASK, (out, err))
+        for piece in [b"y" * ahead, *[b"x" * PIECE_BYTES] * (MAX_OUTPUT_BYTES // PIECE_BYTES)]:
+            os.write(out_writer, piece)
+            outputs.drain(TASK)
+        assert passed.endswith(CUT) == bool(ahead)
+        for _ in range(3):
+            os.write(out_writer, b"more")
+            outputs.drain(TASK)
+        os.close(out_writer)
+        os.close(err_writer)
+        outputs.drain(TASK)
+        assert not outputs.is_open
+
+    asyncio.run(story())
+    assert len(passed) == MAX_OUTPUT_BYTES + len(CUT)
+    assert passed.endswith(CUT)
