@@ -13,9 +13,12 @@ SOURCES := scaler tests examples benchmarks
 # directory of its own; what they need beyond the client is in the dev extras.
 LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 
-# Most tests wait for processes rather than for the machine, so several run at once; then those that measure.
+# Most tests wait for processes rather than for the machine, so several run at once. What failed is tried once more with
+# nothing beside it: a process may be kept waiting for longer than a test waits for it. Then come those that measure.
 JOBS ?= 3
-TESTS = $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not alone" && $(BIN)/python -m pytest -q -m alone
+PYTEST = $(BIN)/python -m pytest -q
+TESTS = { $(PYTEST) -n $(JOBS) --dist loadfile -m "not alone" || \
+    $(PYTEST) --last-failed --last-failed-no-failures none -m "not alone"; } && $(PYTEST) -m alone
 
 .PHONY: demo test check soak clean
 .DELETE_ON_ERROR:
