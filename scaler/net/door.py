@@ -35,6 +35,8 @@ class Door:
         self._streams: dict[bytes, Stream] = {}
         self._links: dict[int, bytes] = {}
         self._silent: dict[bytes, float] = {}
+        self._unheard: set[bytes] = set()
+        """Links over which no envelope has come."""
         for name in names:
             door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -76,6 +78,7 @@ class Door:
                 self._streams[link] = stream
                 self._links[stream.fileno()] = link
                 self._silent[link] = now
+                self._unheard.add(link)
                 self._poll.register(stream, _READ)
 
     def _read(self, link: bytes, now: float) -> None:
@@ -86,12 +89,15 @@ class Door:
             is_over = not self._streams[link].receive(arrived)
         except ProtocolError as error:
             problem = str(error)
+        if arrived:
+            self._unheard.discard(link)
         for parts in arrived:
             core.receive(link, parts.header, parts.body, parts.attachments, now)
         if problem:
             core.malformed(link, problem, now)
         if is_over:
-            if core.is_stranger(link):
+            # The core knows nothing of a link any more whose peer has said goodbye.
+            if link in self._unheard and core.is_stranger(link):
                 self._strangers.add("a connection of this host ended before anything of this protocol came", now)
             self.cut(link)
 
@@ -110,6 +116,7 @@ class Door:
         stream = self._streams.pop(link, None)
         if stream is not None:
             self._silent.pop(link, None)
+            self._unheard.discard(link)
             del self._links[stream.fileno()]
             self._poll.unregister(stream)
             stream.close()
