@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from scaler.excerpts import Excerpt
+from scaler.head_tail import HeadTailBuffer
 from scaler.worker.frames import pack_printed
 
 HELD_CHARACTERS = 8 * 1024
@@ -87,7 +87,7 @@ class Printing:
             task = self._running()
             if not task:
                 return  # a thread that a task has left behind prints between tasks
-            excerpt = Excerpt(HEAD_BYTES, TAIL_BYTES)
-            excerpt.add(text.encode("utf-8", "backslashreplace"))
-            for lost, piece in excerpt.pieces():
+            buffer = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
+            buffer.add(text.encode("utf-8", "backslashreplace"))
+            for lost, piece in buffer.segments():
                 self._send(pack_printed(task, is_stderr, lost, piece))

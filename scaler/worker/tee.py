@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, TextIO, cast
 
-from scaler.excerpts import Excerpt
+from scaler.head_tail import HeadTailBuffer
 
 KEPT_BYTES = 12 * 1024
 """Of the beginning and of the end of each stream: the scheduler keeps no less, and nothing is cut twice."""
@@ -27,19 +27,19 @@ class PrintedOutput:
     """While in this context, what Python code prints is kept here: the beginning and the end of it."""
 
     def __init__(self) -> None:
-        self._excerpts = (Excerpt(KEPT_BYTES, KEPT_BYTES), Excerpt(KEPT_BYTES, KEPT_BYTES))
+        self._buffers = (HeadTailBuffer(KEPT_BYTES, KEPT_BYTES), HeadTailBuffer(KEPT_BYTES, KEPT_BYTES))
 
     @property
     def stdout(self) -> bytes:
-        return self._excerpts[0].text()
+        return self._buffers[0].text()
 
     @property
     def stderr(self) -> bytes:
-        return self._excerpts[1].text()
+        return self._buffers[1].text()
 
     def add(self, is_stderr: bool, text: str) -> None:
         """Keep what was printed."""
-        self._excerpts[is_stderr].add(text.encode("utf-8", "backslashreplace"))
+        self._buffers[is_stderr].add(text.encode("utf-8", "backslashreplace"))
 
     def __enter__(self) -> PrintedOutput:
         with _lock:

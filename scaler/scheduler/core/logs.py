@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from scaler.excerpts import Excerpt
+from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import TaskLog
 
 HEAD_BYTES = 16 * 1024
@@ -25,7 +25,7 @@ class Logs:
     __slots__ = ("_size_bytes", "_tasks")
 
     def __init__(self) -> None:
-        self._tasks: OrderedDict[bytes, tuple[Excerpt, Excerpt]] = OrderedDict()
+        self._tasks: OrderedDict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = OrderedDict()
         self._size_bytes = 0
 
     @property
@@ -37,7 +37,10 @@ class Logs:
         """Keep what a task wrote. lost: bytes that are missing before it."""
         streams = self._tasks.get(task)
         if streams is None:
-            streams = self._tasks[task] = (Excerpt(HEAD_BYTES, TAIL_BYTES), Excerpt(HEAD_BYTES, TAIL_BYTES))
+            streams = self._tasks[task] = (
+                HeadTailBuffer(HEAD_BYTES, TAIL_BYTES),
+                HeadTailBuffer(HEAD_BYTES, TAIL_BYTES),
+            )
             self._size_bytes += _ENTRY_BYTES
         else:
             self._tasks.move_to_end(task)
@@ -55,4 +58,4 @@ class Logs:
         if streams is None:
             return TaskLog(task, b"", b"", 0)
         stdout, stderr = streams
-        return TaskLog(task, stdout.text(), stderr.text(), stdout.cut + stderr.cut)
+        return TaskLog(task, stdout.text(), stderr.text(), stdout.truncated + stderr.truncated)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from scaler.excerpts import Excerpt
+from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import Printed
 from scaler.worker.printing import HEAD_BYTES, TAIL_BYTES
 
@@ -24,7 +24,7 @@ class Prints:
     def __init__(self, loop: asyncio.AbstractEventLoop, say: Callable[[Printed], None]) -> None:
         self._loop = loop
         self._say = say
-        self._gathered: dict[bytes, tuple[Excerpt, Excerpt]] = {}
+        self._gathered: dict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -36,7 +36,10 @@ class Prints:
         """Take in what a task printed. lost: bytes that are missing before it."""
         streams = self._gathered.get(task)
         if streams is None:
-            streams = self._gathered[task] = (Excerpt(HEAD_BYTES, TAIL_BYTES), Excerpt(HEAD_BYTES, TAIL_BYTES))
+            streams = self._gathered[task] = (
+                HeadTailBuffer(HEAD_BYTES, TAIL_BYTES),
+                HeadTailBuffer(HEAD_BYTES, TAIL_BYTES),
+            )
         streams[is_stderr].add(text, lost)
         if self._timer is None:
             self._timer = self._loop.call_later(GATHER_SECONDS, self._due)
@@ -58,8 +61,8 @@ class Prints:
     def _pass_on(self, tasks: list[bytes]) -> None:
         message, size = Printed([], [], [], []), 0
         for task in tasks:
-            for is_stderr, excerpt in enumerate(self._gathered.pop(task)):
-                for lost, text in excerpt.pieces():
+            for is_stderr, buffer in enumerate(self._gathered.pop(task)):
+                for lost, text in buffer.segments():
                     message.ids.append(task)
                     message.are_stderr.append(bool(is_stderr))
                     message.lost.append(lost)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
-from scaler.excerpts import Excerpt
+from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import Printed
 from scaler.worker.agent.prints import MESSAGE_BYTES, Prints
 from scaler.worker.frames import LARGE_DATAGRAM_BYTES, pack_printed, unpack_printed
@@ -196,15 +196,15 @@ def test_a_task_that_prints_without_end_is_cut_and_messages_stay_small() -> None
 
     messages = gathered(story)
     assert max(sum(map(len, message.texts)) for message in messages) < MESSAGE_BYTES + 2 * (HEAD_BYTES + TAIL_BYTES)
-    whole: dict[tuple[bytes, bool], Excerpt] = {}
+    whole: dict[tuple[bytes, bool], HeadTailBuffer] = {}
     for message in messages:
         columns = zip(message.ids, message.are_stderr, message.lost, message.texts, strict=True)
         for task, is_stderr, lost, text in columns:
-            whole.setdefault((task, is_stderr), Excerpt(10**6, 10**6)).add(text, lost)
-    assert {len(excerpt) + excerpt.cut for (_, is_stderr), excerpt in whole.items() if not is_stderr} == {
+            whole.setdefault((task, is_stderr), HeadTailBuffer(10**6, 10**6)).add(text, lost)
+    assert {len(buffer) + buffer.truncated for (_, is_stderr), buffer in whole.items() if not is_stderr} == {
         10 * HEAD_BYTES
     }
-    assert {(excerpt.cut, excerpt.text()[-3:]) for (_, is_stderr), excerpt in whole.items() if is_stderr} == {
+    assert {(buffer.truncated, buffer.text()[-3:]) for (_, is_stderr), buffer in whole.items() if is_stderr} == {
         (5, b"end")
     }
 

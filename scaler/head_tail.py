@@ -1,0 +1,48 @@
+"""A buffer that keeps the beginning and the end of a byte stream of any length. Pure."""
+
+from __future__ import annotations
+
+
+class HeadTailBuffer:
+    """Keeps the first `head_bytes` and the last `tail_bytes` of what is added, with at most one gap between them."""
+
+    __slots__ = ("_head", "_head_bytes", "_tail", "_tail_bytes", "truncated")
+
+    def __init__(self, head_bytes: int, tail_bytes: int) -> None:
+        self._head_bytes = head_bytes
+        self._tail_bytes = tail_bytes
+        self._head = b""
+        self._tail = bytearray()
+        self.truncated = 0
+        """Bytes dropped between head and tail."""
+
+    def __len__(self) -> int:
+        return len(self._head) + len(self._tail)
+
+    def add(self, text: bytes, truncated: int = 0) -> None:
+        """Append text. truncated: bytes that the sender dropped before it."""
+        if truncated:
+            self.truncated += truncated + len(self._tail)
+            self._tail.clear()
+        if not self._tail and not self.truncated:
+            free = self._head_bytes - len(self._head)
+            self._head += text[:free]
+            text = text[free:]
+        self._tail += text
+        excess = len(self._tail) - self._tail_bytes
+        if excess > 0:
+            del self._tail[:excess]
+            self.truncated += excess
+
+    def segments(self) -> list[tuple[int, bytes]]:
+        """Return the arguments of `add` that copy this buffer into another one: (bytes truncated before, text)."""
+        if not self.truncated:
+            return [(0, self._head + bytes(self._tail))] if len(self) else []
+        beginning = [(0, self._head)] if self._head else []
+        return [*beginning, (self.truncated, bytes(self._tail))]
+
+    def text(self) -> bytes:
+        """Return head and tail, with a line between them that states how many bytes are missing."""
+        if not self.truncated:
+            return self._head + bytes(self._tail)
+        return b"%s\n... %d bytes left out ...\n%s" % (self._head, self.truncated, bytes(self._tail))
