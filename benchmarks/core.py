@@ -40,7 +40,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.commands import Send
 from scaler.scheduler.core.core import CoreSettings, SchedulerCore
-from scaler.scheduler.garbage import calm_collector
+from scaler.scheduler.garbage import configure_collector
 
 WORKERS = (2, 100, 10_000)
 BATCHES = (1, 100, 1_000)
@@ -149,7 +149,7 @@ class Bench:
 
 def scenario(_start: Start, workers: int, tasks: int) -> dict[str, float]:
     """Measure the row. No system is started: the core is run here."""
-    calm_collector()
+    configure_collector()
     bench = Bench(workers)
     bench.steady(tasks, 1_000)
     return {"us per task": bench.seconds / bench.finished * 1e6, "longest step, ms": bench.longest * 1e3}
@@ -168,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=100_000, help="tasks per row (default: %(default)s)")
     tasks = parser.parse_args().tasks
-    calm_collector()
+    configure_collector()
     print(f"{'workers':>8} {'batch':>8} {'us per task':>14} {'longest step ms':>16}")
     for workers in WORKERS:
         for batch in BATCHES:

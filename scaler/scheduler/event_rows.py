@@ -14,7 +14,7 @@ from scaler.scheduler.core.facts import (
     Fact,
     PeerJoined,
     PeerLost,
-    PeerNonsense,
+    PeerProtocolError,
     PolicyFailed,
     ScalingDecided,
     TaskRetried,
@@ -60,8 +60,8 @@ def ended_row(ended: TasksEnded, index: int, at: float) -> Row:
     if outcome not in (Outcome.SUCCESS, Outcome.CANCELLED):
         failure = ended.failure(index)
         text, traceback = failure.text, failure.traceback
-    elif ended.evidence(index):
-        text = "; ".join(ended.evidence(index))
+    elif ended.attempt_errors(index):
+        text = "; ".join(ended.attempt_errors(index))
     return (
         ended.ids[index].hex(),
         state_name(outcome),
@@ -173,7 +173,7 @@ def incident(fact: Fact, at: float) -> dict[str, object]:
             what, subject, text = "retried", f"task {fact.task.id.hex()}", fact.reason
         case PolicyFailed(text=reason):
             what, subject, text = "policy", "scaling policy", reason
-        case PeerNonsense(peer, reason):
+        case PeerProtocolError(peer, reason):
             what, subject, text = "nonsense", f"peer {peer.hex()}", reason
         case _:
             raise AssertionError(f"a {type(fact).__name__} is no incident")

@@ -27,7 +27,7 @@ from itertools import islice
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact, ScalingDecided, TaskRetried, TasksEnded, TasksStarted
-from scaler.scheduler.core.state import Gone, Task
+from scaler.scheduler.core.state import Task, Terminated
 from scaler.scheduler.event_rows import (
     COLUMNS,
     MAX_RUNNING_ROWS,
@@ -118,7 +118,7 @@ class _Since:
         self._batches.append((self.number, at, ended))
         while self._in_batches - len(self._batches[0][2]) >= MAX_TASK_ROWS:
             self._in_batches -= len(self._batches.popleft()[2])
-        for index in ended.odd:
+        for index in ended.failure_records:
             rows = self._odd if ended.outcomes[index] in (Outcome.SUCCESS, Outcome.CANCELLED) else self._failed
             rows.append(((self.number, index), at, ended))
         if self._shown and not self._shown.keys().isdisjoint(ended.ids):
@@ -136,7 +136,7 @@ class _Since:
                 if len(chosen) < MAX_TASK_ROWS:
                     chosen[place] = partial(ended_row, ended, place[1], ended_at)
         for place, retried_at, fact in islice(reversed(self._retried), MAX_TASK_ROWS - len(chosen)):
-            if type(fact.task.state) is not Gone:
+            if type(fact.task.state) is not Terminated:
                 chosen[place] = partial(retried_row, fact, retried_at)
                 self.show(fact.task.id)
         room = min(MAX_RUNNING_ROWS, MAX_TASK_ROWS - len(chosen))
@@ -156,7 +156,7 @@ class _Since:
         """Yield those that were said to have started, and have not ended since."""
         for number, at, fact in reversed(self._started):
             for index, task in enumerate(fact.tasks):
-                if type(task.state) is not Gone:
+                if type(task.state) is not Terminated:
                     yield (number, index), at, fact.worker, task
 
     def show(self, task: bytes) -> None:

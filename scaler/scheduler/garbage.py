@@ -23,14 +23,14 @@ MAX_LIVING_TASKS = 50_000
 """With more living tasks, a look at everything would take longer than a step may."""
 
 
-def calm_collector() -> None:
+def configure_collector() -> None:
     """Set the collector of this process so that no step waits long for it. Call once, after all imports."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_LOOKS, NEVER)
 
 
-def collect_if_cheap(living_tasks: int) -> None:
+def collect_when_small(living_tasks: int) -> None:
     """Look at everything, unless that takes too long now; what is left lying waits for a quieter time.
 
     Freed payloads lie scattered between what is in use, so the C library would keep their memory for ever by itself.

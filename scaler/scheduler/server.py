@@ -57,13 +57,13 @@ from scaler.scheduler.core.facts import (
     Fact,
     PeerJoined,
     PeerLost,
-    PeerNonsense,
+    PeerProtocolError,
     PolicyFailed,
     ScalingDecided,
     TaskRetried,
     WorkerQuarantined,
 )
-from scaler.scheduler.garbage import FULL_SECONDS, calm_collector, collect_if_cheap
+from scaler.scheduler.garbage import FULL_SECONDS, collect_when_small, configure_collector
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import Policy, Recorder
 from scaler.scheduler.status import Surroundings
@@ -388,7 +388,7 @@ def _log_fact(fact: Fact) -> None:
         case TaskRetried(task, reason=reason):
             name = task.id.hex()
             _log.info("task %s runs again: %s", name, escaped(reason), extra=about(task=name))
-        case PeerNonsense(peer, text):
+        case PeerProtocolError(peer, text):
             _log.warning("peer %s: dropped: %s", peer.hex(), escaped(text), extra=about(peer=peer.hex()))
         case _:
             pass
@@ -396,10 +396,10 @@ def _log_fact(fact: Fact) -> None:
 
 async def _collect_garbage(server: SchedulerServer) -> None:
     """Look for cyclic garbage when nobody waits long for it, instead of whenever many tasks have come."""
-    calm_collector()
+    configure_collector()
     while True:
         await asyncio.sleep(FULL_SECONDS)
-        collect_if_cheap(server.living_tasks)
+        collect_when_small(server.living_tasks)
 
 
 async def _main(config: SchedulerConfig, component: Component) -> int:

@@ -114,7 +114,7 @@ class _Census:
             self.by_client[group.client] += count
             self.by_function[group.function] += count
         self.living: Counter[Function] = Counter()
-        for client in chain(core.clients.values(), *core.tasks.leaving.values()):
+        for client in chain(core.clients.values(), *core.tasks.departed.values()):
             for group in client.groups.values():
                 self.living[group.function] += group.live
         self.functions = list(dict.fromkeys(chain(self.living, core.groups.functions.values())))

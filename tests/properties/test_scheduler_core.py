@@ -426,7 +426,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     # -- nonsense
 
     @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS, "nobody")), message=nonsense)
-    def says_nonsense(self, name: str, message: Message) -> None:
+    def sends_what_it_may_not(self, name: str, message: Message) -> None:
         if isinstance(message, Clear):
             self.expect_clear(name)
         if isinstance(message, Submit) and name in self.model.clients:
@@ -470,7 +470,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         assert not left, f"tasks wait for ever: {left}"
         for name in list(self.model.workers):
             self.tasks_succeed_in_their_order(name, 10**6)
-        assert not self.cluster.core.tasks.leaving, "what clients left behind has come back"
+        assert not self.cluster.core.tasks.departed, "what clients left behind has come back"
         for name in list(self.model.clients):
             self.leaves(name)
         assert not self.cluster.core.objects.stored, "when all clients are gone, no object is used"

@@ -52,8 +52,8 @@ FAULTS: dict[str, Fault] = {
     "a task is tried once more often than its retries allow": (
         Tasks,
         "_retry",
-        "if troubles.failures > limit:",
-        "if troubles.failures > limit + 1:",
+        "if errors.failures > limit:",
+        "if errors.failures > limit + 1:",
         "may start once",
     ),
     "a worker's load is not reduced when a task leaves it": (
@@ -79,9 +79,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "a value is dropped while a dependent still needs it": (
         Tasks,
-        "_drop_kept",
-        "if kept.uses or kept.unseen:",
-        "if kept.unseen:",
+        "_drop_retained",
+        "if kept.uses or kept.unacknowledged:",
+        "if kept.unacknowledged:",
         "^b['\"]|nothing is lost|has .* uses|misses",
     ),
     "a cancelled task that comes back from its worker runs again": (
@@ -122,8 +122,8 @@ FAULTS: dict[str, Fault] = {
     "a worker that fell silent is never given up": (
         SchedulerCore,
         "_expire",
-        "elif now - worker.heard_at > settings.worker_timeout_seconds:",
-        "elif now < worker.heard_at:",
+        "elif now - worker.last_message_at > settings.worker_timeout_seconds:",
+        "elif now < worker.last_message_at:",
         "tasks still wait",
     ),
     "a recalled task is not marked, and is recalled again and again": (

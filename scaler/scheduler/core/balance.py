@@ -17,15 +17,15 @@ from scaler.scheduler.core.state import Assigned, Recalled, Task, Worker
 WORTH_MOVING_SECONDS = 0.003
 """A task that starts sooner than this is left where it is: moving it takes as long."""
 MAX_IDLE_SERVED = 64
-MAX_LADEN_COMPARED = 64
-"""How many idle and laden workers one step looks at: keeps a step short in a large cluster."""
+MAX_OVERLOADED_COMPARED = 64
+"""How many idle and overloaded workers one step looks at: keeps a step short in a large cluster."""
 MAX_TASKS_COMPARED = 512
-"""How many tasks of a laden worker are looked at for an idle one."""
-LOOK_AGAIN_SECONDS = 0.005
+"""How many tasks of an overloaded worker are looked at for an idle one."""
+POLL_AGAIN_SECONDS = 0.005
 
 
 class Balance:
-    __slots__ = ("_check_seconds", "_checks", "_next_check", "_outbox", "_placement", "look_again_at")
+    __slots__ = ("_check_seconds", "_checks", "_next_check", "_outbox", "_placement", "poll_again_at")
 
     def __init__(self, placement: Placement, outbox: Outbox, check_seconds: float, checks: int, now: float) -> None:
         self._placement = placement
@@ -33,7 +33,7 @@ class Balance:
         self._check_seconds = check_seconds
         self._checks = checks
         self._next_check = now + check_seconds
-        self.look_again_at: float | None = None
+        self.poll_again_at: float | None = None
 
     @property
     def next_check(self) -> float:
@@ -44,8 +44,8 @@ class Balance:
         if now >= self._next_check:
             self._next_check = now + self._check_seconds
             self._relieve_stalled(now)
-        self.look_again_at = None
-        if self._placement.laden:
+        self.poll_again_at = None
+        if self._placement.overloaded:
             self._serve_idle(now)
 
     def _serve_idle(self, now: float) -> None:
@@ -53,8 +53,8 @@ class Balance:
         pools = [pool for pool in placement.pools if pool.idle]
         if not pools:
             return
-        laden = list(islice(placement.laden, MAX_LADEN_COMPARED))
-        busiest = self._busiest(laden, now)
+        overloaded = list(islice(placement.overloaded, MAX_OVERLOADED_COMPARED))
+        busiest = self._busiest(overloaded, now)
         served = 0
         for pool in pools:
             # What no worker with these offers can run is asked about once for all of them.
@@ -68,21 +68,21 @@ class Balance:
                     if self._recall_last(worker, wanted, idle, now):
                         del busiest[worker]
                         break
-        if len(placement.laden) > MAX_LADEN_COMPARED:
+        if len(placement.overloaded) > MAX_OVERLOADED_COMPARED:
             # Those compared go to the back, so that the next step looks at others.
-            for worker in laden:
-                placement.laden.move_to_end(worker)
+            for worker in overloaded:
+                placement.overloaded.move_to_end(worker)
 
-    def _busiest(self, laden: list[Worker], now: float) -> dict[Worker, None]:
+    def _busiest(self, overloaded: list[Worker], now: float) -> dict[Worker, None]:
         """Return those from which it is worth to take tasks, the busiest first."""
         candidates = [
             (max(worker.load / worker.slots, now - worker.progressed_at), index, worker)
-            for index, worker in enumerate(laden)
+            for index, worker in enumerate(overloaded)
             if not worker.recalled
         ]
         worth = [row for row in candidates if row[0] >= WORTH_MOVING_SECONDS]
         if len(worth) < len(candidates):
-            self.look_again_at = now + LOOK_AGAIN_SECONDS
+            self.poll_again_at = now + POLL_AGAIN_SECONDS
         worth.sort(reverse=True)
         return dict.fromkeys(worker for _, _, worker in worth)
 
@@ -106,7 +106,7 @@ class Balance:
         return len(chosen)
 
     def _relieve_stalled(self, now: float) -> None:
-        for worker in list(self._placement.laden):
+        for worker in list(self._placement.overloaded):
             if now - worker.progressed_at < self._check_seconds:
                 worker.checks_without_progress = 0
                 continue

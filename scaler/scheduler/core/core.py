@@ -54,7 +54,7 @@ from scaler.scheduler.core.balance import Balance
 from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, Stop
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.facts import Facts, PeerJoined, PeerLost, PeerNonsense, WorkerQuarantined
+from scaler.scheduler.core.facts import Facts, PeerJoined, PeerLost, PeerProtocolError, WorkerQuarantined
 from scaler.scheduler.core.groups import Groups
 from scaler.scheduler.core.history import History
 from scaler.scheduler.core.logs import Logs
@@ -155,8 +155,8 @@ class SchedulerCore:
         """Return the time at which the core wants its next step even if nothing happens (same clock as `step`)."""
         if self._more:
             return now
-        look_at = self.balance.next_check if self.placement.laden else None
-        wishes = (self.tasks.next_wake(), self.balance.look_again_at, look_at, self.elastic.next_plan)
+        look_at = self.balance.next_check if self.placement.overloaded else None
+        wishes = (self.tasks.next_wake(), self.balance.poll_again_at, look_at, self.elastic.next_plan)
         soonest = min((at for at in wishes if at is not None), default=now + TICK_SECONDS)
         return max(now, min(now + TICK_SECONDS, soonest + self._stalled_seconds))
 
@@ -239,7 +239,7 @@ class SchedulerCore:
         if record is None:
             return
         record.broken_at = None
-        record.heard_at = now
+        record.last_message_at = now
         if isinstance(record, Worker):
             self.placement.update(record)
 
@@ -303,14 +303,14 @@ class SchedulerCore:
         for worker in list(self.workers.values()):
             if worker.broken_at is not None and now - worker.broken_at > BREAK_GRACE_SECONDS:
                 self._give_up(worker.id, f"was gone for {now - worker.broken_at:.1f} s", now)
-            elif now - worker.heard_at > settings.worker_timeout_seconds:
-                self._give_up(worker.id, f"was silent for {now - worker.heard_at:.0f} s", now)
+            elif now - worker.last_message_at > settings.worker_timeout_seconds:
+                self._give_up(worker.id, f"was silent for {now - worker.last_message_at:.0f} s", now)
         for client in list(self.clients.values()):
-            if client.via is None and now - client.heard_at > settings.client_timeout_seconds:
-                self._give_up(client.id, f"was silent for {now - client.heard_at:.0f} s", now)
+            if client.via is None and now - client.last_message_at > settings.client_timeout_seconds:
+                self._give_up(client.id, f"was silent for {now - client.last_message_at:.0f} s", now)
         for record in list(self.elastic.managers.values()):
             broken = record.broken_at is not None and now - record.broken_at > BREAK_GRACE_SECONDS
-            if broken or now - record.heard_at > settings.worker_timeout_seconds:
+            if broken or now - record.last_message_at > settings.worker_timeout_seconds:
                 self._give_up(record.id, "was gone for too long", now)
         for owner in [owner for owner, until in self._retained.items() if until <= now]:
             del self._retained[owner]
@@ -322,32 +322,32 @@ class SchedulerCore:
     def _said(self, peer: bytes, message: Message, now: float) -> None:
         worker = self.workers.get(peer)
         if worker is not None:
-            worker.heard_at = now
+            worker.last_message_at = now
             self._worker_said(worker, message, now)
             return
         client = self.clients.get(peer)
         if client is not None:
-            client.heard_at = now
+            client.last_message_at = now
             self._client_said(client, message)
             return
         record = self.elastic.managers.get(peer)
         if record is not None:
-            record.heard_at = now
+            record.last_message_at = now
             if isinstance(message, ManagerStatus):
                 self.elastic.status(record, message, now)
                 self.outbox.send(peer, HeartbeatEcho(message.sent_at))
             else:
-                self._nonsense(peer, message)
+                self._protocol_error(peer, message)
             return
-        self._nonsense(peer, message)
+        self._protocol_error(peer, message)
 
     def _client_said(self, client: Client, message: Message) -> None:
         match message:
             case Submit():
                 for text in self.submission.submit(client, message):
-                    self.facts.add(PeerNonsense(client.id, text))
+                    self.facts.add(PeerProtocolError(client.id, text))
             case Seen(seen):
-                self.tasks.see(client, seen)
+                self.tasks.acknowledge(client, seen)
             case Cancel(ids):
                 self.tasks.cancel(client, ids)
             case Release(ids):
@@ -371,7 +371,7 @@ class SchedulerCore:
             case ShutdownCluster():
                 self._shutdown(client)
             case _:
-                self._nonsense(client.id, message)
+                self._protocol_error(client.id, message)
 
     def _explain(self, client: Client, task: bytes) -> str:
         if not task.startswith(client.id):
@@ -421,7 +421,7 @@ class SchedulerCore:
             case Goodbye(text):
                 self._forget_peer(worker.id, text, now, retain=False)
             case _:
-                self._nonsense(worker.id, message)
+                self._protocol_error(worker.id, message)
 
     def _output(self, message: Output) -> None:
         """Keep what a task wrote, and pass it on to the client that owns it."""
@@ -453,5 +453,5 @@ class SchedulerCore:
             worker.idle_since = now
         self.placement.update(worker)
 
-    def _nonsense(self, peer: bytes, message: Message) -> None:
-        self.facts.add(PeerNonsense(peer, f"said {type(message).__name__}, which it may not"))
+    def _protocol_error(self, peer: bytes, message: Message) -> None:
+        self.facts.add(PeerProtocolError(peer, f"said {type(message).__name__}, which it may not"))

@@ -30,8 +30,8 @@ _ALIVE = (UnitState.PENDING, UnitState.RUNNING)
 
 class Elastic:
     __slots__ = (
-        "_crowded",
         "_facts",
+        "_has_backlog",
         "_is_known",
         "_joined",
         "_next_plan",
@@ -49,7 +49,7 @@ class Elastic:
         self._facts = facts
         self._next_plan = now
         self._planned_at = now
-        self._crowded = False
+        self._has_backlog = False
         self._is_known = False
         """The policy may know of managers."""
         self._joined = 0
@@ -87,7 +87,7 @@ class Elastic:
         listed = {unit.unit_id for unit in status.units}
         record.left_units &= listed
         record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in _ALIVE}
-        record.heard_at = now
+        record.last_message_at = now
 
     def worker_joined(self, worker: Worker, now: float) -> None:
         record = self.by_name(worker.details.manager_id)
@@ -118,17 +118,17 @@ class Elastic:
 
     # -- the decision
 
-    def step(self, clients: Iterable[Client], workers: dict[bytes, Worker], crowded: bool, now: float) -> None:
-        """Ask the policy when it is time. crowded: there are ready tasks that no worker here has room for."""
+    def step(self, clients: Iterable[Client], workers: dict[bytes, Worker], has_backlog: bool, now: float) -> None:
+        """Ask the policy when it is time. has_backlog: there are ready tasks that no worker here has room for."""
         if not self.managers:
             if self._is_known:  # otherwise one that comes back soon would get back what it had, with work or without
                 self._is_known = False
                 self._policy.plan(ClusterView(now, self._demand(clients, workers), ()))
             return
         self._is_known = True
-        if crowded and not self._crowded:
+        if has_backlog and not self._has_backlog:
             self._next_plan = min(self._next_plan, self._planned_at + QUICK_PLAN_SECONDS)
-        self._crowded = crowded
+        self._has_backlog = has_backlog
         if now < self._next_plan:
             return
         self._planned_at = now

@@ -18,11 +18,11 @@ from scaler.scheduler.core.placement import avoids
 from scaler.scheduler.core.state import (
     Assigned,
     Delayed,
-    Gone,
     ManagerRecord,
     Ready,
     Recalled,
     Task,
+    Terminated,
     Waiting,
     Worker,
 )
@@ -64,7 +64,7 @@ def _living(core: SchedulerCore, task: Task, now: float) -> str:
             return f"it is being cancelled on worker {worker.name}"
         case Recalled(worker=worker):
             return f"it waited behind others on worker {worker.name}, and is on its way to another one{_so_far(task)}"
-        case Gone():
+        case Terminated():
             raise AssertionError("a task that ended is not among its client's tasks")
         case never:
             assert_never(never)
@@ -94,7 +94,7 @@ def _assigned(task: Task, worker: Worker) -> str:
 
 def _so_far(task: Task) -> str:
     """Return which attempt this is and why it is not the first; empty for a task without trouble."""
-    if task.troubles is None or not task.troubles.evidence:
+    if task.errors is None or not task.errors.texts:
         return ""
     return f"; this is attempt {task.attempt}, after {_evidence(task)}"
 
@@ -129,7 +129,7 @@ def _ready(core: SchedulerCore, task: Task, now: float) -> str:
 def _in_line(
     core: SchedulerCore, task: Task, willing: Sequence[Worker], could: Sequence[ManagerRecord], now: float
 ) -> str:
-    if len(willing) > 1 and task.troubles is not None and any(avoids(task, worker, now) for worker in willing):
+    if len(willing) > 1 and task.errors is not None and any(avoids(task, worker, now) for worker in willing):
         return f"it failed ({_evidence(task)}), and waits for another worker than that"
     before = core.ready.before(task, MAX_COUNTED)
     slots = sum(worker.slots for worker in willing)
@@ -138,7 +138,7 @@ def _in_line(
     else:
         line = f"{_count(before, 'task')} {_is(before)} before it" if before else "it is the next"
     parts = [f"{line}, for {_count(slots, 'slot')} that could run it"]
-    if task.troubles is not None and task.troubles.evidence:
+    if task.errors is not None and task.errors.texts:
         parts.append(f"it runs again after {_evidence(task)}")
     parts += [_manager(record, now) for record in could if pending_units(record)][:MAX_NAMED]
     return "; ".join(parts)
@@ -186,7 +186,7 @@ def _manager(record: ManagerRecord, now: float) -> str:
 
 def _ended(ended: TasksEnded, index: int, now: float) -> str:
     outcome = ended.outcomes[index]
-    evidence = [_line(text) for text in ended.evidence(index)]
+    evidence = [_line(text) for text in ended.attempt_errors(index)]
     where = f" on worker {ended.worker(index)}" if ended.worker(index) else ""
     age = now - ended.step_at
     when = f"{'just now' if age < JUST_NOW_SECONDS else f'{_seconds(age)} ago'}{where}"
@@ -210,7 +210,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _evidence(task: Task) -> str:
-    evidence = task.troubles.evidence if task.troubles is not None else []
+    evidence = task.errors.texts if task.errors is not None else []
     return _line(evidence[-1]) if evidence else "for a reason that is not known"
 
 

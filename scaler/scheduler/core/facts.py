@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 MAX_PENDING_FACTS = 100_000
 
 
-class Odd:
+class FailureRecord:
     """What is kept of a task that did not just succeed at its first attempt.
 
     payload is empty after a success. evidence: what went wrong on the way, in order.
     """
 
-    __slots__ = ("attempt", "evidence", "payload")
+    __slots__ = ("attempt", "payload", "texts")
 
     def __init__(self, attempt: int, payload: bytes, evidence: list[str]) -> None:
         self.attempt = attempt
         self.payload = payload
-        self.evidence = evidence
+        self.texts = evidence
 
 
 class TasksEnded:
@@ -40,12 +40,23 @@ class TasksEnded:
     themselves are not kept: each would be an object for the collector to look at.
     """
 
-    __slots__ = ("_runs", "cpu_us", "duration_us", "gone", "group", "ids", "odd", "outcomes", "peak_bytes", "step_at")
+    __slots__ = (
+        "_runs",
+        "cpu_us",
+        "duration_us",
+        "failure_records",
+        "group",
+        "ids",
+        "outcomes",
+        "peak_bytes",
+        "step_at",
+        "terminated",
+    )
 
     def __init__(
         self,
         group: Group,
-        gone: TaskState,
+        terminated: TaskState,
         ids: list[bytes],
         outcomes: list[int],
         duration_us: list[int],
@@ -58,24 +69,24 @@ class TasksEnded:
         self.duration_us = duration_us
         self.cpu_us = cpu_us
         self.peak_bytes = peak_bytes
-        self.odd: dict[int, Odd] = {}
+        self.failure_records: dict[int, FailureRecord] = {}
         """By index, those that failed, were cancelled, or were sent more than once."""
         self.step_at = 0.0
         """The clock's time of the step in which they ended."""
         self.group = group
         """Of the last run, as `gone`."""
-        self.gone = gone
+        self.terminated = terminated
         self._runs: list[tuple[int, Group, TaskState]] = []
         """Runs that are over: the index behind their last task, their group, their state."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def begin_run(self, index: int, group: Group, gone: TaskState) -> None:
+    def begin_run(self, index: int, group: Group, terminated: TaskState) -> None:
         """Note that the task of this index and those behind it are of another group or worker than those before."""
-        self._runs.append((index, self.group, self.gone))
+        self._runs.append((index, self.group, self.terminated))
         self.group = group
-        self.gone = gone
+        self.terminated = terminated
 
     def count_time(self) -> None:
         """Add what these tasks took to their functions' sums. Once, when no more come."""
@@ -97,17 +108,17 @@ class TasksEnded:
 
     def attempt(self, index: int) -> int:
         """Return how often it was sent to a worker."""
-        odd = self.odd.get(index)
+        odd = self.failure_records.get(index)
         return 1 if odd is None else odd.attempt
 
-    def evidence(self, index: int) -> list[str]:
+    def attempt_errors(self, index: int) -> list[str]:
         """Return what went wrong on the way, in order."""
-        odd = self.odd.get(index)
-        return [] if odd is None else odd.evidence
+        odd = self.failure_records.get(index)
+        return [] if odd is None else odd.texts
 
     def failure(self, index: int) -> FailureTexts:
         """Return what one that did not succeed says of it."""
-        return failure_texts(self.outcomes[index], self.odd[index].payload)
+        return failure_texts(self.outcomes[index], self.failure_records[index].payload)
 
     def profile(self, index: int) -> tuple[int, int, int]:
         """Return wall time and CPU time in microseconds, and the peak of memory in bytes; 0 for what is not known."""
@@ -118,7 +129,7 @@ class TasksEnded:
     def _run(self, index: int) -> tuple[Group, TaskState]:
         place = bisect_right(self._runs, index, key=_end_of)
         if place == len(self._runs):
-            return self.group, self.gone
+            return self.group, self.terminated
         return self._runs[place][1:]
 
 
@@ -208,7 +219,7 @@ class PolicyFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerNonsense:
+class PeerProtocolError:
     """A peer said something that it may not, or that makes no sense; it was dropped."""
 
     peer: bytes
@@ -224,7 +235,7 @@ Fact = (
     | WorkerQuarantined
     | ScalingDecided
     | PolicyFailed
-    | PeerNonsense
+    | PeerProtocolError
 )
 
 

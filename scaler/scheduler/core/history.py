@@ -13,7 +13,7 @@ from scaler.scheduler.core.facts import TasksEnded
 
 MAX_REMEMBERED = 4096
 MAX_FAILURE_BYTES = 8 * 1024 * 1024
-_ODD_BYTES = 128
+_RECORD_BYTES = 128
 
 
 class History:
@@ -36,14 +36,14 @@ class History:
         batches = self._batches
         batches.append(ended)
         self._rows += len(ended)
-        if ended.odd:
+        if ended.failure_records:
             self._failure_bytes += _failure_bytes(ended)
         while self._rows - len(batches[0]) >= MAX_REMEMBERED or (
             self._failure_bytes > MAX_FAILURE_BYTES and len(batches) > 1
         ):
             oldest = batches.popleft()
             self._rows -= len(oldest)
-            if oldest.odd:
+            if oldest.failure_records:
                 self._failure_bytes -= _failure_bytes(oldest)
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
@@ -69,4 +69,4 @@ class History:
 
 
 def _failure_bytes(ended: TasksEnded) -> int:
-    return sum(_ODD_BYTES + len(odd.payload) for odd in ended.odd.values())
+    return sum(_RECORD_BYTES + len(odd.payload) for odd in ended.failure_records.values())

@@ -20,18 +20,18 @@ def check(core: SchedulerCore) -> None:
 
 
 def _leaving(core: SchedulerCore) -> list[Client]:
-    return [client for clients in core.tasks.leaving.values() for client in clients]
+    return [client for clients in core.tasks.departed.values() for client in clients]
 
 
 def _check_clients(core: SchedulerCore, everybody: list[Client]) -> None:
     for client in core.clients.values():
-        assert not client.gone, f"client {client.name} is gone and still listed"
+        assert not client.terminated, f"client {client.name} is gone and still listed"
         assert client.via is None or client.via.id in core.workers, f"client {client.name} lives in a lost worker"
         assert client.batch is None, f"client {client.name} has an unsent batch after the step"
-        numbers = [batch.number for batch in client.unseen]
+        numbers = [batch.number for batch in client.unacknowledged]
         assert numbers == sorted(set(numbers)), f"client {client.name} has Finished numbers out of order"
     for client in _leaving(core):
-        assert client.gone, "a leaving client is gone"
+        assert client.terminated, "a leaving client is gone"
         assert client.tasks, "a leaving client without tasks is forgotten"
         for task in client.tasks.values():
             assert type(task.state) is Recalled, "what a client that is gone had running is recalled"
@@ -71,7 +71,9 @@ def _check_tasks(core: SchedulerCore, everybody: list[Client]) -> None:
                 case Recalled(worker=worker, cancel=cancel):
                     assert worker.tasks.get(identifier) is task, f"{identifier.hex()} is not among its worker's tasks"
                     assert worker.id in core.workers, f"task {identifier.hex()} is recalled from a lost worker"
-                    assert cancel or not client.gone, "a task of a client that is gone is not asked back to run again"
+                    assert cancel or not client.terminated, (
+                        "a task of a terminated client is not asked back to run again"
+                    )
                     assigned[group] += 1
                 case _:
                     raise AssertionError(f"task {identifier.hex()} ended and is still listed")
@@ -97,7 +99,7 @@ def _check_workers(core: SchedulerCore) -> None:
         assert not worker.outgoing, f"{name} has an unsent Run after the step"
         assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
         pool = pools[worker.offers]
-        assert (worker in core.placement.laden) == (worker.busy > worker.slots), f"{name} is laden, or is not"
+        assert (worker in core.placement.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
         willing = not worker.draining and worker.broken_at is None and worker.busy < worker.limit
         assert (worker in pool.idle) == (willing and worker.busy < worker.slots), f"{name} is idle, or is not"
         for task in worker.tasks.values():
@@ -124,13 +126,13 @@ def _check_dependencies(core: SchedulerCore) -> None:
             if type(task.state) is Waiting:
                 assert task.state.missing == missing, f"task {task.id.hex()} misses {missing}, not {task.state.missing}"
             else:
-                assert missing == 0 or client.gone, f"task {task.id.hex()} is beyond waiting and misses {missing}"
+                assert missing == 0 or client.terminated, f"task {task.id.hex()} is beyond waiting and misses {missing}"
     for client in core.clients.values():
-        unseen = {identifier for batch in client.unseen for identifier in batch.ids}
-        for identifier, kept in client.kept.items():
-            assert kept.unseen == (identifier in unseen), f"{identifier.hex()} is unseen, or is not"
+        unseen = {identifier for batch in client.unacknowledged for identifier in batch.ids}
+        for identifier, kept in client.retained.items():
+            assert kept.unacknowledged == (identifier in unseen), f"{identifier.hex()} is unseen, or is not"
             assert kept.uses == uses[identifier], f"{identifier.hex()} counts {kept.uses} uses, has {uses[identifier]}"
-            assert kept.uses or kept.unseen, f"{identifier.hex()} is kept for nobody"
+            assert kept.uses or kept.unacknowledged, f"{identifier.hex()} is kept for nobody"
 
 
 def _check_objects(core: SchedulerCore) -> None:

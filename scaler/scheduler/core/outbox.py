@@ -14,7 +14,7 @@ from scaler.protocol.messages import (
     Undefine,
 )
 from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, ForgetStored, Send, Stop
-from scaler.scheduler.core.facts import Facts, Odd, TasksEnded
+from scaler.scheduler.core.facts import Facts, FailureRecord, TasksEnded
 from scaler.scheduler.core.history import History
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.state import Client, Group, Task, Worker
@@ -54,10 +54,10 @@ class Outbox:
                 group, gone, batch.ids, batch.outcomes, batch.duration_us, batch.cpu_us, batch.peak_bytes
             )
             self._clients[client] = None
-        elif group is not ended.group or gone is not ended.gone:
+        elif group is not ended.group or gone is not ended.terminated:
             ended.begin_run(len(batch.ids), group, gone)
         if outcome or task.attempt != 1:
-            ended.odd[len(batch.ids)] = _odd(task, outcome, payload)
+            ended.failure_records[len(batch.ids)] = _failure_record(task, outcome, payload)
         batch.ids.append(task.id)
         batch.outcomes.append(outcome)
         batch.payloads.append(payload)
@@ -82,7 +82,7 @@ class Outbox:
             batch.peak_bytes.extend([0] * missing)
         client.number += 1
         batch.number = client.number
-        client.unseen.append(batch)
+        client.unacknowledged.append(batch)
         client.batch = None
         client.batch_bytes = 0
         self._remember_batch(client)
@@ -99,9 +99,9 @@ class Outbox:
         ended = self._unheard
         if ended is None:
             ended = self._unheard = TasksEnded(task.group, task.state, [], [], [], [], [])
-        elif task.group is not ended.group or task.state is not ended.gone:
+        elif task.group is not ended.group or task.state is not ended.terminated:
             ended.begin_run(len(ended), task.group, task.state)
-        ended.odd[len(ended)] = _odd(task, outcome, payload)
+        ended.failure_records[len(ended)] = _failure_record(task, outcome, payload)
         ended.ids.append(task.id)
         ended.outcomes.append(outcome)
         ended.duration_us.append(duration_us)
@@ -189,7 +189,7 @@ class Outbox:
     def flush(self, workers: dict[bytes, Worker]) -> list[Command]:
         """Return everything collected, and start anew."""
         for client in self._clients:
-            if not client.gone:
+            if not client.terminated:
                 self._close_batch(client)
         self._clients.clear()
         if self._unheard is not None:
@@ -226,6 +226,6 @@ class Outbox:
             objects.undefined.clear()
 
 
-def _odd(task: Task, outcome: int, payload: bytes) -> Odd:
-    evidence = task.troubles.evidence if task.troubles is not None else []
-    return Odd(task.attempt, payload if outcome else b"", evidence)
+def _failure_record(task: Task, outcome: int, payload: bytes) -> FailureRecord:
+    evidence = task.errors.texts if task.errors is not None else []
+    return FailureRecord(task.attempt, payload if outcome else b"", evidence)

@@ -49,7 +49,7 @@ class Pool:
 class Placement:
     """The workers with credit, and the pass that uses it up."""
 
-    __slots__ = ("_allocation", "_fitting", "_outbox", "_pool_of", "_pools", "_ready", "_tasks", "laden")
+    __slots__ = ("_allocation", "_fitting", "_outbox", "_pool_of", "_pools", "_ready", "_tasks", "overloaded")
 
     def __init__(self, ready: ReadyQueues, tasks: Tasks, outbox: Outbox, allocation: Allocation) -> None:
         self._ready = ready
@@ -59,7 +59,7 @@ class Placement:
         self._pools: dict[Offers, Pool] = {}
         self._pool_of: dict[Worker, Pool] = {}
         self._fitting: dict[Needs, list[Pool]] = {}
-        self.laden: OrderedDict[Worker, None] = OrderedDict()
+        self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: whom balancing may relieve."""
 
     # -- workers
@@ -77,7 +77,7 @@ class Placement:
         pool = self._pool_of.pop(worker)
         pool.idle.pop(worker, None)
         pool.room.pop(worker, None)
-        self.laden.pop(worker, None)
+        self.overloaded.pop(worker, None)
         pool.workers -= 1
         if not pool.workers:
             del self._pools[worker.offers]
@@ -89,9 +89,9 @@ class Placement:
         count = len(worker.tasks) - len(worker.blocked)
         slots = worker.slots
         if count > slots:
-            self.laden[worker] = None
+            self.overloaded[worker] = None
         else:
-            self.laden.pop(worker, None)
+            self.overloaded.pop(worker, None)
         if worker.draining or worker.broken_at is not None or count >= worker.limit:
             pool.idle.pop(worker, None)
             pool.room.pop(worker, None)
@@ -133,7 +133,7 @@ class Placement:
                 continue
             left = self._fill(queue, pools, budget, now)
             if left < budget and len(waiting) > 1:
-                self._ready.had_turn(queue)
+                self._ready.rotate(queue)
             budget = left
             if budget <= 0:
                 return True
@@ -197,7 +197,7 @@ class Placement:
             if count >= slots and group.spec.retries == 0:
                 self._put_back(queue, task)
                 break
-            if task.id in tasks or (task.troubles is not None and not alone and avoids(task, worker, now)):
+            if task.id in tasks or (task.errors is not None and not alone and avoids(task, worker, now)):
                 avoiding.append(task)
                 if len(avoiding) == MAX_AVOIDING:
                     break
@@ -229,5 +229,5 @@ class Placement:
 
 def avoids(task: Task, worker: Worker, now: float) -> bool:
     """Tell whether a task should go elsewhere for a while: it has failed on this worker."""
-    troubles = task.troubles
-    return troubles is not None and troubles.last_worker is worker and now < troubles.avoid_until
+    errors = task.errors
+    return errors is not None and errors.last_worker is worker and now < errors.avoid_until

@@ -204,7 +204,7 @@ class ReadyQueues:
             found.sort(key=lambda queue: queue.first_rank)
         return found
 
-    def had_turn(self, queue: ReadyQueue) -> None:
+    def rotate(self, queue: ReadyQueue) -> None:
         """Let the other queues of its rank go first from now on."""
         self._queues[queue.needs] = self._queues.pop(queue.needs)
 

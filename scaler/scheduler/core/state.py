@@ -106,11 +106,11 @@ class Delayed:
 class Assigned:
     """One instance per worker, shared by all tasks that it has. gone: what they become when they end there."""
 
-    __slots__ = ("gone", "worker")
+    __slots__ = ("terminated", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.gone = Gone(worker.name)
+        self.terminated = Terminated(worker.name)
 
 
 class Recalled:
@@ -121,7 +121,7 @@ class Recalled:
         self.cancel = cancel
 
 
-class Gone:
+class Terminated:
     """It ended; worker is the name of the one that had it then, empty when none did.
 
     Only stale mentions (a tombstone in a queue) and the history still meet such a task.
@@ -134,27 +134,27 @@ class Gone:
 
 
 READY: Final = Ready()
-GONE: Final = Gone("")
-TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Gone
+TERMINATED: Final = Terminated("")
+TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Terminated
 
 
-class Troubles:
+class AttemptErrors:
     """What went wrong with one task so far; made at the first trouble, so that healthy tasks carry nothing."""
 
-    __slots__ = ("avoid_until", "evidence", "failures", "last_worker", "lost_workers")
+    __slots__ = ("avoid_until", "failures", "last_worker", "lost_workers", "texts")
 
     def __init__(self) -> None:
         self.failures = 0
         self.lost_workers: set[bytes] = set()
         self.last_worker: Worker | None = None
         self.avoid_until = 0.0
-        self.evidence: list[str] = []
+        self.texts: list[str] = []
 
 
 class Task:
     """One task. attempt counts the times it was sent to a worker."""
 
-    __slots__ = ("attempt", "dependents", "group", "id", "payload", "references", "state", "troubles")
+    __slots__ = ("attempt", "dependents", "errors", "group", "id", "payload", "references", "state")
 
     def __init__(self, identifier: bytes, group: Group, payload: bytes, references: tuple[bytes, ...]) -> None:
         self.id = identifier
@@ -164,18 +164,18 @@ class Task:
         self.state: TaskState = READY
         self.attempt = 0
         self.dependents: list[Task] | None = None
-        self.troubles: Troubles | None = None
+        self.errors: AttemptErrors | None = None
 
 
-class Kept:
+class RetainedResult:
     """How a task ended, as long as somebody may still name it: dependents, or a client that has not seen it."""
 
-    __slots__ = ("outcome", "payload", "unseen", "uses")
+    __slots__ = ("outcome", "payload", "unacknowledged", "uses")
 
     def __init__(self, outcome: int, payload: bytes) -> None:
         self.outcome = outcome
         self.payload = payload
-        self.unseen = True
+        self.unacknowledged = True
         self.uses = 0
 
 
@@ -188,17 +188,17 @@ class Client:
         "broken_at",
         "ended",
         "failed",
-        "gone",
         "groups",
-        "heard_at",
         "id",
-        "kept",
+        "last_message_at",
         "name",
         "number",
+        "retained",
         "seen",
         "submitted",
         "tasks",
-        "unseen",
+        "terminated",
+        "unacknowledged",
         "via",
     )
 
@@ -208,10 +208,10 @@ class Client:
         self.via = via
         self.tasks: dict[bytes, Task] = {}
         self.groups: dict[Spec, Group] = {}
-        self.kept: dict[bytes, Kept] = {}
+        self.retained: dict[bytes, RetainedResult] = {}
         self.number = 0
         self.seen = 0
-        self.unseen: deque[Finished] = deque()
+        self.unacknowledged: deque[Finished] = deque()
         self.batch: Finished | None = None
         self.batch_bytes = 0
         self.ended: TasksEnded | None = None
@@ -219,9 +219,9 @@ class Client:
         self.submitted = 0
         """Tasks that ever were its; those that are not in `tasks` have ended."""
         self.failed = 0
-        self.heard_at = now
+        self.last_message_at = now
         self.broken_at: float | None = None
-        self.gone = False
+        self.terminated = False
 
 
 class Worker:
@@ -239,7 +239,6 @@ class Worker:
         "details",
         "draining",
         "failures_in_row",
-        "heard_at",
         "heartbeat",
         "heartbeat_at",
         "held",
@@ -247,6 +246,7 @@ class Worker:
         "id",
         "idle_since",
         "known",
+        "last_message_at",
         "limit",
         "name",
         "nested",
@@ -293,7 +293,7 @@ class Worker:
         self.nested: set[bytes] = set()
         self.heartbeat: WorkerHeartbeat | None = None
         self.heartbeat_at = now
-        self.heard_at = now
+        self.last_message_at = now
         self.broken_at: float | None = None
         self.progressed_at = now
         self.idle_since = now
@@ -332,7 +332,7 @@ class ManagerRecord:
     details: ManagerDetails
     offers: Offers
     joined: int
-    heard_at: float
+    last_message_at: float
     status: ManagerStatus | None = None
     status_at: float = 0.0
     broken_at: float | None = None

@@ -8,13 +8,15 @@ from scaler.protocol.messages import Outcome, Spec, Submit, TaskGroup
 from scaler.scheduler.core.groups import Groups
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
-from scaler.scheduler.core.state import Client, Group, Kept, Task, Timing, Waiting
+from scaler.scheduler.core.state import Client, Group, RetainedResult, Task, Timing, Waiting
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_TASKS_PER_CLIENT = 10_000_000
 
-_NOT_KEPT = Kept(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
-_NOT_ITS_OWN = Kept(Outcome.OBJECT_LOST, b"it depends on what another client made, and only its own can be named")
+_NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
+_NOT_ITS_OWN = RetainedResult(
+    Outcome.OBJECT_LOST, b"it depends on an object of another client; a task may name its own client's only"
+)
 
 
 class Submission:
@@ -49,7 +51,7 @@ class Submission:
             self._take_in(client, columns, entangled, nonsense)
         for task, references in entangled:
             self._entangle(task, references)
-        self._tasks.see(client, message.seen)
+        self._tasks.acknowledge(client, message.seen)
         return nonsense
 
     def _known(self, spec: Spec) -> bool:
@@ -70,10 +72,10 @@ class Submission:
         tasks = client.tasks
         ready: list[Task] = []
         references = columns.references
-        leaving = self._tasks.leaving.get(client.id, ())
+        leaving = self._tasks.departed.get(client.id, ())
         before = group.live
         for index, identifier in enumerate(columns.ids):
-            if identifier in tasks or identifier in client.kept:
+            if identifier in tasks or identifier in client.retained:
                 continue  # said again: one execution, one answer
             if not identifier.startswith(client.id) or not is_task(identifier):
                 nonsense.append(f"task id {identifier.hex()} is not this client's")
@@ -108,7 +110,7 @@ class Submission:
     def _entangle(self, task: Task, references: tuple[bytes, ...]) -> None:
         """Resolve what a new task references: it waits for tasks, uses objects, or fails at once."""
         missing = 0
-        failed: Kept | None = None
+        failed: RetainedResult | None = None
         client = task.group.client
         for reference in references:
             if owner_of(reference) != client.id:
@@ -124,9 +126,9 @@ class Submission:
                 other.dependents.append(task)
                 missing += 1
                 continue
-            kept = client.kept.get(reference)
+            kept = client.retained.get(reference)
             if kept is None:
-                failed = failed or _NOT_KEPT
+                failed = failed or _NOT_RETAINED
             else:
                 kept.uses += 1
                 if kept.outcome != Outcome.SUCCESS:
@@ -143,7 +145,7 @@ class Submission:
         function = self._groups.function(columns.spec.name)
         stray = Group(client, columns.spec, Needs(columns.spec.needs), 0, Timing(), function)
         for identifier in columns.ids:
-            if identifier not in client.tasks and identifier not in client.kept:
+            if identifier not in client.tasks and identifier not in client.retained:
                 self._tasks.reject(Task(identifier, stray, b"", ()), why)
 
     def _reject_one(self, client: Client, group: Group, identifier: bytes) -> None:

@@ -26,17 +26,17 @@ from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.state import (
-    GONE,
     READY,
+    TERMINATED,
     Assigned,
+    AttemptErrors,
     Client,
     Delayed,
     Group,
-    Kept,
     Ready,
     Recalled,
+    RetainedResult,
     Task,
-    Troubles,
     Waiting,
     Worker,
 )
@@ -47,9 +47,9 @@ RETRY_DELAY_SECONDS = 0.05
 MAX_RETRY_DELAY_SECONDS = 1.0
 AVOID_SECONDS = 1.0
 """How long a task that is ready again waits for another worker than the one on which it failed, if there is one."""
-MAX_EVIDENCE = 8
+MAX_ATTEMPT_ERRORS = 8
 """Lines of evidence kept per task; the text of its end quotes them."""
-MAX_EVIDENCE_TEXT = 200
+MAX_ATTEMPT_ERROR_TEXT = 200
 """Characters of an exception that are quoted in a line of evidence."""
 
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.TIMED_OUT, Outcome.OBJECT_LOST)
@@ -70,8 +70,8 @@ class Tasks:
         "_outbox",
         "_ready",
         "_sequence",
+        "departed",
         "ended",
-        "leaving",
         "waiting",
     )
 
@@ -85,7 +85,7 @@ class Tasks:
         self._sequence = 0
         self.waiting = 0
         """Tasks in state Waiting or Delayed."""
-        self.leaving: dict[bytes, list[Client]] = {}
+        self.departed: dict[bytes, list[Client]] = {}
         """Clients that are gone but whose last tasks have not come back yet, by id: one may go several times."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
 
@@ -161,7 +161,7 @@ class Tasks:
             case Outcome.NOT_STARTED:
                 self._requeue(task, 0.0, now)
             case Outcome.EXCEPTION_TO_RETRY:
-                raised = failure_texts(outcome, payload).text[:MAX_EVIDENCE_TEXT]
+                raised = failure_texts(outcome, payload).text[:MAX_ATTEMPT_ERROR_TEXT]
                 self._retry(worker, task, Outcome.EXCEPTION, payload, f" on {worker.name}: it raised {raised}", now)
             case Outcome.PROCESSOR_DIED:
                 worker.failures_in_row += 1
@@ -181,24 +181,24 @@ class Tasks:
         why: follows the number of the attempt.
         """
         evidence = f"attempt {task.attempt}{why}"
-        troubles = task.troubles
-        if troubles is None:
-            troubles = task.troubles = Troubles()
-        troubles.failures += 1
-        troubles.last_worker = worker
-        if len(troubles.evidence) < MAX_EVIDENCE:
-            troubles.evidence.append(evidence)
+        errors = task.errors
+        if errors is None:
+            errors = task.errors = AttemptErrors()
+        errors.failures += 1
+        errors.last_worker = worker
+        if len(errors.texts) < MAX_ATTEMPT_ERRORS:
+            errors.texts.append(evidence)
         limit = task.group.spec.retries
-        if troubles.failures > limit:
+        if errors.failures > limit:
             if at_limit is not Outcome.EXCEPTION:
-                payload = _evidence(task, troubles, limit)
+                payload = _evidence(task, errors, limit)
             self.end(task, at_limit, payload)
             return
         if at_limit is Outcome.EXCEPTION:
             self.drop_late(payload)
         self._facts.add(TaskRetried(task, task.attempt, worker.name, evidence))
-        delay = min(MAX_RETRY_DELAY_SECONDS, RETRY_DELAY_SECONDS * 2 ** (troubles.failures - 1))
-        troubles.avoid_until = now + delay + AVOID_SECONDS
+        delay = min(MAX_RETRY_DELAY_SECONDS, RETRY_DELAY_SECONDS * 2 ** (errors.failures - 1))
+        errors.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)
 
     def _requeue(self, task: Task, delay: float, now: float) -> None:
@@ -255,7 +255,7 @@ class Tasks:
         if self._facts.watched:
             self._facts.add(TasksStarted(worker.name, tasks))
         for client, its_own in by_client.items():
-            if not client.gone:
+            if not client.terminated:
                 self._outbox.send_to_client(client, Started(its_own))
 
     def suspended(self, worker: Worker, message: Suspended) -> None:
@@ -295,13 +295,13 @@ class Tasks:
                 self._requeue(task, 0.0, now)
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
-        troubles = task.troubles
-        if troubles is None:
-            troubles = task.troubles = Troubles()
-        troubles.lost_workers.add(worker.id)
-        if len(troubles.lost_workers) >= POISON_WORKERS:
-            troubles.evidence.append(f"attempt {task.attempt}: {text}")
-            why = f"the task was running on {POISON_WORKERS} workers that were lost: " + "; ".join(troubles.evidence)
+        errors = task.errors
+        if errors is None:
+            errors = task.errors = AttemptErrors()
+        errors.lost_workers.add(worker.id)
+        if len(errors.lost_workers) >= POISON_WORKERS:
+            errors.texts.append(f"attempt {task.attempt}: {text}")
+            why = f"the task was running on {POISON_WORKERS} workers that were lost: " + "; ".join(errors.texts)
             self.end(task, Outcome.POISON, why.encode())
         else:
             self._retry(worker, task, Outcome.WORKER_LOST, b"", f": {text}", now)
@@ -337,11 +337,11 @@ class Tasks:
         client = group.client
         state = task.state
         if type(state) is Assigned:
-            task.state = state.gone
+            task.state = state.terminated
         elif type(state) is Recalled:
-            task.state = state.worker.assigned.gone
+            task.state = state.worker.assigned.terminated
         else:
-            task.state = GONE
+            task.state = TERMINATED
             if type(state) is Ready:
                 self._ready.dropped(task)
             elif type(state) is Waiting or type(state) is Delayed:
@@ -353,7 +353,7 @@ class Tasks:
         self.ended[outcome] += 1
         if outcome:
             self._count_failure(group, outcome)
-        if client.gone:
+        if client.terminated:
             if task.attempt:
                 self._outbox.unheard(task, outcome, payload, duration_us)
             self.drop_late(payload)
@@ -391,7 +391,7 @@ class Tasks:
         group = task.group
         client = group.client
         deliver = group.spec.deliver or outcome != _SUCCESS
-        client.kept[task.id] = Kept(outcome, payload)
+        client.retained[task.id] = RetainedResult(outcome, payload)
         if is_stored(payload):
             self._objects.use(payload[1:17], held=deliver)
         self._outbox.finished(client, task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
@@ -399,7 +399,7 @@ class Tasks:
     @staticmethod
     def _count_dependents(task: Task) -> None:
         """A task ended: from now on its value is used once by every living mention in a dependent."""
-        kept = task.group.client.kept.get(task.id)
+        kept = task.group.client.retained.get(task.id)
         if kept is not None:
             kept.uses += sum(type(dependent.state) is Waiting for dependent in task.dependents or ())
 
@@ -423,27 +423,27 @@ class Tasks:
             if not is_task(reference):
                 self._objects.unuse(reference)
                 continue
-            kept = client.kept.get(reference)
+            kept = client.retained.get(reference)
             if kept is not None:
                 kept.uses -= 1
-                self._drop_kept(client, reference, kept)
+                self._drop_retained(client, reference, kept)
 
-    def _drop_kept(self, client: Client, identifier: bytes, kept: Kept) -> None:
-        if kept.uses or kept.unseen:
+    def _drop_retained(self, client: Client, identifier: bytes, kept: RetainedResult) -> None:
+        if kept.uses or kept.unacknowledged:
             return
-        del client.kept[identifier]
+        del client.retained[identifier]
         if is_stored(kept.payload):
             self._objects.unuse(kept.payload[1:17])
 
-    def see(self, client: Client, number: int) -> None:
+    def acknowledge(self, client: Client, number: int) -> None:
         """A client has resolved all Finished up to this number."""
-        unseen = client.unseen
+        unseen = client.unacknowledged
         while unseen and unseen[0].number <= number:
             for identifier in unseen.popleft().ids:
-                kept = client.kept.get(identifier)
+                kept = client.retained.get(identifier)
                 if kept is not None:
-                    kept.unseen = False
-                    self._drop_kept(client, identifier, kept)
+                    kept.unacknowledged = False
+                    self._drop_retained(client, identifier, kept)
 
     # -- cancel
 
@@ -470,37 +470,37 @@ class Tasks:
 
     def client_gone(self, client: Client) -> None:
         """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
-        client.gone = True
+        client.terminated = True
         self._outbox.drop_batch(client)
-        client.unseen.clear()
-        for kept in client.kept.values():
+        client.unacknowledged.clear()
+        for kept in client.retained.values():
             if is_stored(kept.payload):
                 self._objects.unuse(kept.payload[1:17])
-        client.kept.clear()
-        self.leaving.setdefault(client.id, []).append(client)
+        client.retained.clear()
+        self.departed.setdefault(client.id, []).append(client)
         self.cancel(client, list(client.tasks))
         if not client.tasks:
             self._has_left(client)
 
     def _has_left(self, client: Client) -> None:
         """The last task of a client that is gone has come back."""
-        left = self.leaving.get(client.id)
+        left = self.departed.get(client.id)
         if left is not None and client in left:
             left.remove(client)
             if not left:
-                del self.leaving[client.id]
+                del self.departed[client.id]
 
     @staticmethod
     def inputs_of(task: Task) -> tuple[bytes, ...]:
         """Return the payloads of a ready task's references, in their order."""
-        kept = task.group.client.kept
+        kept = task.group.client.retained
         return tuple(
             kept[reference].payload if is_task(reference) else stored_reference(reference, 0)
             for reference in task.references
         )
 
 
-def _evidence(task: Task, troubles: Troubles, limit: int) -> bytes:
+def _evidence(task: Task, errors: AttemptErrors, limit: int) -> bytes:
     times = "once" if task.attempt == 1 else f"{task.attempt} times"
     doubt = "; it may have run" if limit == 0 else ""
-    return f"tried {times}, retries={limit}{doubt}: {'; '.join(troubles.evidence)}".encode()
+    return f"tried {times}, retries={limit}{doubt}: {'; '.join(errors.texts)}".encode()

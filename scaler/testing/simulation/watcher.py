@@ -63,7 +63,7 @@ class Watcher:
         self.model.apply_status(json.loads(document))
         counts = self.model.status.tasks
         living = sum(len(client.tasks) for client in self._core.clients.values())
-        leaving = sum(len(client.tasks) for clients in self._core.tasks.leaving.values() for client in clients)
+        leaving = sum(len(client.tasks) for clients in self._core.tasks.departed.values() for client in clients)
         shown = counts.waiting + counts.ready + counts.assigned + counts.suspended
         assert shown == living + leaving, f"{shown} tasks are shown, and {living} + {leaving} there are"
         report = self._events.report(now)

@@ -9,15 +9,15 @@ import sys
 def test_cyclic_garbage_is_found_when_few_tasks_live_and_left_lying_while_many_do() -> None:
     program = """
 import gc, weakref
-from scaler.scheduler.garbage import MAX_LIVING_TASKS, calm_collector, collect_if_cheap
+from scaler.scheduler.garbage import MAX_LIVING_TASKS, configure_collector, collect_when_small
 class Node: pass
-calm_collector()
+configure_collector()
 node = Node()
 node.itself, found = node, weakref.ref(node)
 del node
-collect_if_cheap(MAX_LIVING_TASKS + 1)
+collect_when_small(MAX_LIVING_TASKS + 1)
 assert found() is not None
-collect_if_cheap(MAX_LIVING_TASKS)
+collect_when_small(MAX_LIVING_TASKS)
 assert found() is None
 assert gc.get_threshold()[2] > 10**6
 """
@@ -28,14 +28,14 @@ assert gc.get_threshold()[2] > 10**6
 def test_freed_memory_is_given_back_even_where_what_is_in_use_lies_between() -> None:
     program = """
 from pathlib import Path
-from scaler.scheduler.garbage import collect_if_cheap
+from scaler.scheduler.garbage import collect_when_small
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 before = resident()
 payloads = [bytes(20_000) for _ in range(5000)]
 payloads = payloads[::100]
 filled = resident()
-collect_if_cheap(0)
+collect_when_small(0)
 assert filled > before + 60_000_000 > resident() + 40_000_000, (before, filled, resident())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)

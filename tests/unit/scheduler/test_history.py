@@ -7,9 +7,9 @@ import pytest
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
 from scaler.scheduler.core import history as module
-from scaler.scheduler.core.facts import Odd, TasksEnded
+from scaler.scheduler.core.facts import FailureRecord, TasksEnded
 from scaler.scheduler.core.history import History
-from scaler.scheduler.core.state import Client, Function, Gone, Group, Timing
+from scaler.scheduler.core.state import Client, Function, Group, Terminated, Timing
 from tests.unit.scheduler.driver import Cluster
 
 GROUP = Group(Client(b"client..", "client", None, 0.0), Spec(b"f" * 16), Needs(), 0, Timing(), Function("f"))
@@ -17,9 +17,9 @@ GROUP = Group(Client(b"client..", "client", None, 0.0), Spec(b"f" * 16), Needs()
 
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:
     ids = [number.to_bytes(16, "big") for number in range(first, first + count)]
-    ended = TasksEnded(GROUP, Gone("w"), ids, [Outcome.POISON if payload else 0] * count, [1] * count, [], [])
+    ended = TasksEnded(GROUP, Terminated("w"), ids, [Outcome.POISON if payload else 0] * count, [1] * count, [], [])
     if payload:
-        ended.odd = {index: Odd(1, payload, []) for index in range(count)}
+        ended.failure_records = {index: FailureRecord(1, payload, []) for index in range(count)}
     return ended
 
 
@@ -87,12 +87,12 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
 
 def test_runs_of_one_function_on_one_worker_are_told_apart_at_their_borders() -> None:
     other = Group(GROUP.client, Spec(b"g" * 16, name="g"), Needs(), 0, Timing(), Function("g"))
-    first, second = Gone("w1"), Gone("w2")
+    first, second = Terminated("w1"), Terminated("w2")
     ended = TasksEnded(GROUP, first, [], [], [], [], [])
     for index, (group, gone) in enumerate(
         [(GROUP, first), (GROUP, first), (other, first), (other, second), (GROUP, second)]
     ):
-        if group is not ended.group or gone is not ended.gone:
+        if group is not ended.group or gone is not ended.terminated:
             ended.begin_run(index, group, gone)
         ended.ids.append(index.to_bytes(16, "big"))
         ended.duration_us.append(10**index)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from scaler.needs import Needs
 from scaler.protocol.messages import Spec
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
-from scaler.scheduler.core.state import GONE, Client, Function, Group, Task, Timing
+from scaler.scheduler.core.state import TERMINATED, Client, Function, Group, Task, Timing
 
 PLAIN = Needs()
 GPU = Needs.of({"gpu": 1})
@@ -31,7 +31,7 @@ def drain(queue: ReadyQueue) -> list[Task]:
 
 def drop(queues: ReadyQueues, dropped: Sequence[Task]) -> None:
     for task in dropped:
-        task.state = GONE
+        task.state = TERMINATED
         queues.dropped(task)
 
 

@@ -375,7 +375,7 @@ def test_a_client_that_goes_twice_while_its_tasks_still_run_leaves_nothing_behin
     cluster.submit(client)
     cluster.leave(client)
     cluster.finish(worker, *cluster.on(worker), outcome=Outcome.CANCELLED, payload=b"")
-    assert cluster.core.tasks.leaving == {}
+    assert cluster.core.tasks.departed == {}
     assert cluster.core.objects.definitions == {}
 
 
