@@ -292,11 +292,12 @@ def register(rig: Rig) -> str:
 
 
 def test_tasks_that_ecs_does_not_show_yet_are_neither_lost_nor_hard_to_stop(rig: Rig) -> None:
-    rig.aws.ecs.times.hidden = 0.3
+    rig.aws.ecs.times.hidden = NEVER_SECONDS
     backend = rig.backend()
     first, second = backend.start(2)
     assert backend.list() == []
     backend.stop([first])
+    rig.aws.ecs.times.hidden = 0.0
     units = until(backend, lambda units: states(units).count(UnitState.RUNNING) == 1 and first in units)
     assert units[second].state is UnitState.RUNNING
     assert units[first].state in (UnitState.STOPPING, UnitState.STOPPED)
@@ -327,6 +328,19 @@ def test_a_manager_that_comes_later_finds_the_tasks_of_its_name_only(rig: Rig) -
     later.stop(mine)
     until(later, are(UnitState.STOPPED, UnitState.STOPPED))
     assert len(rig.alive()) == 4
+
+
+def test_a_manager_that_comes_later_finds_also_what_ecs_lists_late(rig: Rig) -> None:
+    rig.aws.ecs.times.hidden = rig.aws.ecs.times.deactivating = NEVER_SECONDS
+    first = rig.backend()
+    leaving, staying = first.start(2)
+    rig.aws.ecs.wait_until(lambda: len(rig.aws.ecs.running()) == 2, DEADLINE_SECONDS)
+    first.stop([leaving])
+    later = rig.backend()
+    assert later.list() == []
+    rig.aws.ecs.times.hidden = 0.0
+    units = until(later, lambda units: len(units) == 2)
+    assert (units[leaving].state, units[staying].state) == (UnitState.STOPPING, UnitState.RUNNING)
 
 
 def test_ends_are_told_with_their_reasons(rig: Rig) -> None:

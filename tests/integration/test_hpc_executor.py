@@ -22,6 +22,8 @@ from scaler.worker_manager.offload.executor import ExecutorError
 from tests.integration.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
 from tests.integration.settings_rig import within
 
+NEVER_SECONDS = 1e9
+
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
@@ -316,6 +318,20 @@ def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -
         assert len(aws.batch.alive()) == 1, "that of another manager"
 
 
+def test_what_an_earlier_agent_has_left_is_ended_also_when_batch_lists_it_late(
+    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errands, "EARLIER_PAUSE_SECONDS", 0.0)
+    aws.batch.times.listing = NEVER_SECONDS
+    with rig_of(aws) as other:
+        other.run(*(other.call(time.sleep, 60) for _ in range(2)))
+        aws.batch.wait_until(lambda: len(aws.batch.alive()) == 2, WAIT_SECONDS)
+        with rig_of(aws):
+            assert aws.faults.calls()["TerminateJob"] == 0
+            aws.batch.times.listing = 0.0
+            aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
+
+
 # -- services that fail
 
 
@@ -340,10 +356,11 @@ def test_those_that_were_taken_before_the_refusal_are_named(rig: Rig) -> None:
 
 
 def test_a_submission_whose_answer_is_lost_runs_once(rig: Rig) -> None:
-    rig.aws.batch.times.listing = 1.0
+    rig.aws.batch.times.listing = NEVER_SECONDS
     rig.aws.faults.add("SubmitJob", LoseReply(), times=1)
     calls = [rig.call(operator.add, number, 1) for number in range(3)]
     rig.run(*calls)
+    rig.aws.batch.times.listing = 0.0
     assert [rig.value(call) for call in calls] == [1, 2, 3]
     assert rig.aws.faults.calls()["SubmitJob"] == 1
     assert len(rig.jobs()) == 1
@@ -363,13 +380,14 @@ def test_a_job_that_appears_after_it_was_given_up_is_terminated(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errands, "STRANGER_PAUSE_SECONDS", 0.1)
-    aws.batch.times.listing = 2.0
+    aws.batch.times.listing = NEVER_SECONDS
     with rig_of(aws, doubt_seconds=0.2) as rig:
         aws.faults.add("SubmitJob", LoseReply(), times=1)
         call = rig.call(time.sleep, 60)
         rig.run(call)
         assert rig.failure(call).outcome is Outcome.NOT_STARTED
         aws.batch.wait_until(lambda: len(aws.batch.alive()) == 1, WAIT_SECONDS)
+        aws.batch.times.listing = 0.0
         aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
 
 

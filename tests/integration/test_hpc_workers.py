@@ -20,6 +20,7 @@ from tests.integration.hpc_rig import settings
 from tests.integration.settings_rig import within
 
 WAIT_SECONDS = 20.0
+NEVER_SECONDS = 1e9
 
 
 @pytest.fixture
@@ -85,13 +86,13 @@ def test_units_have_as_many_slots_as_their_jobs_have_cpus(
 
 
 def test_a_start_without_an_answer_is_not_repeated_and_found(aws: AwsEmulator, backend: BatchBackend) -> None:
-    aws.batch.times.listing = 0.3
+    aws.batch.times.listing = NEVER_SECONDS
     aws.faults.add("SubmitJob", LoseReply())
     with pytest.raises(BackendError, match=r"the connection at http://127.0.0.1:\d+ ended without an answer"):
         backend.start(2)
     with pytest.raises(BackendError, match="AWS Batch did not answer SubmitJob: looking whether the jobs are there"):
         backend.start(2)
-    assert within(WAIT_SECONDS, lambda: sizes(aws) == [2])
+    aws.batch.times.listing = 0.0
     assert len(backend.start(2)) == 2
     assert sizes(aws) == [2]
     assert aws.faults.calls()["SubmitJob"] == 1
@@ -131,6 +132,47 @@ def test_a_second_manager_adopts_what_the_first_has_left_and_nothing_else(aws: A
     assert within(WAIT_SECONDS, lambda: not alive(second.list()) and len(aws.batch.alive()) == 1)
     for backend in (second, other):
         backend.close()
+
+
+def test_a_second_manager_adopts_also_what_batch_lists_late(aws: AwsEmulator) -> None:
+    aws.batch.times.listing = NEVER_SECONDS
+    first = backend_of(aws)
+    started = {*first.start(2), *first.start(1)}
+    first.close()
+    second = backend_of(aws)
+    assert second.list() == []
+    aws.batch.times.listing = 0.0
+    assert within(WAIT_SECONDS, lambda: alive(second.list()) == started)
+    second.stop(sorted(started))
+    assert within(WAIT_SECONDS, lambda: not alive(second.list()) and not aws.batch.alive())
+    second.close()
+
+
+def test_a_start_that_was_given_up_and_is_listed_later_is_a_unit_all_the_same(
+    aws: AwsEmulator, backend: BatchBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "DOUBT_SECONDS", 0.0)
+    aws.batch.times.listing = NEVER_SECONDS
+    aws.faults.add("SubmitJob", LoseReply())
+    with pytest.raises(BackendError):
+        backend.start(2)
+    started = backend.start(1)
+    aws.batch.times.listing = 0.0
+    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 3)
+    backend.stop(sorted(alive(backend.list()) - set(started)))
+    assert within(WAIT_SECONDS, lambda: alive(backend.list()) == set(started))
+
+
+def test_what_an_unanswered_start_has_started_counts_once_when_it_was_listed_meanwhile(
+    aws: AwsEmulator, backend: BatchBackend
+) -> None:
+    aws.batch.times.listing = 0.0
+    aws.faults.add("SubmitJob", LoseReply())
+    with pytest.raises(BackendError):
+        backend.start(2)
+    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 2)
+    assert len(backend.start(3)) == 3
+    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 5)
 
 
 def test_what_ended_before_a_manager_began_is_none_of_its_news(aws: AwsEmulator) -> None:

@@ -12,6 +12,8 @@ from scaler.worker_manager.backend import Unit
 
 MISSING_SECONDS = 60.0
 """A unit that the service does not know for so long does not exist."""
+LISTED_SECONDS = 60.0
+"""Lists are eventually consistent: a unit is listed at the latest this long after its start."""
 ENDED_SHOWN = 64
 ENDED_SHOWN_SECONDS = 300.0
 ENDED_KNOWN = 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from scaler.protocol.messages import Outcome
 from scaler.worker_manager.aws.errors import AwsError
+from scaler.worker_manager.aws.known_units import LISTED_SECONDS
 from scaler.worker_manager.aws_hpc.service import BatchService
 from scaler.worker_manager.aws_hpc.tracking import DOUBT_SECONDS, Tracking
 from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON
@@ -18,6 +20,8 @@ from scaler.worker_manager.offload.executor import Failed, Report
 STRANGER_SECONDS = 600.0
 """For so long a job is looked for that was given up, and terminated should it appear after all."""
 STRANGER_PAUSE_SECONDS = 10.0
+EARLIER_PAUSE_SECONDS = 5.0
+"""Pause between listings of the jobs that earlier sessions have left."""
 MAX_TERMINATE_TRIES = 100
 
 _log = logging.getLogger(__name__)
@@ -45,6 +49,12 @@ class Errands:
         self._strangers: dict[str, float] = {}
         """Names of jobs that were given up, and until when they are looked for."""
         self._strangers_at = 0.0
+        self._is_own: Callable[[str], bool] = lambda _: True
+        self._earlier: set[str] = set()
+        """Jobs of earlier sessions that were found."""
+        self._earlier_at = math.inf
+        """When to list them again; infinite when all of them must have been listed."""
+        self._earlier_until = 0.0
 
     def terminate(self, job_ids: Iterable[str]) -> None:
         """Have jobs terminated by the next rounds. From any thread, with the lock held."""
@@ -53,13 +63,38 @@ class Errands:
 
     def are_left(self) -> bool:
         """Tell whether there is something to do. With the lock held."""
-        return bool(self._to_terminate or self._strangers)
+        return bool(self._to_terminate or self._strangers) or self._earlier_at < math.inf
 
     def run(self, report: Callable[[Report], None]) -> None:
         """Do what is to be done. Raises AwsError."""
         self._settle_doubts(report)
+        self._find_earlier()
         self.end_unwanted()
         self._end_strangers()
+
+    def begin(self, is_own: Callable[[str], bool]) -> None:
+        """Terminate the jobs of earlier sessions; rounds look for those that are listed late. Raises AwsError.
+
+        is_own: whether a job of this name was submitted by this session.
+        """
+        self._is_own = is_own
+        self._earlier_at = time.monotonic()
+        self._earlier_until = self._earlier_at + LISTED_SECONDS
+        self._find_earlier()
+        self.end_unwanted()
+
+    def _find_earlier(self) -> None:
+        now = time.monotonic()
+        if now < self._earlier_at:
+            return
+        alive = self._service.alive()
+        left = {job_id for job_id, job in alive.items() if not self._is_own(job["jobName"])} - self._earlier
+        if left:
+            _log.warning("terminating %d jobs that an earlier agent has left: their tasks are run again", len(left))
+        with self._lock:
+            self._earlier |= left
+            self.terminate(left)
+            self._earlier_at = now + EARLIER_PAUSE_SECONDS if now < self._earlier_until else math.inf
 
     def end_unwanted(self) -> None:
         """Terminate what nobody wants. Raises AwsError for the first that cannot be, when all were tried."""

@@ -98,12 +98,7 @@ class BatchExecutor:
         self._service.check_queue()
         self._definition = self._service.definition()
         self._objects.check()
-        left = self._service.alive()
-        if left:
-            _log.warning("terminating %d jobs that an earlier agent has left: their tasks are run again", len(left))
-            with self._lock:
-                self._errands.terminate(left)
-            self._errands.end_unwanted()
+        self._errands.begin(lambda name: self._place.is_of_session(name, self._session))
         self._thread.start()
 
     def run(self, calls: Sequence[Call]) -> None:

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.known_units import KnownUnits
+from scaler.worker_manager.aws.known_units import LISTED_SECONDS, KnownUnits
 from scaler.worker_manager.aws_hpc.service import BatchService, child_id
 from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON, reason_of
 from scaler.worker_manager.backend import Unit
 
 STUCK_SECONDS = 120.0
+ADOPT_AGAIN_SECONDS = 60.0
+"""Pause between listings once all jobs of earlier processes must have been listed. They find what an unanswered
+SubmitJob has started after it was given up."""
 NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
 _STATES = {
     "SUBMITTED": UnitState.PENDING,
@@ -37,38 +40,50 @@ class Fleet:
         self._service = service
         self._known = known
         self._slots = slots
-        self._has_looked = False
+        self._settled_at: float | None = None
+        """When all jobs of earlier processes must have been listed; None before the first listing."""
+        self._adopt_at = 0.0
 
     def look(self) -> None:
         """Ask Batch. Raises AwsError."""
         now = time.monotonic()
-        is_first = not self._has_looked
-        if is_first:
-            self._adopt(now)
+        if self._settled_at is None:
+            self._settled_at = now + LISTED_SECONDS
+        adopted: set[str] = set()
+        if now < self._settled_at or now >= self._adopt_at:
+            adopted = self._adopt(now)
+            self._adopt_at = now + ADOPT_AGAIN_SECONDS
         missing = dict.fromkeys(self._known.alive)
         for unit_id, shown in self._service.describe(list(missing)).items():
             missing.pop(unit_id, None)
-            self._note(unit_id, shown, now, is_first)
-        self._has_looked = True
+            self._note(unit_id, shown, now, is_new=unit_id in adopted)
         for unit_id in self._known.missed(missing):
             _log.warning("AWS Batch does not know the job %s any more", unit_id)
 
-    def _adopt(self, now: float) -> None:
-        """Find what an earlier process of this manager has left."""
+    def _adopt(self, now: float) -> set[str]:
+        """Add the jobs that are listed and were unknown: those of an earlier process of this manager. Returns them.
+
+        A job that was submitted just before a restart is listed with a delay, so one listing is not enough.
+        """
+        adopted = set()
         for job_id, summary in self._service.alive().items():
             size = int((summary.get("arrayProperties") or {}).get("size", 1))
             for index in range(size):
-                self._known.found(child_id(job_id, index, size), now - _age_seconds(summary))
+                unit_id = child_id(job_id, index, size)
+                if not self._known.knows(unit_id):
+                    self._known.found(unit_id, now - _age_seconds(summary))
+                    adopted.add(unit_id)
+        return adopted
 
-    def _note(self, unit_id: str, shown: Mapping[str, Any], now: float, is_first: bool) -> None:
+    def _note(self, unit_id: str, shown: Mapping[str, Any], now: float, *, is_new: bool) -> None:
         job = self._known.alive[unit_id]
         state = _STATES.get(str(shown["status"]), UnitState.PENDING)
         reason = reason_of(shown)
         if state in _ENDED:
             if state is UnitState.FAILED and str(shown.get("statusReason", "")).startswith(STOP_REASON):
                 state = UnitState.STOPPED
-            # What had ended before this manager began is none of its news.
-            news = None if is_first else Unit(unit_id, state, self._slots, now - job.born_at, reason)
+            # What had ended before this manager knew it is no failure of its starts.
+            news = None if is_new else Unit(unit_id, state, self._slots, now - job.born_at, reason)
             self._known.ended(unit_id, news)
             return
         job.state = state

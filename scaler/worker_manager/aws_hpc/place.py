@@ -87,6 +87,10 @@ class Place:
         """Tell whether a job is this manager's, of any session and mode, whatever `name` was then."""
         return re.fullmatch(rf".*-{self.mark}-[0-9a-f]+-\d+", job_name) is not None
 
+    def is_of_session(self, job_name: str, session: str) -> bool:
+        """Tell whether a job that this manager owns was submitted by this session."""
+        return f"-{self.mark}-{session}-" in job_name
+
     @property
     def keys(self) -> str:
         """Return the beginning of the keys of all of this manager's objects; a session follows."""

@@ -75,7 +75,8 @@ class BatchBackend:
             _log.warning("%s, or choose mode offload, which needs none", warning)
 
     def start(self, count: int) -> list[str]:
-        started = [*self._settle_doubt()]
+        started = [unit_id for unit_id in self._settle_doubt() if not self._known.knows(unit_id)]
+        self._known.started(started)
         count -= len(started)
         while count > 0:
             size = min(count, MAX_ARRAY)
@@ -88,7 +89,8 @@ class BatchBackend:
                 if error.is_uncertain:
                     self._doubt = (name, size, time.monotonic())
                 raise BackendError(str(error), started) from error
-            started += self._started(job_id, size)
+            self._known.started(unit_ids := _unit_ids(job_id, size))
+            started += unit_ids
             count -= size
         return started
 
@@ -133,12 +135,7 @@ class BatchBackend:
         if job_id is None and asked_at - since < DOUBT_SECONDS:
             raise BackendError("AWS Batch did not answer SubmitJob: looking whether the jobs are there")
         self._doubt = None
-        return [] if job_id is None else self._started(job_id, size)
-
-    def _started(self, job_id: str, size: int) -> Sequence[str]:
-        unit_ids = [child_id(job_id, index, size) for index in range(size)]
-        self._known.started(unit_ids)
-        return unit_ids
+        return [] if job_id is None else _unit_ids(job_id, size)
 
     def _try_stop(self, unit_id: str) -> Callable[[str], None] | AwsError:
         try:
@@ -151,6 +148,10 @@ class BatchBackend:
                 return AwsError("AWS Batch does not know a job yet that was submitted just now", "broken")
             return self._known.gone
         return self._known.stopping
+
+
+def _unit_ids(job_id: str, size: int) -> list[str]:
+    return [child_id(job_id, index, size) for index in range(size)]
 
 
 def _worker_request(config: AwsHpcConfig, place: Place, definition: Definition, slots: int) -> Fields:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.known_units import KnownUnits
+from scaler.worker_manager.aws.known_units import LISTED_SECONDS, KnownUnits
 from scaler.worker_manager.aws.session import AwsCalls
 from scaler.worker_manager.aws_raw_ecs.definition import started_by
 from scaler.worker_manager.aws_raw_ecs.tasks import MAX_DESCRIBED, age_seconds, reason_of, state_of, unit_id_of
@@ -34,19 +34,22 @@ class Fleet:
         self._ecs = ecs
         self._known = known
         self._mark = started_by(config)
-        self._has_looked = False
+        self._settled_at: float | None = None
+        """When all tasks of earlier processes must have been listed; None before the first listing."""
 
     def look(self) -> None:
         """Ask ECS. Raises AwsError."""
+        now = time.monotonic()
+        if self._settled_at is None:
+            self._settled_at = now + LISTED_SECONDS
         listed = self._list("RUNNING")
-        if not self._has_looked:
-            listed += self._list("STOPPED")  # some may not have ended yet
+        if now < self._settled_at:
+            listed += self._list("STOPPED")  # of an earlier process, and some may not have ended yet
         asked = dict.fromkeys(
             [*self._known.alive, *(unit_id for unit_id in listed if not self._known.has_ended(unit_id))]
         )
         for unit_ids in _batches(list(asked)):
             self._describe(unit_ids)
-        self._has_looked = True
 
     def _list(self, desired: Literal["RUNNING", "STOPPED"]) -> list[str]:
         pages = self._ecs.pages(
@@ -68,7 +71,8 @@ class Fleet:
         state = state_of(shown)
         age = age_seconds(shown, datetime.now(UTC))
         if state in _ENDED:
-            is_news = unit_id in self._known.alive or self._has_looked
+            # What had ended before this manager knew it is no failure of its starts.
+            is_news = unit_id in self._known.alive
             unit = Unit(unit_id, state, self._config.ecs_task_cpu, age, reason_of(shown))
             self._known.ended(unit_id, unit if is_news else None)
             return
