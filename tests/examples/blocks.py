@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 READY_SECONDS = 30.0
 STOP_SECONDS = 15.0
+ENVIRONMENT = dict(os.environ)
+"""Environment of programs that threads start. pytest changes its own with every test, and a child that inherits it
+while it changes fails with `OSError: Bad address`: exec reads it after the fork, from memory that both share."""
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"  # (.+)$")
@@ -107,6 +110,8 @@ def run_python(block: Block, directory: Path) -> list[str]:
     program = directory / "program.py"
     program.write_text(block.text)
     command = [sys.executable, "-W", "error", str(program)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=directory, check=False)
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=50, cwd=directory, env=ENVIRONMENT, check=False
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
