@@ -23,7 +23,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 20.0
 MessageT = TypeVar("MessageT")
 
 

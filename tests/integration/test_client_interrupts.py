@@ -12,7 +12,7 @@ import pytest
 
 from scaler import Client, ScalerExecutor, ScalerFuture, SchedulerClusterCombo
 
-RESULT_SECONDS = 5.0
+RESULT_SECONDS = 20.0
 
 # Where the step is in something that is garbage-collected, Python says so and goes on.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
