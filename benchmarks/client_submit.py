@@ -16,7 +16,7 @@ from concurrent.futures import wait
 
 from scaler.client.future import ScalerFuture
 from scaler.client.kinds import KindTable, Options
-from scaler.client.loop import ClientLoop, Doors, OnTurn
+from scaler.client.loop import ClientLoop, ClientTransports, OnEvents
 from scaler.client.submission import Submission
 from scaler.ids import new_peer_id
 from scaler.net.connection import Buffer, Connector, ConnectorEvent, Received, Welcomed
@@ -30,17 +30,17 @@ RESULT = b"\x80\x05K\x01."
 class Sink:
     """A connector whose scheduler is in it. hold: keep the tasks instead of answering."""
 
-    def __init__(self, peer: bytes, on_turn: OnTurn, encoded: bool, hold: bool) -> None:
+    def __init__(self, peer: bytes, on_events: OnEvents, encoded: bool, hold: bool) -> None:
         self.peer = peer
         self.connected = True
-        self.trouble = ""
-        self._on_turn = on_turn
+        self.last_error = ""
+        self._on_events = on_events
         self._encoded = encoded
         self._hold = hold
         self._number = 0
         self._loop = asyncio.get_running_loop()
         first: list[ConnectorEvent] = [Welcomed(Welcome(False, 1, 60.0, 2.0))]
-        self._loop.call_soon(on_turn, first)
+        self._loop.call_soon(on_events, first)
 
     def send(self, message: Message, _attachments: Sequence[Buffer] = ()) -> None:
         """Take a message; answer a Submit on the next turn of the loop."""
@@ -55,13 +55,13 @@ class Sink:
         answer: Message = Finished(self._number, ids, [Outcome.SUCCESS] * count, [RESULT] * count, [1] * count)
         if self._encoded:
             answer = decode(encode(answer))
-        self._on_turn([Received(self.peer, answer)])
+        self._on_events([Received(self.peer, answer)])
 
     def outbox_bytes(self) -> int:
         """Return 0: it keeps nothing."""
         return 0
 
-    def close(self, farewell: str = "") -> None:
+    def close(self, reason: str = "") -> None:
         """Nothing to end."""
 
 
@@ -70,10 +70,10 @@ def no_storage(_address: str, _peer: bytes) -> StorageClient:
 
 
 def open_client(encoded: bool, hold: bool) -> tuple[ClientLoop, Callable[[int], ScalerFuture]]:
-    def connect(peer: bytes, on_turn: OnTurn) -> Connector:
-        return Sink(peer, on_turn, encoded, hold)
+    def connect(peer: bytes, on_events: OnEvents) -> Connector:
+        return Sink(peer, on_events, encoded, hold)
 
-    loop = ClientLoop(new_peer_id(), Doors(connect, no_storage, "nowhere"), 10.0)
+    loop = ClientLoop(new_peer_id(), ClientTransports(connect, no_storage, "nowhere"), 10.0)
     kinds = KindTable(loop, None)
     submission = Submission(loop)
     options = Options()

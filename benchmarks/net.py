@@ -22,8 +22,9 @@ import zmq
 from scaler.errors import LimitError
 from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, OutboxLimits, Received
+from scaler.net.connector import SocketConnector
+from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector, ZmqListener
 from scaler.protocol.messages import Hello, PutObject, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome
 
 BODY = bytes(200)
@@ -36,12 +37,12 @@ def serve_ours(address: str, ready: Connection) -> None:
         def admit(_peer: bytes, _hello: Hello) -> Welcome | Refused:
             return Welcome(False, 1, 60.0, 2.0)
 
-        def on_turn(events: list[ListenerEvent]) -> None:
+        def on_events(events: list[ListenerEvent]) -> None:
             for event in events:
                 if isinstance(event, Received) and isinstance(event.message, StatStorage) and event.message.request:
                     listener.send(event.peer, StorageReply(event.message.request, StorageResult.OK))
 
-        listener = ZmqListener([address], server_kind="object_storage", admit=admit, on_turn=on_turn)
+        listener = SocketListener([address], server_kind="object_storage", admit=admit, on_events=on_events)
         ready.send(listener.addresses[0])
         await asyncio.get_running_loop().run_in_executor(None, ready.recv)
         listener.close()
@@ -99,17 +100,17 @@ class Ours:
     """A connector, and the number of the last answer."""
 
     def __init__(self, address: str) -> None:
-        self.connector = ZmqConnector(
+        self.connector = SocketConnector(
             address,
             peer=new_peer_id(),
             hello=own_hello(Role.CLIENT),
-            on_turn=self._on_turn,
+            on_events=self._on_events,
             outbox=OutboxLimits(messages=20_000),
         )
         self._answered = asyncio.Event()
         self.on_answer: Callable[[], None] = self._answered.set
 
-    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+    def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             if isinstance(event, Received):
                 self.on_answer()

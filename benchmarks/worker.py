@@ -18,7 +18,7 @@ import psutil
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ListenerEvent, Opened, Received
-from scaler.net.zeromq import ZmqListener
+from scaler.net.listener import SocketListener
 from scaler.protocol.messages import Done, Hello, Refused, Run, RunGroup, Shutdown, Spec, Welcome
 from scaler.serialization import dump_arguments, dump_function, to_payload
 
@@ -43,14 +43,14 @@ class PlayedScheduler:
         self.ids = IdFactory(b"bench-01")
         self.peer = b""
         self.opened = asyncio.Event()
-        self.listener = ZmqListener(
-            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self.admit, on_turn=self.on_turn
+        self.listener = SocketListener(
+            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self.admit, on_events=self.on_events
         )
 
     def admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
         return Welcome(False, 1, 60.0, 2.0)
 
-    def on_turn(self, events: list[ListenerEvent]) -> None:
+    def on_events(self, events: list[ListenerEvent]) -> None:
         for event in events:
             if isinstance(event, Opened):
                 self.peer = event.peer

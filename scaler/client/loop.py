@@ -32,7 +32,7 @@ from scaler.errors import (
     SchedulerLostError,
     UnreachableError,
 )
-from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Explain,
     Explained,
@@ -59,14 +59,14 @@ HOUSEKEEPING_SECONDS = 1.0
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 
-OnTurn = Callable[[list[ConnectorEvent]], None]
+OnEvents = Callable[[list[ConnectorEvent]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class ClientTransports:
     """How a client reaches the others. The first two are called in the client's loop."""
 
-    connect: Callable[[bytes, OnTurn], Connector]
+    connect: Callable[[bytes, OnEvents], Connector]
     """To the scheduler, given this client's peer id."""
     connect_storage: Callable[[str, bytes], StorageClient]
     """To the object storage, given its address and the peer id."""
@@ -81,12 +81,12 @@ class Doors:
 class ClientLoop:
     """One client's connection, futures and thread. Public methods are safe to use from any thread."""
 
-    def __init__(self, peer: bytes, doors: Doors, timeout_seconds: float) -> None:
+    def __init__(self, peer: bytes, transports: ClientTransports, timeout_seconds: float) -> None:
         """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it."""
-        self.address = doors.address
-        self.futures = FutureTable(peer, self._wake, doors.waiting, timeout_seconds)
+        self.address = transports.address
+        self.futures = FutureTable(peer, self._wake, transports.waiting, timeout_seconds)
         self._session = self.futures.session
-        self._doors = doors
+        self._transports = transports
         self.objects = ClientObjects(self.futures, self._call, self._connect_storage)
         self._is_abandoned = False
         self._welcome: Welcome | None = None
@@ -103,7 +103,7 @@ class ClientLoop:
         try:
             self._connected.result(timeout_seconds)
         except TimeoutError:
-            trouble = self._connector.trouble if self._connector is not None else "no connection was made"
+            trouble = self._connector.last_error if self._connector is not None else "no connection was made"
             self.close("the client could not connect")
             raise UnreachableError(
                 f"no scheduler answers at {self.address}: waited {timeout_seconds:g} s ({trouble}). "
@@ -209,13 +209,13 @@ class ClientLoop:
 
     def _begin(self) -> None:
         try:
-            self._connector = self._doors.connect(self.futures.ids.owner, self._on_turn)
+            self._connector = self._transports.connect(self.futures.ids.owner, self._on_events)
         except ScalerError as error:
             self._connected.set_exception(error)
             return
         self._loop.call_later(HOUSEKEEPING_SECONDS, self._keep_house)
 
-    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+    def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
                 case Received(message=message):
@@ -227,7 +227,7 @@ class ClientLoop:
                 case Broken():
                     if self._broken_at is None:
                         self._broken_at = self._loop.time()
-                case Turned(refused):
+                case ConnectionRefused(refused):
                     self._turned(refused.text)
         self._turn()
 
@@ -235,7 +235,7 @@ class ClientLoop:
         self.futures.is_awake = False
         self._send()
         if self._session.pending:
-            self._doors.submitted(self.futures)
+            self._transports.submitted(self.futures)
 
     def _send(self) -> None:
         connector = self._connector
@@ -367,7 +367,7 @@ class ClientLoop:
 
     def _connect_storage(self) -> StorageClient:
         address = self._welcome.object_storage_address if self._welcome is not None else ""
-        return self._doors.connect_storage(address, self.futures.ids.owner)
+        return self._transports.connect_storage(address, self.futures.ids.owner)
 
 
 def _show(is_stderr: bool, text: bytes) -> None:

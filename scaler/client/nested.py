@@ -17,9 +17,11 @@ NESTED_LEASE_SECONDS = 0.0
 class NestedConnector:
     """Speaks for a client inside a task; the counterpart of a connector over a socket. Belongs to the running loop."""
 
-    def __init__(self, context: ProcessorContext, peer: bytes, on_turn: Callable[[list[ConnectorEvent]], None]) -> None:
+    def __init__(
+        self, context: ProcessorContext, peer: bytes, on_events: Callable[[list[ConnectorEvent]], None]
+    ) -> None:
         self._peer = peer
-        self._on_turn = on_turn
+        self._on_events = on_events
         self._loop = asyncio.get_running_loop()
         self._channel: NestedChannel | None = context.open_channel(peer)
         self._loop.add_reader(self._channel.fileno(), self._read)
@@ -31,7 +33,7 @@ class NestedConnector:
             object_storage_address=context.object_storage_address,
         )
         first: list[ConnectorEvent] = [Welcomed(welcome)]
-        self._loop.call_soon(on_turn, first)
+        self._loop.call_soon(on_events, first)
 
     @property
     def peer(self) -> bytes:
@@ -42,7 +44,7 @@ class NestedConnector:
         return self._channel is not None
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         return "" if self.connected else "the task's worker has ended the channel"
 
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
@@ -55,10 +57,10 @@ class NestedConnector:
         """Return 0: the channel keeps nothing, and the worker's session does the repeating."""
         return 0
 
-    def close(self, farewell: str = "") -> None:
+    def close(self, reason: str = "") -> None:
         """Say goodbye and end the channel. Harmless when repeated."""
         if self._channel is not None:
-            self.send(Goodbye(farewell))
+            self.send(Goodbye(reason))
             self._end()
 
     def _read(self) -> None:
@@ -66,9 +68,9 @@ class NestedConnector:
         bodies = self._channel.receive_ready()
         if bodies is None:
             self._end()
-            self._on_turn([Broken(self._peer)])
+            self._on_events([Broken(self._peer)])
             return
-        self._on_turn([Received(self._peer, decode(body)) for body in bodies])
+        self._on_events([Received(self._peer, decode(body)) for body in bodies])
 
     def _end(self) -> None:
         if self._channel is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from scaler.client.future_table import FutureTable
-from scaler.client.loop import ClientLoop, Doors, OnTurn
+from scaler.client.loop import ClientLoop, ClientTransports, OnEvents
 from scaler.client.slot_watch import SlotWatch
 from scaler.errors import UsageError
 from scaler.ids import new_peer_id
@@ -59,17 +59,17 @@ def submitted(client: FutureTable) -> None:
 
 def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
     """Connect to the scheduler at an address. Raises UsageError, UnreachableError or RefusedError."""
+    from scaler.net.connector import SocketConnector  # noqa: PLC0415
     from scaler.net.versions import own_hello  # noqa: PLC0415 (clients inside tasks need no sockets)
-    from scaler.net.zmq_connector import ZmqConnector  # noqa: PLC0415
 
     if not isinstance(name, str):
         raise UsageError(f"name is {name!r}, and must be a text")
 
-    def connect(peer: bytes, on_turn: OnTurn) -> Connector:
+    def connect(peer: bytes, on_events: OnEvents) -> Connector:
         hello = own_hello(Role.CLIENT, ClientDetails(name))
-        return ZmqConnector(address, peer=peer, hello=hello, on_turn=on_turn)
+        return SocketConnector(address, peer=peer, hello=hello, on_events=on_events)
 
-    return _opened(Doors(connect, connect_storage, address, waiting, submitted), timeout_seconds)
+    return _opened(ClientTransports(connect, connect_storage, address, waiting, submitted), timeout_seconds)
 
 
 def nested_loop(timeout_seconds: float) -> ClientLoop:
@@ -82,25 +82,27 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
         if loop is None or loop.futures.closed is not None:
             from scaler.client.nested import NestedConnector  # noqa: PLC0415 (only processors need it)
 
-            def connect(peer: bytes, on_turn: OnTurn) -> Connector:
-                return NestedConnector(context, peer, on_turn)
+            def connect(peer: bytes, on_events: OnEvents) -> Connector:
+                return NestedConnector(context, peer, on_events)
 
-            loop = _opened(Doors(connect, connect_storage, "this task's worker", waiting, submitted), timeout_seconds)
+            loop = _opened(
+                ClientTransports(connect, connect_storage, "this task's worker", waiting, submitted), timeout_seconds
+            )
             _nested[os.getpid()] = loop
         return loop
 
 
 def connect_storage(address: str, peer: bytes) -> StorageClient:
     """Return a client of the object storage on the running loop. Raises UsageError when there is no address."""
+    from scaler.net.connector import SocketConnector  # noqa: PLC0415
     from scaler.net.versions import own_hello  # noqa: PLC0415
-    from scaler.net.zmq_connector import ZmqConnector  # noqa: PLC0415
     from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
     if not address:
         raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
 
-    def connect(on_turn: OnTurn) -> Connector:
-        return ZmqConnector(address, peer=peer, hello=own_hello(Role.CLIENT), on_turn=on_turn)
+    def connect(on_events: OnEvents) -> Connector:
+        return SocketConnector(address, peer=peer, hello=own_hello(Role.CLIENT), on_events=on_events)
 
     return StorageClient(connect, address=address)
 
@@ -111,8 +113,8 @@ def _no_processor() -> str:
     return refusal or "a client outside of a task needs the scheduler's address: Client(address=...)"
 
 
-def _opened(doors: Doors, timeout_seconds: float) -> ClientLoop:
-    loop = ClientLoop(new_peer_id(), doors, timeout_seconds)
+def _opened(transports: ClientTransports, timeout_seconds: float) -> ClientLoop:
+    loop = ClientLoop(new_peer_id(), transports, timeout_seconds)
     _loops.add(loop)
     return loop
 

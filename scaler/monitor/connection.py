@@ -10,9 +10,9 @@ from typing import TypeVar
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
 from scaler.monitor.model import Model
-from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.net.zmq_connector import ZmqConnector
 from scaler.protocol.messages import (
     Explain,
     Explained,
@@ -55,8 +55,8 @@ class MonitorConnection:
         self._told = asyncio.Event()
         self._refused: Refused | None = None
         self._questions: dict[tuple[type[Message], bytes], asyncio.Future[Message]] = {}
-        self._connector: Connector = ZmqConnector(
-            address, peer=new_peer_id(), hello=own_hello(Role.MONITOR), on_turn=self._turn
+        self._connector: Connector = SocketConnector(
+            address, peer=new_peer_id(), hello=own_hello(Role.MONITOR), on_events=self._turn
         )
 
     @property
@@ -69,7 +69,7 @@ class MonitorConnection:
         if self._refused is not None:
             hint = f"; {WHICH_ADDRESS}" if self._refused.reason is RefusalReason.ROLE else ""
             return f"{self.address} refused this monitor: {self._refused.text}{hint}"
-        return "" if self.connected else f"no scheduler answers at {self.address} ({self._connector.trouble})"
+        return "" if self.connected else f"no scheduler answers at {self.address} ({self._connector.last_error})"
 
     async def ready(self) -> None:
         """Wait for the first state. Raises UnreachableError after the timeout, and RefusedError."""
@@ -131,7 +131,7 @@ class MonitorConnection:
                     question = self._questions.pop((type(answer), answer.task), None)
                     if question is not None and not question.done():
                         question.set_result(answer)
-                case Turned(refused):
+                case ConnectionRefused(refused):
                     self._refused = refused
                     self._told.set()
                 case Welcomed() | Resumed() | Broken() | Received():

@@ -5,7 +5,7 @@ lasts from one handshake that was not a resumption to the next. Delivery within 
 over any number of broken connections, until one side forgets the session. Messages in `messages.UNSEQUENCED` are the
 exception: they are sent once, and may be lost.
 
-A loop turn drains everything that has arrived, calls `on_turn` once with all of it, and flushes once.
+A loop turn drains everything that has arrived, calls `on_events` once with all of it, and flushes once.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Welcomed:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class ConnectionRefused:
     """Connector: the server refused this peer, and the connector has stopped trying."""
 
     refused: Refused
 
 
 ListenerEvent = Opened | Resumed | Received | Broken | Closed
-ConnectorEvent = Welcomed | Resumed | Received | Broken | Turned
+ConnectorEvent = Welcomed | Resumed | Received | Broken | ConnectionRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class Listener(Protocol):
     def send(self, peer: bytes, message: Message, attachments: Sequence[Buffer] = ()) -> None:
         """Queue a message. To a peer without a session it is dropped and counted. Flushed at the end of the turn."""
 
-    def forget(self, peer: bytes, farewell: Message | None = None) -> None:
-        """End a peer's session (its lease is over), saying farewell (Refused or Goodbye) if it is still there."""
+    def forget(self, peer: bytes, reason: Message | None = None) -> None:
+        """End a peer's session (its lease is over), saying reason (Refused or Goodbye) if it is still there."""
 
     def outbox_bytes(self, peer: bytes) -> int:
         """Bytes kept for a peer until it acknowledges them."""
@@ -119,7 +119,7 @@ class Connector(Protocol):
         """True between Welcomed or Resumed and Broken."""
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """Why there is no connection, in words; what was the matter last when there is one."""
 
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
@@ -131,7 +131,7 @@ class Connector(Protocol):
     def outbox_bytes(self) -> int:
         """Bytes kept until the server acknowledges them."""
 
-    def close(self, farewell: str = "") -> None:
+    def close(self, reason: str = "") -> None:
         """Say Goodbye, deliver what is queued within the linger time, and close."""
 
 

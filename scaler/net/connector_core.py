@@ -3,7 +3,7 @@
 No socket and no clock: frames, breaks and times go in; events for the component and envelopes for the transport come
 out, and `hang_up` says that the present connection has no future.
 
-Laws: only a Hello (and at the end a Goodbye) is sent before the Welcome; after Turned nothing is sent any more; the
+Laws: only a Hello (and at the end a Goodbye) is sent before the Welcome; after ConnectionRefused nothing is sent; the
 component sees Welcomed or Resumed, then Broken, in turns.
 """
 
@@ -15,7 +15,16 @@ from enum import Enum
 from typing import assert_never
 
 from scaler.errors import ProtocolError
-from scaler.net.connection import Broken, Buffer, ConnectorEvent, OutboxLimits, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import (
+    Broken,
+    Buffer,
+    ConnectionRefused,
+    ConnectorEvent,
+    OutboxLimits,
+    Received,
+    Resumed,
+    Welcomed,
+)
 from scaler.net.envelopes import (
     ACKNOWLEDGE_BODY,
     HANDSHAKE_SECONDS,
@@ -74,7 +83,7 @@ class ConnectorCore:
         self.dial_at = now
         self.hang_up = False
         """True when the transport must close the present connection and call `broken`."""
-        self.trouble = "no connection was made"
+        self.last_error = "no connection was made"
         """Why there is no Welcome, for people."""
         self._id = session_id
         self._hello = hello
@@ -98,7 +107,7 @@ class ConnectorCore:
         """Note that the transport has opened a connection: it is to be greeted."""
         assert self.phase is Phase.WAITING, "one connection at a time"
         if not self._failures:
-            self.trouble = "there is no answer yet"
+            self.last_error = "there is no answer yet"
         self.phase = Phase.DIALLING
         self.hang_up = False
         self._since = now
@@ -128,7 +137,7 @@ class ConnectorCore:
         self.counters.malformed += 1
         self._malformed_in_a_row += 1
         if self._malformed_in_a_row >= MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
-            self.trouble = f"what answers there does not speak this protocol: {why}"
+            self.last_error = f"what answers there does not speak this protocol: {why}"
             self.hang_up = True
 
     def broken(self, why: str, now: float) -> None:
@@ -140,7 +149,7 @@ class ConnectorCore:
             if now - self._since >= SETTLED_SECONDS:
                 self._failures = 0
         if not self.hang_up:
-            self.trouble = why
+            self.last_error = why
         self.phase = Phase.WAITING
         self.hang_up = False
         self._asked_at = None
@@ -152,7 +161,7 @@ class ConnectorCore:
     # -- what the component says ---------------------------------------------------------------------------------
 
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
-        """Queue a message; see `Connector.send`. After Turned it is dropped and counted."""
+        """Queue a message; see `Connector.send`. After ConnectionRefused it is dropped and counted."""
         if self.phase is Phase.STOPPED:
             self.counters.undeliverable += 1
             return
@@ -175,7 +184,7 @@ class ConnectorCore:
     def stop(self) -> None:
         """End for good."""
         self.phase = Phase.STOPPED
-        self.trouble = "it was closed"
+        self.last_error = "it was closed"
 
     # -- what the transport asks for -----------------------------------------------------------------------------
 
@@ -214,12 +223,12 @@ class ConnectorCore:
         match self.phase:
             case Phase.DIALLING:
                 if now - self._since >= HANDSHAKE_SECONDS:
-                    self.trouble = "no answer came to the greeting"
+                    self.last_error = "no answer came to the greeting"
                     self.hang_up = True
             case Phase.CONNECTED:
                 assert self._welcome is not None, "connected by a Welcome"
                 if self._asked_at is not None and now - self._asked_at >= self._welcome.lease_seconds / 2:
-                    self.trouble = f"the server has been silent for {now - self._asked_at:.1f} s"
+                    self.last_error = f"the server has been silent for {now - self._asked_at:.1f} s"
                     self.hang_up = True
                 elif self._pings and now >= self._heartbeat_at:
                     self._session.post(encode(Heartbeat(now)))
@@ -279,7 +288,7 @@ class ConnectorCore:
             case Refused():
                 self._turned(message)
             case Goodbye():
-                self.trouble = f"the server said goodbye: {message.text}"
+                self.last_error = f"the server said goodbye: {message.text}"
                 self.hang_up = True
             case _:
                 raise ProtocolError(f"a {type(message).__name__} came before the Welcome")
@@ -291,7 +300,7 @@ class ConnectorCore:
             if not self._resume or not self._session.can_resume(acknowledged):
                 # The two sides disagree on what was said: forget the session on both, and begin anew.
                 self._resume = False
-                self.trouble = "the server resumed a session that cannot go on"
+                self.last_error = "the server resumed a session that cannot go on"
                 self.hang_up = True
                 return
             self._session.resume(acknowledged)
@@ -317,7 +326,7 @@ class ConnectorCore:
             return
         if receipt is Receipt.GAP:
             self.counters.gaps += 1
-            self.trouble = "messages were lost on the way"
+            self.last_error = "messages were lost on the way"
             self.hang_up = True
             return
         message = decode(body)
@@ -330,7 +339,7 @@ class ConnectorCore:
             case Refused():
                 self._turned(message)
             case Goodbye():
-                self.trouble = f"the server said goodbye: {message.text}"
+                self.last_error = f"the server said goodbye: {message.text}"
                 self.hang_up = True
             case Hello() | Welcome() | Heartbeat():
                 raise ProtocolError(f"a server does not send {type(message).__name__} here")
@@ -339,9 +348,9 @@ class ConnectorCore:
 
     def _turned(self, refused: Refused) -> None:
         self.counters.refused += 1
-        self.trouble = refused.text
+        self.last_error = refused.text
         self.phase = Phase.STOPPED
-        self._events.append(Turned(refused))
+        self._events.append(ConnectionRefused(refused))
 
     def _new_session(self) -> Session:
         return Session(self._id, max_messages=self._limits.messages, max_bytes=self._limits.size_bytes)

@@ -129,11 +129,11 @@ class ListenerCore:
         if link.malformed_in_a_row < MAX_MALFORMED_IN_A_ROW:
             return
         text = f"{MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {why}"
-        farewell = Refused(RefusalReason.MALFORMED, text)
+        reason = Refused(RefusalReason.MALFORMED, text)
         if link.peer is None:
-            self._refuse(link, bytes(16), farewell, now)
+            self._refuse(link, bytes(16), reason, now)
         else:
-            self._end(link.peer, farewell, now)
+            self._end(link.peer, reason, now)
             self._events.append(Closed(link.peer.id, text))
 
     def broken(self, link_id: bytes) -> None:
@@ -177,11 +177,11 @@ class ListenerCore:
                 return
         self._dirty[peer_id] = peer
 
-    def forget(self, peer_id: bytes, farewell: Message | None, now: float) -> None:
+    def forget(self, peer_id: bytes, reason: Message | None, now: float) -> None:
         """End a session; see `Listener.forget`."""
         peer = self._peers.get(peer_id)
         if peer is not None:
-            self._end(peer, farewell, now)
+            self._end(peer, reason, now)
 
     def end_all(self, now: float) -> None:
         """End all sessions with a Goodbye, which follows what has been flushed."""
@@ -387,8 +387,8 @@ class ListenerCore:
         peer.link = None
         peer.session.disconnect()
 
-    def _end(self, peer: _Peer, farewell: Message | None, now: float) -> None:
-        """Forget a session. With a farewell, its link has a moment to end by itself; without one, it is cut."""
+    def _end(self, peer: _Peer, reason: Message | None, now: float) -> None:
+        """Forget a session. With a reason, its link has a moment to end by itself; without one, it is cut."""
         del self._peers[peer.id]
         self._dirty.pop(peer.id, None)
         self._owing.pop(peer.id, None)
@@ -397,11 +397,11 @@ class ListenerCore:
             return
         link = self._links[peer.link]
         link.condemned = True
-        if farewell is None:
+        if reason is None:
             self._cuts.append(link.id)
         else:
             header = Header(PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received)
-            self._farewells.append((link.id, header.pack(), encode(farewell)))
+            self._farewells.append((link.id, header.pack(), encode(reason)))
             self._leaving.append((now + FAREWELL_SECONDS, link.id))
 
     def _refuse(self, link: _Link, session_id: bytes, refused: Refused, now: float) -> None:

@@ -84,14 +84,14 @@ class MemoryNetwork:
         *,
         server_kind: Server | str,
         admit: Admit,
-        on_turn: Callable[[list[ListenerEvent]], None],
+        on_events: Callable[[list[ListenerEvent]], None],
         outbox: OutboxLimits | None = None,
     ) -> MemoryListener:
         """Return a listener at this address. Raises UsageError when there is one."""
         if check_address(address) in self._listeners:
             raise UsageError(f"cannot listen on {address}: it is in use")
         core = ListenerCore(Server(server_kind), admit, outbox or OutboxLimits())
-        listener = MemoryListener(self, address, core, on_turn)
+        listener = MemoryListener(self, address, core, on_events)
         self._listeners[address] = listener
         self._ends.append(listener)
         return listener
@@ -102,13 +102,13 @@ class MemoryNetwork:
         *,
         peer: bytes,
         hello: Hello,
-        on_turn: Callable[[list[ConnectorEvent]], None],
+        on_events: Callable[[list[ConnectorEvent]], None],
         outbox: OutboxLimits | None = None,
     ) -> MemoryConnector:
         """Return a connector to this address, where a listener may be or come."""
         session_id = peer + self._random.randbytes(SESSION_ID_BYTES - PEER_ID_BYTES)
         core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self.now, self._random.random)
-        connector = MemoryConnector(self, check_address(address), core, on_turn)
+        connector = MemoryConnector(self, check_address(address), core, on_events)
         self._ends.append(connector)
         return connector
 
@@ -202,13 +202,13 @@ class MemoryListener:
     """See `connection.Listener`."""
 
     def __init__(
-        self, network: MemoryNetwork, address: str, core: ListenerCore, on_turn: Callable[[list[ListenerEvent]], None]
+        self, network: MemoryNetwork, address: str, core: ListenerCore, on_events: Callable[[list[ListenerEvent]], None]
     ) -> None:
         self.wires: dict[bytes, Wire] = {}
         self._network = network
         self._address = address
         self._core = core
-        self._on_turn = on_turn
+        self._on_events = on_events
         self._happened = False
         self._closed = False
 
@@ -230,9 +230,9 @@ class MemoryListener:
         if not self._closed:
             self._core.send(peer, message, attachments, self._network.now)
 
-    def forget(self, peer: bytes, farewell: Message | None = None) -> None:
+    def forget(self, peer: bytes, reason: Message | None = None) -> None:
         if not self._closed:
-            self._core.forget(peer, farewell, self._network.now)
+            self._core.forget(peer, reason, self._network.now)
 
     def close(self) -> None:
         if self._closed:
@@ -264,7 +264,7 @@ class MemoryListener:
         events = core.take_events()
         if events:
             self._happened = True
-            self._on_turn(events)
+            self._on_events(events)
         if not self._closed:
             core.flush(self._transmit, now)
             for link in core.take_cuts():
@@ -286,13 +286,17 @@ class MemoryConnector:
     """See `connection.Connector`."""
 
     def __init__(
-        self, network: MemoryNetwork, address: str, core: ConnectorCore, on_turn: Callable[[list[ConnectorEvent]], None]
+        self,
+        network: MemoryNetwork,
+        address: str,
+        core: ConnectorCore,
+        on_events: Callable[[list[ConnectorEvent]], None],
     ) -> None:
         self.current_wire: Wire | None = None
         self._network = network
         self._address = address
         self._core = core
-        self._on_turn = on_turn
+        self._on_events = on_events
         self._happened = False
         self._closed = False
 
@@ -305,8 +309,8 @@ class MemoryConnector:
         return self._core.phase is Phase.CONNECTED
 
     @property
-    def trouble(self) -> str:
-        return self._core.trouble
+    def last_error(self) -> str:
+        return self._core.last_error
 
     @property
     def welcome(self) -> Welcome | None:
@@ -323,12 +327,12 @@ class MemoryConnector:
         if not self._closed:
             self._core.send(message, attachments)
 
-    def close(self, farewell: str = "") -> None:
+    def close(self, reason: str = "") -> None:
         if self._closed:
             return
         self._closed = True
         self._core.flush(self._transmit, self._network.now)
-        self._core.say_goodbye(farewell)
+        self._core.say_goodbye(reason)
         self._core.flush(self._transmit, self._network.now)
         self._core.stop()
         self._drop_wire()
@@ -347,13 +351,13 @@ class MemoryConnector:
             self._drain(self.current_wire, now)
         core.tick(now)
         if core.hang_up:
-            self._hang_up(core.trouble, now)
+            self._hang_up(core.last_error, now)
         if core.phase is Phase.STOPPED:
             self._drop_wire()
         events = core.take_events()
         if events:
             self._happened = True
-            self._on_turn(events)
+            self._on_events(events)
         if not self._closed and self.current_wire is not None:
             core.flush(self._transmit, now)
         return self._happened

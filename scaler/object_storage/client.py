@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, ScalerError
 from scaler.net.connection import Buffer, Connector, ConnectorEvent, Received, Welcomed
+from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.net.zmq_connector import ZmqConnector
 from scaler.object_storage.descriptors import DescriptorChannel, join
 from scaler.object_storage.requests import Ended, Requests, Say, views_of
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
 from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, Role, StorageReply, StorageStatus
 
-PATIENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 """How long calls outlive the connection to the storage."""
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
 """More is copied by another thread, so that the loop goes on; handing it over takes longer than to copy a little."""
 
 _CLOSED = "the connection to the object storage was closed"
-OnTurn = Callable[[list[ConnectorEvent]], None]
+OnEvents = Callable[[list[ConnectorEvent]], None]
 _T = TypeVar("_T")
 
 
@@ -41,36 +41,38 @@ class StorageClient:
 
     @classmethod
     def connected_to(
-        cls, address: str, peer: bytes, role: Role, *, patience_seconds: float = PATIENCE_SECONDS, io_threads: int = 1
+        cls, address: str, peer: bytes, role: Role, *, timeout_seconds: float = TIMEOUT_SECONDS, io_threads: int = 1
     ) -> StorageClient:
         """Return a client of the storage at this address, which may come up later. Raises UsageError on a bad address.
 
         peer: an id that no other connection to this storage has.
         """
 
-        def connect(on_turn: OnTurn) -> Connector:
-            return ZmqConnector(address, peer=peer, hello=own_hello(role), on_turn=on_turn, io_threads=io_threads)
+        def connect(on_events: OnEvents) -> Connector:
+            return SocketConnector(
+                address, peer=peer, hello=own_hello(role), on_events=on_events, io_threads=io_threads
+            )
 
         # Connectors of workers send no heartbeats by themselves, as agents have more to say in theirs.
-        return cls(connect, address=address, patience_seconds=patience_seconds, pings=role is Role.WORKER)
+        return cls(connect, address=address, timeout_seconds=timeout_seconds, pings=role is Role.WORKER)
 
     def __init__(
         self,
-        connect: Callable[[OnTurn], Connector],
+        connect: Callable[[OnEvents], Connector],
         *,
         address: str,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         pings: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._requests = Requests(address, patience_seconds, self._loop.time(), pings=pings)
+        self._requests = Requests(address, timeout_seconds, self._loop.time(), pings=pings)
         self._futures: dict[int, asyncio.Future[Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_turn_due = False
         self._is_closed = False
         self._channel: DescriptorChannel | None = None
         self._was_welcomed = False
-        self._connector = connect(self._on_turn)
+        self._connector = connect(self._on_events)
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[None]:
         """Put an object: done when it is whole in the storage. The parts are not copied and must not change until then.
@@ -149,9 +151,9 @@ class StorageClient:
         # Everything that is begun in one turn of the loop is said in one go.
         if not self._is_turn_due and not self._is_closed:
             self._is_turn_due = True
-            self._loop.call_soon(self._on_turn, ())
+            self._loop.call_soon(self._on_events, ())
 
-    def _on_turn(self, events: Sequence[ConnectorEvent]) -> None:
+    def _on_events(self, events: Sequence[ConnectorEvent]) -> None:
         self._is_turn_due = False
         if self._is_closed:
             return
@@ -193,7 +195,7 @@ class StorageClient:
             self._timer = None
         deadline = self._requests.next_deadline()
         if deadline is not None:
-            self._timer = self._loop.call_at(deadline, self._on_turn, ())
+            self._timer = self._loop.call_at(deadline, self._on_events, ())
 
 
 def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
@@ -208,11 +210,11 @@ class BlockingStorage:
     was forked after the first call, every call raises ClientClosedError.
     """
 
-    def __init__(self, address: str, peer: bytes, role: Role, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, address: str, peer: bytes, role: Role, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._address = address
         self._peer = peer
         self._role = role
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._is_closed = False
@@ -238,7 +240,7 @@ class BlockingStorage:
             if self._is_closed:
                 raise ClientClosedError(_CLOSED)
             if self._running is None:
-                self._running = _Running(self._address, self._peer, self._role, self._patience_seconds)
+                self._running = _Running(self._address, self._peer, self._role, self._timeout_seconds)
             if self._running.pid != os.getpid():
                 raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
             called = self._running.call(begin)  # under the lock: `close` comes after it, so the loop is there
@@ -248,7 +250,7 @@ class BlockingStorage:
 class _Running:
     """A thread with a loop and a client on it."""
 
-    def __init__(self, address: str, peer: bytes, role: Role, patience_seconds: float) -> None:
+    def __init__(self, address: str, peer: bytes, role: Role, timeout_seconds: float) -> None:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -256,7 +258,7 @@ class _Running:
 
         async def main() -> None:
             try:
-                client = StorageClient.connected_to(address, peer, role, patience_seconds=patience_seconds)
+                client = StorageClient.connected_to(address, peer, role, timeout_seconds=timeout_seconds)
             except BaseException as error:  # noqa: BLE001 (raised in the thread that called)
                 ready.set_exception(error)
                 return

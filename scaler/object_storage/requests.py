@@ -2,7 +2,7 @@
 
 Laws: every call ends exactly once, with its value or an error; when the storage has forgotten the session, whatever has
 not ended is said again from its beginning; while the storage is away nothing is said, and calls fail after
-`patience_seconds`. Only what fits the windows is said at a time, and the rest waits in the order of the calls.
+`timeout_seconds`. Only what fits the windows is said at a time, and the rest waits in the order of the calls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import assert_never
 
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, ScalerError, UnreachableError
 from scaler.ids import show
-from scaler.net.connection import Broken, Buffer, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import Broken, Buffer, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.object_storage.layout import MAX_PARTS, as_bytes_view, assemble, cut
 from scaler.object_storage.state import Memory
 from scaler.protocol.messages import (
@@ -114,11 +114,11 @@ class Requests:
     pings: say a Heartbeat as often as the storage wants to hear one, where the connector leaves that to its user.
     """
 
-    def __init__(self, address: str, patience_seconds: float, now: float, *, pings: bool = False) -> None:
+    def __init__(self, address: str, timeout_seconds: float, now: float, *, pings: bool = False) -> None:
         self._address = address
         self.is_sharing = False
         """The storage's descriptors arrive here."""
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._pings = pings
         self._heartbeat_seconds = math.inf
         self._heartbeat_at = math.inf
@@ -175,7 +175,7 @@ class Requests:
         if not self._calls:
             return None
         first = next(iter(self._calls.values()))
-        return max(self._away_since, first.begun) + self._patience_seconds
+        return max(self._away_since, first.begun) + self._timeout_seconds
 
     def step(self, events: Iterable[ConnectorEvent], now: float) -> list[Command]:
         """Take in what has happened and return what is to be done, in this order."""
@@ -191,7 +191,7 @@ class Requests:
                     self._away_since = None
                 case Broken():
                     self._away_since = now
-                case Turned(refused):
+                case ConnectionRefused(refused):
                     self._away_since = now
                     self._turned = RefusedError(f"the object storage at {self._address}: {refused.text}")
                 case Received(message=message, attachments=attachments):
@@ -242,9 +242,9 @@ class Requests:
         while self._away_since is not None and self._calls:
             call = next(iter(self._calls.values()))
             waited_seconds = now - max(self._away_since, call.begun)
-            if waited_seconds < self._patience_seconds and self._turned is None:
+            if waited_seconds < self._timeout_seconds and self._turned is None:
                 return
-            text = f"no object storage at {self._address} for {self._patience_seconds:g} s"
+            text = f"no object storage at {self._address} for {self._timeout_seconds:g} s"
             error = UnreachableError(text) if isinstance(call, _Put | _Stat) else ObjectLostError(text)
             self._end(call, self._turned or error, commands)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, assert_never
 
 from scaler.component import Component, run_component
+from scaler.config.machine import default_memory_limit_bytes
 from scaler.net.connection import Admit, Closed, Listener, ListenerEvent, Received
+from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions
-from scaler.net.zmq_listener import ZmqListener
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.descriptors import DescriptorDoor
 from scaler.object_storage.shared_memory import SharedMemory, is_supported
@@ -28,7 +31,7 @@ LONGEST_POLL_SECONDS = 0.1
 if TYPE_CHECKING:
     from scaler.config.models import ObjectStorageServerConfig  # importing it takes a tenth of a second
 
-OnTurn = Callable[[list[ListenerEvent]], None]
+OnEvents = Callable[[list[ListenerEvent]], None]
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +49,9 @@ class StorageServer:
     ) -> StorageServer:
         """Return a storage that listens at this address. Raises UsageError when that is not possible."""
 
-        def listen(admit: Admit, on_turn: OnTurn) -> Listener:
-            return ZmqListener(
-                [address], server_kind=Server.OBJECT_STORAGE, admit=admit, on_turn=on_turn, io_threads=io_threads
+        def listen(admit: Admit, on_events: OnEvents) -> Listener:
+            return SocketListener(
+                [address], server_kind=Server.OBJECT_STORAGE, admit=admit, on_events=on_events, io_threads=io_threads
             )
 
         return cls(
@@ -61,7 +64,7 @@ class StorageServer:
 
     def __init__(
         self,
-        listen: Callable[[Admit, OnTurn], Listener],
+        listen: Callable[[Admit, OnEvents], Listener],
         *,
         memory_limit_bytes: int,
         max_object_bytes: int = -1,
@@ -83,7 +86,7 @@ class StorageServer:
         self._timer_at = 0.0
         self._door = door
         try:
-            self._listener = listen(self._admit, self._on_turn)
+            self._listener = listen(self._admit, self._on_events)
         except BaseException:
             if door is not None:
                 door.close()
@@ -114,7 +117,7 @@ class StorageServer:
         lease, heartbeat = self._lease_seconds, self._heartbeat_seconds
         return Welcome(False, self._incarnation, lease, heartbeat, shared_memory=invitation)
 
-    def _on_turn(self, events: Sequence[ListenerEvent]) -> None:
+    def _on_events(self, events: Sequence[ListenerEvent]) -> None:
         if self._door is not None:
             events = [_with_memory(event, self._door) for event in events]
         commands = self._core.step(events, self._loop.time(), self._listener.outbox_bytes)
@@ -153,7 +156,7 @@ class StorageServer:
 
     def _timer_fired(self) -> None:
         self._timer = None
-        self._on_turn(())
+        self._on_events(())
 
 
 def _door() -> DescriptorDoor | None:
@@ -172,6 +175,62 @@ def _with_memory(event: ListenerEvent, door: DescriptorDoor) -> ListenerEvent:
         case Closed(peer):
             door.dismiss(peer)
     return event
+
+
+class EmbeddedStorage:
+    """Runs from its construction until `close`.
+
+    memory_limit_bytes: half of the machine's memory unless given. Raises UsageError when the address
+    cannot be bound. io_threads: see `SocketListener`.
+    """
+
+    def __init__(
+        self,
+        bind_address: str,
+        memory_limit_bytes: int | None = None,
+        max_object_bytes: int = -1,
+        *,
+        io_threads: int = 1,
+    ) -> None:
+        limit_bytes = default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes
+        bound: Future[str] = Future()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._is_closed = False
+
+        async def main() -> None:
+            try:
+                server = StorageServer.bound(bind_address, limit_bytes, max_object_bytes, io_threads=io_threads)
+            except BaseException as error:  # noqa: BLE001 (raised where the storage is made)
+                bound.set_exception(error)
+                return
+            bound.set_result(server.addresses[0])
+            await self._stop.wait()
+            server.close()
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(main())
+
+        self._thread = threading.Thread(target=run, name="object storage", daemon=True)
+        self._thread.start()
+        try:
+            self._address = bound.result()
+        except BaseException:
+            self._thread.join()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where it listens: a port 0 is replaced by the real one."""
+        return self._address
+
+    def close(self) -> None:
+        """End it and let go of all objects. Harmless when repeated."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
 
 
 def run(config: ObjectStorageServerConfig) -> int:

@@ -96,7 +96,7 @@ class Monitors:
         self._questions: deque[tuple[bytes, bytes]] = deque()
         self._answering = False
         self._status: tuple[float, MonitorStatus] | None = None
-        self._listener = listen(self._admit, self._on_turn)
+        self._listener = listen(self._admit, self._on_events)
         self._news: Timer | None = None
         """Due when something has happened and there is time for it before the next report."""
         self._pause_seconds = NEWS_SECONDS
@@ -129,7 +129,7 @@ class Monitors:
             return Refused(RefusalReason.LIMIT, f"the scheduler has MAX_MONITORS = {MAX_MONITORS} monitors already")
         return self._welcome
 
-    def _on_turn(self, arrived: Sequence[ListenerEvent]) -> None:
+    def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
         for event in arrived:
             match event:
                 case Opened(peer, _):

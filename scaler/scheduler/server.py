@@ -28,9 +28,10 @@ from scaler.net.connection import (
     Resumed,
     Welcomed,
 )
+from scaler.net.connector import SocketConnector
+from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions, own_hello
-from scaler.net.zeromq import ZmqConnector, ZmqListener
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.policy.load import load_policy
 from scaler.processes import Load, LoadMeter
 from scaler.protocol.codec import decode, encode
@@ -127,21 +128,21 @@ class SchedulerServer:
         self.storage_address = config.object_storage_address or self._embedded_address()
         advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
         self._advertised_storage = advertised_storage
-        self._listener: Listener = ZmqListener(
+        self._listener: Listener = SocketListener(
             [config.bind_address],
             server_kind=Server.SCHEDULER,
             admit=self._admit,
-            on_turn=self._on_turn,
+            on_events=self._on_events,
             io_threads=config.io_threads,
-            has_doors=True,
+            has_local_listener=True,
         )
         self._monitors = Monitors(
             self._core,
-            lambda admit, on_turn: ZmqListener(
+            lambda admit, on_events: SocketListener(
                 [config.monitor_address],
                 server_kind=Server.SCHEDULER,
                 admit=admit,
-                on_turn=on_turn,
+                on_events=on_events,
                 io_threads=config.io_threads,
             ),
             self._welcome(config.client_timeout_seconds),
@@ -149,11 +150,11 @@ class SchedulerServer:
             self._surroundings,
             self._loop,
         )
-        self._to_storage: Connector = ZmqConnector(
+        self._to_storage: Connector = SocketConnector(
             advertised(self.storage_address),
             peer=new_peer_id(),
             hello=own_hello(Role.SCHEDULER),
-            on_turn=self._on_storage_turn,
+            on_events=self._on_storage_events,
         )
         self._schedule()
 
@@ -228,7 +229,7 @@ class SchedulerServer:
 
     # -- turns
 
-    def _on_turn(self, arrived: Sequence[ListenerEvent]) -> None:
+    def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
         inputs: list[events.Input] = []
         for event in arrived:
             match event:
@@ -305,8 +306,8 @@ class SchedulerServer:
         match command:
             case Send(peer, message, via):
                 self._send(peer, message, via)
-            case Expel(peer, farewell):
-                self._listener.forget(peer, farewell)
+            case Expel(peer, reason):
+                self._listener.forget(peer, reason)
             case ForgetStored(ids):
                 self._to_storage.send(ForgetObjects(ids))
             case ForgetOwned(owner):
@@ -329,7 +330,7 @@ class SchedulerServer:
             self._timer.cancel()
         self._timer = self._loop.call_at(self._core.next_step_at(self._loop.time()), self._step, [])
 
-    def _on_storage_turn(self, arrived: Sequence[ConnectorEvent]) -> None:
+    def _on_storage_events(self, arrived: Sequence[ConnectorEvent]) -> None:
         """Take in how full the object storage is; nothing else that it says needs an answer."""
         for event in arrived:
             match event:

@@ -22,9 +22,9 @@ from scaler.component import Component, run_component
 from scaler.errors import RefusedError, ScalerError
 from scaler.ids import new_peer_id
 from scaler.logs import about, identify
-from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.net.zmq_connector import ZmqConnector
 from scaler.protocol.messages import (
     Desired,
     ManagerDetails,
@@ -61,7 +61,7 @@ _Result = TypeVar("_Result")
 class Connect(Protocol):
     """Makes the connection to the scheduler, on the running loop."""
 
-    def __call__(self, details: ManagerDetails, on_turn: Callable[[list[ConnectorEvent]], None]) -> Connector: ...
+    def __call__(self, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]) -> Connector: ...
 
 
 def run(config: WorkerManagerConfig) -> int:
@@ -162,7 +162,7 @@ class Runner:
                     self._in_contact = False
                     self._lost_at = time.monotonic()
                     self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
-                case Turned(refused):
+                case ConnectionRefused(refused):
                     self._in_contact = False
                     self._refused = refused
                 case Received(message=Desired() as desired):
@@ -258,7 +258,7 @@ class Runner:
             "no scheduler answers at %s: waited %.0f s (%s); still trying",
             self._config.scheduler_address,
             now - self._lost_at,
-            self._connector.trouble,
+            self._connector.last_error,
         )
 
     def _note(self, units: list[Unit]) -> None:
@@ -363,12 +363,12 @@ class Runner:
 
 
 def _connect(config: WorkerManagerConfig) -> Connect:
-    def connect(details: ManagerDetails, on_turn: Callable[[list[ConnectorEvent]], None]) -> Connector:
-        return ZmqConnector(
+    def connect(details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]) -> Connector:
+        return SocketConnector(
             config.scheduler_address,
             peer=new_peer_id(),
             hello=own_hello(Role.MANAGER, details),
-            on_turn=on_turn,
+            on_events=on_events,
             io_threads=config.io_threads,
         )
 

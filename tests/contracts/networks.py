@@ -12,11 +12,12 @@ from typing import Protocol
 
 from scaler.ids import new_peer_id
 from scaler.net.connection import Admit, Connector, ConnectorEvent, Listener, ListenerEvent, OutboxLimits
+from scaler.net.connector import SocketConnector
 from scaler.net.envelopes import Counters
+from scaler.net.listener import SocketListener
 from scaler.net.local import door_of
 from scaler.net.memory import MemoryConnector, MemoryNetwork
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector, ZmqListener
 from scaler.protocol.messages import Hello, Refused, Role, Welcome
 
 PATIENCE_SECONDS = 4.0
@@ -46,7 +47,7 @@ class Server:
     events: list[ListenerEvent] = field(default_factory=list)
     react: Callable[[list[ListenerEvent]], None] = lambda _events: None
 
-    def on_turn(self, events: list[ListenerEvent]) -> None:
+    def on_events(self, events: list[ListenerEvent]) -> None:
         self.events.extend(events)
         self.react(events)
 
@@ -59,7 +60,7 @@ class Peer:
     events: list[ConnectorEvent] = field(default_factory=list)
     react: Callable[[list[ConnectorEvent]], None] = lambda _events: None
 
-    def on_turn(self, events: list[ConnectorEvent]) -> None:
+    def on_events(self, events: list[ConnectorEvent]) -> None:
         self.events.extend(events)
         self.react(events)
 
@@ -107,7 +108,7 @@ class InMemory:
     ) -> Server:
         server = Server()
         server.listener = self._network.listener(
-            "tcp://127.0.0.1:1000", server_kind=kind, admit=admit, on_turn=server.on_turn, outbox=outbox
+            "tcp://127.0.0.1:1000", server_kind=kind, admit=admit, on_events=server.on_events, outbox=outbox
         )
         return server
 
@@ -124,7 +125,7 @@ class InMemory:
             "tcp://127.0.0.1:1000",
             peer=peer or new_peer_id(),
             hello=hello or own_hello(role),
-            on_turn=made.on_turn,
+            on_events=made.on_events,
             outbox=outbox,
         )
         self._connectors.append(connector)
@@ -254,19 +255,19 @@ class OverZmq:
         self._address = address
         self._through_door = through_door
         self._relay = Relay(relayed, address, loop, through_door)
-        self._ends: list[ZmqListener | ZmqConnector] = []
+        self._ends: list[SocketListener | SocketConnector] = []
 
     def serve(
         self, kind: str = "object_storage", admit: Admit = welcome_all, outbox: OutboxLimits | None = None
     ) -> Server:
-        async def make() -> ZmqListener:
-            return ZmqListener(
+        async def make() -> SocketListener:
+            return SocketListener(
                 [self._address],
                 server_kind=kind,
                 admit=admit,
-                on_turn=server.on_turn,
+                on_events=server.on_events,
                 outbox=outbox,
-                has_doors=self._through_door,
+                has_local_listener=self._through_door,
             )
 
         server = Server()
@@ -282,12 +283,12 @@ class OverZmq:
         hello: Hello | None = None,
         outbox: OutboxLimits | None = None,
     ) -> Peer:
-        async def make() -> ZmqConnector:
-            return ZmqConnector(
+        async def make() -> SocketConnector:
+            return SocketConnector(
                 self._relay.address,
                 peer=peer or new_peer_id(),
                 hello=hello or own_hello(role),
-                on_turn=made.on_turn,
+                on_events=made.on_events,
                 outbox=outbox,
             )
 

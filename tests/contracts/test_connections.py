@@ -15,13 +15,13 @@ from scaler.net.connection import (
     Broken,
     Buffer,
     Closed,
+    ConnectionRefused,
     ConnectorEvent,
     ListenerEvent,
     Opened,
     OutboxLimits,
     Received,
     Resumed,
-    Turned,
     Welcomed,
 )
 from scaler.net.envelopes import MAX_MALFORMED_IN_A_ROW
@@ -124,7 +124,7 @@ def test_a_refused_peer_is_told_why_and_stops_trying(network: Network) -> None:
     network.serve(admit=admit)
     peer = network.connect()
     network.until(lambda: bool(peer.events))
-    assert peer.events == [Turned(Refused(RefusalReason.VERSION, "too old"))]
+    assert peer.events == [ConnectionRefused(Refused(RefusalReason.VERSION, "too old"))]
     assert not peer.connector.connected
     assert len(hellos) == 1
     peer.connector.send(StatStorage(1))
@@ -137,7 +137,7 @@ def test_a_role_without_business_there_is_refused(network: Network) -> None:
     peer = network.connect(Role.MANAGER)
     network.until(lambda: bool(peer.events))
     (turned,) = peer.events
-    assert isinstance(turned, Turned)
+    assert isinstance(turned, ConnectionRefused)
     assert turned.refused.reason is RefusalReason.ROLE
 
 
@@ -146,7 +146,7 @@ def test_a_second_process_with_the_same_peer_id_is_refused_and_the_first_one_goe
     second = network.connect(peer=first.connector.peer)
     network.until(lambda: bool(second.events))
     (turned,) = second.events
-    assert isinstance(turned, Turned)
+    assert isinstance(turned, ConnectionRefused)
     assert turned.refused.reason is RefusalReason.DUPLICATE
     first.connector.send(StatStorage(1))
     network.until(lambda: asked(server) == [1])
@@ -323,8 +323,8 @@ def test_a_farewell_with_a_refusal_stops_the_peer_for_good(network: Network) -> 
     server, peer = met(network)
     refused = Refused(RefusalReason.EXPIRED, "you were away for too long")
     server.listener.forget(peer.connector.peer, refused)
-    network.until(lambda: Turned in kinds(peer.events))
-    assert peer.events[-1] == Turned(refused)
+    network.until(lambda: ConnectionRefused in kinds(peer.events))
+    assert peer.events[-1] == ConnectionRefused(refused)
 
 
 def test_a_component_may_close_its_end_from_within_a_turn(network: Network) -> None:
@@ -352,9 +352,9 @@ def test_messages_that_the_role_may_not_send_are_dropped_counted_and_in_the_end_
     for _ in range(MAX_MALFORMED_IN_A_ROW):
         peer.connector.send(ForgetOwner(bytes(8)))
     peer.connector.send(StatStorage(2))
-    network.until(lambda: Turned in kinds(peer.events) and Closed in kinds(server.events))
+    network.until(lambda: ConnectionRefused in kinds(peer.events) and Closed in kinds(server.events))
     turned = peer.events[-1]
-    assert isinstance(turned, Turned)
+    assert isinstance(turned, ConnectionRefused)
     assert turned.refused.reason is RefusalReason.MALFORMED
     assert "ForgetOwner" in turned.refused.text
     assert asked(server) == [1]

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.net.zeromq import ZmqListener
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.net.listener import SocketListener
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Finished,
     Hello,
@@ -113,7 +113,9 @@ class RigScheduler:
         self._loop.close()
 
     async def _listen(self, address: str) -> None:
-        self._listener = ZmqListener([address], server_kind="scheduler", admit=self._admit, on_turn=self._on_turn)
+        self._listener = SocketListener(
+            [address], server_kind="scheduler", admit=self._admit, on_events=self._on_events
+        )
 
     def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
         if self._refuse is not None:
@@ -127,7 +129,7 @@ class RigScheduler:
             max_pending_tasks=self._max_pending_tasks,
         )
 
-    def _on_turn(self, events: list[ListenerEvent]) -> None:
+    def _on_events(self, events: list[ListenerEvent]) -> None:
         for event in events:
             match event:
                 case Opened(peer=peer):

@@ -19,9 +19,9 @@ import psutil
 
 from scaler.config.models import SchedulerConfig
 from scaler.ids import new_peer_id
-from scaler.net.connection import ConnectorEvent, Received, Turned, Welcomed
+from scaler.net.connection import ConnectionRefused, ConnectorEvent, Received, Welcomed
+from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector
 from scaler.protocol.messages import Details, Hello, Message, MonitorStatus, Refused, Role, Welcome
 from scaler.scheduler.server import SchedulerServer
 
@@ -134,16 +134,16 @@ class Peer:
         self.said: list[Message] = []
         self._changed = asyncio.Event()
         self.id = new_peer_id()
-        self.connector = ZmqConnector(
-            address, peer=self.id, hello=hello or own_hello(role, details), on_turn=self._on_turn
+        self.connector = SocketConnector(
+            address, peer=self.id, hello=hello or own_hello(role, details), on_events=self._on_events
         )
 
-    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+    def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
                 case Welcomed(welcome):
                     self.welcome = welcome
-                case Turned(refused):
+                case ConnectionRefused(refused):
                     self.refused = refused
                 case Received(message=message):
                     self.said.append(message)

@@ -16,8 +16,8 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.net.connection import ListenerEvent, Opened, Received
-from scaler.net.zeromq import ZmqListener
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.net.listener import SocketListener
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Explain,
     Explained,
@@ -51,8 +51,8 @@ class Teller:
         self._log = log
         self._events = events
         self.asked: list[Message] = []
-        self._listener = ZmqListener(
-            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_turn=self._on_turn
+        self._listener = SocketListener(
+            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_events=self._on_events
         )
         self.address = self._listener.addresses[0]
         self.close = self._listener.close
@@ -60,7 +60,7 @@ class Teller:
     def _admit(self, _peer: bytes, _hello: Hello) -> Welcome:
         return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
-    def _on_turn(self, arrived: list[ListenerEvent]) -> None:
+    def _on_events(self, arrived: list[ListenerEvent]) -> None:
         for event in arrived:
             match event:
                 case Opened(peer=peer):

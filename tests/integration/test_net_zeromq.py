@@ -17,11 +17,12 @@ import zmq
 
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
-from scaler.net import zmq_listener
+from scaler.net import listener
 from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, Received
+from scaler.net.connector import SocketConnector
 from scaler.net.envelopes import MAX_MALFORMED_IN_A_ROW
+from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector, ZmqListener
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
@@ -45,11 +46,15 @@ _made: list[Callable[[], None]] = []
 class Servant:
     """A storage server that answers, and remembers what it was told."""
 
-    def __init__(self, *addresses: str, refuse: Refused | None = None, has_doors: bool = False) -> None:
+    def __init__(self, *addresses: str, refuse: Refused | None = None, has_local_listener: bool = False) -> None:
         self.events: list[ListenerEvent] = []
         self.refuse = refuse
-        self.listener = ZmqListener(
-            addresses, server_kind="object_storage", admit=self._admit, on_turn=self._on_turn, has_doors=has_doors
+        self.listener = SocketListener(
+            addresses,
+            server_kind="object_storage",
+            admit=self._admit,
+            on_events=self._on_events,
+            has_local_listener=has_local_listener,
         )
         _made.append(self.listener.close)
 
@@ -63,7 +68,7 @@ class Servant:
     def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
         return self.refuse or Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
-    def _on_turn(self, events: list[ListenerEvent]) -> None:
+    def _on_events(self, events: list[ListenerEvent]) -> None:
         self.events.extend(events)
         for event in events:
             if isinstance(event, Received) and isinstance(event.message, StatStorage):
@@ -75,8 +80,8 @@ class Asker:
 
     def __init__(self, address: str) -> None:
         self.events: list[ConnectorEvent] = []
-        self.connector = ZmqConnector(
-            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_turn=self.events.extend
+        self.connector = SocketConnector(
+            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_events=self.events.extend
         )
         _made.append(self.connector.close)
 
@@ -252,7 +257,7 @@ def test_an_oversized_frame_costs_its_sender_the_connection_and_nobody_else() ->
 
 
 def test_who_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq_listener, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(listener, "SILENCE_SECONDS", 0.3)
 
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
@@ -278,12 +283,12 @@ CHILD = """
 import asyncio, sys
 from scaler.ids import new_peer_id
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector
+from scaler.net.connector import SocketConnector
 from scaler.protocol.messages import Role, StatStorage
 
 async def main():
-    connector = ZmqConnector(
-        sys.argv[1], peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_turn=lambda events: None
+    connector = SocketConnector(
+        sys.argv[1], peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_events=lambda events: None
     )
     await connector.wait_connected(4)
     for number in range(100):
@@ -305,7 +310,7 @@ def child(address: str, then: str) -> subprocess.Popen[bytes]:
 def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> None:
     async def test() -> None:
         address = f"ipc://{tmp_path}/socket" if scheme == "ipc" else "tcp://127.0.0.1:0"
-        server = Servant(address, has_doors=scheme == "door")
+        server = Servant(address, has_local_listener=scheme == "door")
         process = child(server.address, "stay")
         try:
             await until(lambda: server.saw(Received))
@@ -321,10 +326,10 @@ def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> Non
     run(test)
 
 
-@pytest.mark.parametrize("has_doors", [False, True], ids=["tcp", "door"])
-def test_what_was_sent_before_a_close_arrives_though_the_process_ends(has_doors: bool) -> None:
+@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "door"])
+def test_what_was_sent_before_a_close_arrives_though_the_process_ends(has_local_listener: bool) -> None:
     async def test() -> None:
-        server = Servant("tcp://127.0.0.1:0", has_doors=has_doors)
+        server = Servant("tcp://127.0.0.1:0", has_local_listener=has_local_listener)
         process = child(server.address, "close")
         try:
             await until(lambda: server.saw(Closed))
@@ -336,10 +341,10 @@ def test_what_was_sent_before_a_close_arrives_though_the_process_ends(has_doors:
     run(test)
 
 
-@pytest.mark.parametrize("has_doors", [False, True], ids=["tcp", "door"])
-def test_a_forked_child_leaves_its_parents_connections_alone(has_doors: bool) -> None:
+@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "door"])
+def test_a_forked_child_leaves_its_parents_connections_alone(has_local_listener: bool) -> None:
     async def test() -> None:
-        server = Servant("tcp://127.0.0.1:0", has_doors=has_doors)
+        server = Servant("tcp://127.0.0.1:0", has_local_listener=has_local_listener)
         client = Asker(server.address)
         await client.ask(1)
         pid = os.fork()
@@ -354,14 +359,14 @@ def test_a_forked_child_leaves_its_parents_connections_alone(has_doors: bool) ->
     run(test)
 
 
-@pytest.mark.parametrize("has_doors", [False, True], ids=["tcp", "door"])
-def test_closing_leaves_no_descriptor_and_no_thread_and_frees_the_address(has_doors: bool) -> None:
+@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "door"])
+def test_closing_leaves_no_descriptor_and_no_thread_and_frees_the_address(has_local_listener: bool) -> None:
     process = psutil.Process()
 
     async def test() -> None:
         address = "tcp://127.0.0.1:0"
         for _ in range(10):
-            server = Servant(address, has_doors=has_doors)
+            server = Servant(address, has_local_listener=has_local_listener)
             address = server.address
             client = Asker(address)
             await client.ask(1)

@@ -15,10 +15,9 @@ import pytest
 
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError, UsageError
 from scaler.ids import IdFactory, new_peer_id, result_id
-from scaler.net.zeromq import ZmqListener
+from scaler.net.listener import SocketListener
 from scaler.object_storage.client import MAX_COPIED_IN_LOOP_BYTES, BlockingStorage, StorageClient
-from scaler.object_storage.embedded import EmbeddedStorage
-from scaler.object_storage.server import StorageServer
+from scaler.object_storage.server import EmbeddedStorage, StorageServer
 from scaler.object_storage.shared_memory import SharedMemory
 from scaler.protocol.messages import Role
 from scaler.protocol.roles import Server
@@ -31,15 +30,15 @@ PUT_HALF_AN_OBJECT = """
 import asyncio, sys
 from scaler.net.connection import Received
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector
+from scaler.net.connector import SocketConnector
 from scaler.protocol.messages import PutObject, Role
 
 async def main():
     answered = asyncio.Event()
-    def on_turn(events):
+    def on_events(events):
         if any(isinstance(event, Received) for event in events):
             answered.set()
-    connector = ZmqConnector(sys.argv[1], peer=b"half-put", hello=own_hello(Role.WORKER), on_turn=on_turn)
+    connector = SocketConnector(sys.argv[1], peer=b"half-put", hello=own_hello(Role.WORKER), on_events=on_events)
     connector.send(PutObject(1, bytes.fromhex(sys.argv[2]), [200_000], 0), [bytes(100_000)])
     await answered.wait()
     print("half of it is there", flush=True)
@@ -57,8 +56,8 @@ def embedded() -> Iterator[str]:
 
 
 @contextmanager
-def blocking(address: str, patience_seconds: float = 5.0) -> Iterator[BlockingStorage]:
-    storage = BlockingStorage(address, new_peer_id(), Role.WORKER, patience_seconds=patience_seconds)
+def blocking(address: str, timeout_seconds: float = 5.0) -> Iterator[BlockingStorage]:
+    storage = BlockingStorage(address, new_peer_id(), Role.WORKER, timeout_seconds=timeout_seconds)
     yield storage
     storage.close()
 
@@ -72,8 +71,8 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 def server_with_short_leases() -> StorageServer:
     return StorageServer(
-        lambda admit, on_turn: ZmqListener(
-            ["tcp://127.0.0.1:0"], server_kind=Server.OBJECT_STORAGE, admit=admit, on_turn=on_turn
+        lambda admit, on_events: SocketListener(
+            ["tcp://127.0.0.1:0"], server_kind=Server.OBJECT_STORAGE, admit=admit, on_events=on_events
         ),
         memory_limit_bytes=10 * MB,
         incarnation=1,

@@ -19,7 +19,7 @@ from scaler.config.commands import parse_scheduler
 from scaler.errors import LimitError, ProtectedError, TaskRejectedError, UsageError
 from scaler.ids import IdFactory, content_id
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Desired,
     Done,

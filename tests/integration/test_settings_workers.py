@@ -16,7 +16,7 @@ import pytest
 
 from scaler.config.worker import WorkerConfig
 from scaler.net.connection import ListenerEvent, Opened, Received
-from scaler.net.zeromq import ZmqListener
+from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Desired,
     Hello,
@@ -53,8 +53,8 @@ class PlayedScheduler:
         self._welcome = Welcome(False, 1, lease_seconds, heartbeat_seconds)
         self.addresses = addresses_in(directory)
         self.listeners = {
-            name: ZmqListener(
-                [address], server_kind="scheduler", admit=self._admit, on_turn=partial(self._on_turn, name)
+            name: SocketListener(
+                [address], server_kind="scheduler", admit=self._admit, on_events=partial(self._on_events, name)
             )
             for name, address in self.addresses.items()
         }
@@ -62,7 +62,7 @@ class PlayedScheduler:
     def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
         return self._welcome
 
-    def _on_turn(self, name: str, events: Sequence[ListenerEvent]) -> None:
+    def _on_events(self, name: str, events: Sequence[ListenerEvent]) -> None:
         for event in events:
             match event, name:
                 case Opened(peer, Hello(details=ManagerDetails() as details)), "manager":

@@ -62,8 +62,8 @@ sys.stdin.read()
 
 
 @contextmanager
-def client(storage: StorageProcess, patience_seconds: float = 5.0) -> Iterator[BlockingStorage]:
-    blocking = BlockingStorage(storage.address, new_peer_id(), Role.CLIENT, patience_seconds=patience_seconds)
+def client(storage: StorageProcess, timeout_seconds: float = 5.0) -> Iterator[BlockingStorage]:
+    blocking = BlockingStorage(storage.address, new_peer_id(), Role.CLIENT, timeout_seconds=timeout_seconds)
     yield blocking
     blocking.close()
 

@@ -15,7 +15,7 @@ from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.web.app import WebApp, WebSettings
 from scaler.monitor.web.server import listen, page_of, serve
 from scaler.net.connection import Listener, ListenerEvent, Opened, Received, Resumed
-from scaler.net.zeromq import ZmqListener
+from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Explain,
     Explained,
@@ -39,8 +39,8 @@ class ToldScheduler:
         self._incarnation = incarnation
         self._answers = answers
         self._peers: list[bytes] = []
-        self._listener: Listener = ZmqListener(
-            [address], server_kind=Server.SCHEDULER, admit=self._admit, on_turn=self._turn
+        self._listener: Listener = SocketListener(
+            [address], server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._turn
         )
 
     def say(self, at: float, *rows: list[Any], **more: Any) -> None:

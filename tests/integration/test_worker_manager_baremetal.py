@@ -19,7 +19,7 @@ import pytest
 
 from scaler.config.models import BaremetalNativeConfig
 from scaler.net.connection import ListenerEvent, Opened, Received
-from scaler.net.zeromq import ZmqListener
+from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Desired,
     Hello,
@@ -50,8 +50,8 @@ class Scheduler:
         self.workers: list[WorkerDetails] = []
         self.refusal: Refused | None = None
         self._changed = asyncio.Event()
-        self.listener = ZmqListener(
-            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_turn=self._turn
+        self.listener = SocketListener(
+            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_events=self._turn
         )
 
     @property

@@ -18,7 +18,7 @@ import pytest
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Closed, ListenerEvent, Opened, Received
-from scaler.net.zeromq import ZmqListener
+from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Done,
     Hello,
@@ -46,22 +46,22 @@ class Scheduler:
         self.peer = b""
         self.details: Any = None
         self.said: list[Message] = []
-        self.farewell: str | None = None
+        self.reason: str | None = None
         self.ids = IdFactory(b"client--")
-        self.listener = ZmqListener(
-            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_turn=self._on_turn
+        self.listener = SocketListener(
+            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_events=self._on_events
         )
 
     def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
         return Refused(RefusalReason.DUPLICATE, self._refusal) if self._refusal else self._welcome
 
-    def _on_turn(self, events: list[ListenerEvent]) -> None:
+    def _on_events(self, events: list[ListenerEvent]) -> None:
         for event in events:
             if isinstance(event, Opened):
                 self.peer = event.peer
                 self.details = event.hello.details
             elif isinstance(event, Closed):
-                self.farewell = event.text
+                self.reason = event.text
             elif isinstance(event, Received):
                 self.said.append(event.message)
 
@@ -185,7 +185,7 @@ def test_a_terminated_worker_lets_the_running_task_end_and_says_goodbye(tmp_path
         worker.process.send_signal(signal.SIGTERM)
         await until(lambda: worker.process.poll() is not None)
         assert worker.process.returncode == 0
-        await until(lambda: scheduler.farewell is not None)
+        await until(lambda: scheduler.reason is not None)
         assert scheduler.outcomes()[first][0] == Outcome.SUCCESS
         assert [message.ids for message in scheduler.said if isinstance(message, Returned)] == [[second]]
 

@@ -13,7 +13,7 @@ import psutil
 from scaler.config.worker import WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Buffer, ConnectorEvent, Received, Welcomed
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, parts_of, to_payload
 from scaler.worker.agent.shell import Agent
@@ -25,8 +25,8 @@ DEADLINE_SECONDS = 10.0
 class PlayedScheduler:
     """The agent's connector; what the agent sends lands in `said`."""
 
-    def __init__(self, on_turn: Callable[[list[ConnectorEvent]], None]) -> None:
-        self.on_turn = on_turn
+    def __init__(self, on_events: Callable[[list[ConnectorEvent]], None]) -> None:
+        self.on_events = on_events
         self.peer = b"schedulr"
         self.connected = True
         self.said: list[Message] = []
@@ -37,13 +37,13 @@ class PlayedScheduler:
         self.changed.set()
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         return ""
 
     def outbox_bytes(self) -> int:
         return 0
 
-    def close(self, farewell: str = "") -> None:
+    def close(self, reason: str = "") -> None:
         self.connected = False
 
 
@@ -64,7 +64,7 @@ class Rig:
         return self._storage
 
     def hear(self, *messages: Message) -> None:
-        self.scheduler.on_turn([Received(b"schedulr", message) for message in messages])
+        self.scheduler.on_events([Received(b"schedulr", message) for message in messages])
 
     def submit(self, function: Callable[..., Any], *argument_lists: tuple[Any, ...], **spec: Any) -> list[bytes]:
         """Send a Run with one task per tuple of arguments; returns their ids."""
@@ -136,13 +136,13 @@ async def _running(
 ) -> AsyncIterator[Rig]:
     played: list[PlayedScheduler] = []
 
-    def connect(on_turn: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
-        played.append(PlayedScheduler(on_turn))
+    def connect(on_events: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
+        played.append(PlayedScheduler(on_events))
         return played[0]
 
     agent = Agent(config, nursery, connect)
     rig = Rig(agent, played[0], nursery, storage)
-    rig.scheduler.on_turn([Welcomed(Welcome(False, 1, 60.0, 2.0, address))])
+    rig.scheduler.on_events([Welcomed(Welcome(False, 1, 60.0, 2.0, address))])
     try:
         yield rig
     finally:

@@ -22,7 +22,7 @@ from scaler.protocol.messages import Hello, PutObject, Role, StorageReply, Stora
 
 LIMIT_BYTES = 300
 CHUNK_BYTES = 16
-PATIENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 SERVER = bytes(8)
 PEERS = {b"client-A": Role.CLIENT, b"client-B": Role.CLIENT, b"worker-C": Role.WORKER, b"schedulr": Role.SCHEDULER}
 IDS = [factory.object() for factory in (IdFactory(b"client-A"), IdFactory(b"client-B")) for _ in range(3)]
@@ -68,7 +68,7 @@ class StorageAndPeers(RuleBasedStateMachine):
             each.start()
         self.now = 0.0
         self.core = StorageCore(LIMIT_BYTES, 120, lease_seconds=60.0, tick_seconds=2.0)
-        self.requests = {peer: Requests("memory", PATIENCE_SECONDS, 0.0) for peer in PEERS}
+        self.requests = {peer: Requests("memory", TIMEOUT_SECONDS, 0.0) for peer in PEERS}
         self.up: dict[bytes, deque[Say]] = {peer: deque() for peer in PEERS}
         self.down: dict[bytes, deque[Send]] = {peer: deque() for peer in PEERS}
         self.connected = dict.fromkeys(PEERS, False)

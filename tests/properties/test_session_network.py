@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scaler.net.connection import (
     Broken,
     Closed,
+    ConnectionRefused,
     ConnectorEvent,
     ListenerEvent,
     Opened,
     Received,
     Resumed,
-    Turned,
     Welcomed,
 )
 from scaler.net.memory import MemoryConnector, MemoryListener, MemoryNetwork
@@ -51,7 +51,7 @@ class Client:
         self.connected = False
         self.welcomed = False
 
-    def on_turn(self, events: list[ConnectorEvent]) -> None:
+    def on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
                 case Welcomed():
@@ -70,7 +70,7 @@ class Client:
                 case Received():
                     assert isinstance(event.message, StorageReply)
                     self.heard.append(event.message.request)
-                case Turned():
+                case ConnectionRefused():
                     raise AssertionError(event)
 
 
@@ -89,19 +89,19 @@ class Network(RuleBasedStateMachine):
         self.serve()
         for client in self.clients.values():
             client.connector = self.network.connector(
-                ADDRESS, peer=client.peer, hello=own_hello(Role.CLIENT), on_turn=client.on_turn
+                ADDRESS, peer=client.peer, hello=own_hello(Role.CLIENT), on_events=client.on_events
             )
 
     def serve(self) -> None:
         self.open.clear()
         self.server = self.network.listener(
-            ADDRESS, server_kind="object_storage", admit=self.admit, on_turn=self.on_turn
+            ADDRESS, server_kind="object_storage", admit=self.admit, on_events=self.on_events
         )
 
     def admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
         return Welcome(False, 1, lease_seconds=4.0, heartbeat_seconds=0.5)
 
-    def on_turn(self, events: list[ListenerEvent]) -> None:
+    def on_events(self, events: list[ListenerEvent]) -> None:
         for event in events:
             match event:
                 case Opened():

@@ -197,8 +197,8 @@ class Story:
             case core_commands.Send(peer, message):
                 text = self._message(message)
                 return [f"{self._peer(peer)} <- {text}"] if text else []
-            case core_commands.Expel(peer, farewell):
-                return [f"{self._peer(peer)} is expelled: {farewell.text}"]
+            case core_commands.Expel(peer, reason):
+                return [f"{self._peer(peer)} is expelled: {reason.text}"]
             case core_commands.ForgetStored(ids):
                 return [f"storage <- forget {', '.join(self._stored(identifier) for identifier in ids)}"]
             case core_commands.ForgetOwned(owner):

@@ -24,7 +24,7 @@ class Expel:
     """End the session of a peer whose lease is over or that may not stay."""
 
     peer: bytes
-    farewell: Refused | Goodbye
+    reason: Refused | Goodbye
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
 from scaler.ids import new_peer_id
 from scaler.logs import identify
+from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.net.zmq_connector import ZmqConnector
 from scaler.protocol.messages import Role, WorkerDetails
-from scaler.worker.agent.shell import Agent, OnTurn
+from scaler.worker.agent.shell import Agent, OnEvents
 from scaler.worker.nursery import Nursery
 
 
@@ -41,12 +41,12 @@ async def _work(component: Component, config: WorkerConfig, nursery: Nursery) ->
     peer = new_peer_id()
     identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())
 
-    def connect(on_turn: OnTurn) -> ZmqConnector:
-        return ZmqConnector(
+    def connect(on_events: OnEvents) -> SocketConnector:
+        return SocketConnector(
             config.scheduler_address,
             peer=peer,
             hello=own_hello(Role.WORKER, details),
-            on_turn=on_turn,
+            on_events=on_events,
             io_threads=config.io_threads,
         )
 

@@ -12,7 +12,16 @@ from typing import assert_never
 from scaler.config.worker import WorkerConfig
 from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError
 from scaler.logs import about, escaped
-from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import (
+    Broken,
+    Buffer,
+    ConnectionRefused,
+    Connector,
+    ConnectorEvent,
+    Received,
+    Resumed,
+    Welcomed,
+)
 from scaler.processes import Load, LoadMeter, describe_exit
 from scaler.protocol.batches import split_attempts, split_done
 from scaler.protocol.messages import (
@@ -47,13 +56,13 @@ MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
-OnTurn = Callable[[list[ConnectorEvent]], None]
+OnEvents = Callable[[list[ConnectorEvent]], None]
 
 
 class Agent:
     """One worker. Belongs to the running loop; `life` tells of its beginning and end."""
 
-    def __init__(self, config: WorkerConfig, nursery: Nursery, connect: Callable[[OnTurn], Connector]) -> None:
+    def __init__(self, config: WorkerConfig, nursery: Nursery, connect: Callable[[OnEvents], Connector]) -> None:
         """connect: makes the connector to the scheduler, given what it calls with the events of a turn."""
         self._config = config
         self._nursery = nursery
@@ -81,7 +90,7 @@ class Agent:
             now,
         )
         self._loop.add_reader(nursery, self._on_nursery)
-        self._connector = connect(self._on_turn)
+        self._connector = connect(self._on_events)
         self._wake = self._loop.call_later(0, self._tick)
         self._wake_at = now
         self._beat = self._loop.call_later(config.heartbeat_interval_seconds, self._heartbeat)
@@ -107,7 +116,7 @@ class Agent:
 
     # -- the scheduler
 
-    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+    def _on_events(self, events: list[ConnectorEvent]) -> None:
         if self._is_closed:
             return
         now = time.monotonic()
@@ -127,7 +136,7 @@ class Agent:
                     core.heard(now)
                 case Broken():
                     _log.info("the connection to the scheduler broke; connecting again")
-                case Turned(refused):
+                case ConnectionRefused(refused):
                     self.life.end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
                 case _:
                     assert_never(event)

@@ -11,12 +11,12 @@ from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE
 from scaler.errors import ScalerError
 from scaler.ids import new_peer_id
 from scaler.logs import identify
+from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.net.zmq_connector import ZmqConnector
 from scaler.object_storage.client import StorageClient
 from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role, WorkerDetails
-from scaler.worker_manager.offload.agent import OffloadAgent, OnTurn
+from scaler.worker_manager.offload.agent import OffloadAgent, OnEvents
 from scaler.worker_manager.offload.config import OffloadConfig
 from scaler.worker_manager.offload.executor import load_executor
 
@@ -70,12 +70,12 @@ async def _work(component: Component, config: OffloadConfig, words: _Words) -> i
     peer = new_peer_id()
     identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())
 
-    def connect(on_turn: OnTurn) -> ZmqConnector:
-        return ZmqConnector(
+    def connect(on_events: OnEvents) -> SocketConnector:
+        return SocketConnector(
             config.scheduler_address,
             peer=peer,
             hello=own_hello(Role.WORKER, details),
-            on_turn=on_turn,
+            on_events=on_events,
             io_threads=config.io_threads,
         )
 

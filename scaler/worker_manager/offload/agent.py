@@ -12,7 +12,7 @@ from typing import assert_never
 
 from scaler.errors import LimitError, ProtocolError, RefusedError
 from scaler.logs import about, escaped
-from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.processes import Load, LoadMeter
 from scaler.protocol.batches import split_attempts, split_done
@@ -50,7 +50,7 @@ MAX_STATUSES = 100
 
 _log = logging.getLogger(__name__)
 
-OnTurn = Callable[[list[ConnectorEvent]], None]
+OnEvents = Callable[[list[ConnectorEvent]], None]
 
 
 class OffloadAgent:
@@ -65,7 +65,7 @@ class OffloadAgent:
         self,
         config: OffloadConfig,
         executor: executors.Executor,
-        connect: Callable[[OnTurn], Connector],
+        connect: Callable[[OnEvents], Connector],
         connect_storage: Callable[[str], StorageClient],
         show_trouble: Callable[[str], None],
     ) -> None:
@@ -116,7 +116,7 @@ class OffloadAgent:
 
     # -- the scheduler
 
-    def _on_turn(self, events: list[ConnectorEvent]) -> None:
+    def _on_events(self, events: list[ConnectorEvent]) -> None:
         if self._is_closed:
             return
         now = time.monotonic()
@@ -135,7 +135,7 @@ class OffloadAgent:
                     core.heard(now)
                 case Broken():
                     _log.info("the connection to the scheduler broke; connecting again")
-                case Turned(refused):
+                case ConnectionRefused(refused):
                     self.life.end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
                 case _:
                     assert_never(event)
@@ -196,7 +196,7 @@ class OffloadAgent:
                 core.not_taken(keys, text, now, random.random())  # noqa: S311
             case hands.Ready():
                 if not self.life.ended.done():
-                    self._connector = self._connect(self._on_turn)
+                    self._connector = self._connect(self._on_events)
             case hands.Broken(error):
                 self.life.end(error)
             case _:

@@ -26,13 +26,13 @@ class Pair:
         self.at_client: list[ConnectorEvent] = []
         self.server = self.serve()
         self.client: MemoryConnector = network.connector(
-            ADDRESS, peer=b"12345678", hello=own_hello(Role.CLIENT), on_turn=self.at_client.extend
+            ADDRESS, peer=b"12345678", hello=own_hello(Role.CLIENT), on_events=self.at_client.extend
         )
 
     def serve(self) -> MemoryListener:
-        return self.network.listener(ADDRESS, server_kind="object_storage", admit=admit, on_turn=self.on_turn)
+        return self.network.listener(ADDRESS, server_kind="object_storage", admit=admit, on_events=self.on_events)
 
-    def on_turn(self, events: list[ListenerEvent]) -> None:
+    def on_events(self, events: list[ListenerEvent]) -> None:
         self.at_server.extend(events)
         for event in events:
             if isinstance(event, Opened):
@@ -111,7 +111,7 @@ def test_components_that_never_come_to_rest_are_told(monkeypatch: pytest.MonkeyP
     def ask(_events: list[ConnectorEvent]) -> None:
         client.send(StatStorage(1))
 
-    server = network.listener(ADDRESS, server_kind="object_storage", admit=admit, on_turn=answer)
-    client = network.connector(ADDRESS, peer=b"12345678", hello=own_hello(Role.CLIENT), on_turn=ask)
+    server = network.listener(ADDRESS, server_kind="object_storage", admit=admit, on_events=answer)
+    client = network.connector(ADDRESS, peer=b"12345678", hello=own_hello(Role.CLIENT), on_events=ask)
     with pytest.raises(RuntimeError, match="MAX_ROUNDS"):
         network.run()

@@ -6,7 +6,7 @@ import pytest
 
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import IdFactory
-from scaler.net.connection import Broken, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, Received, Resumed, Welcomed
 from scaler.object_storage.requests import PUT_WINDOW_BYTES, Command, Ended, Requests, Say
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
@@ -187,7 +187,7 @@ def test_nobody_waits_for_ever_for_a_storage_that_was_never_there() -> None:
 
 def test_a_refused_peer_s_calls_fail_at_once_now_and_later(requests: Requests) -> None:
     requests.get(OBJECT, 5.0, 0.0)
-    refused = Turned(Refused(RefusalReason.VERSION, "versions differ"))
+    refused = ConnectionRefused(Refused(RefusalReason.VERSION, "versions differ"))
     outcomes = ended(requests.step([Broken(SERVER), refused], 1.0))
     assert [type(outcome) for _, outcome in outcomes] == [RefusedError]
     requests.put(OBJECT, [b"x"], 9.0)

@@ -126,8 +126,8 @@ class Port:
         self.worker = self.cluster.worker("w")
         self.drain()
 
-    def _listen(self, admit: Any, on_turn: Any) -> Recording:
-        self.admit, self.on_turn = admit, on_turn
+    def _listen(self, admit: Any, on_events: Any) -> Recording:
+        self.admit, self.on_events = admit, on_events
         return self.listener
 
     def _around(self, is_report: bool) -> Surroundings:
@@ -138,7 +138,7 @@ class Port:
         self.monitors.add(self.cluster.core.facts.drain())
 
     def say(self, *events: ListenerEvent) -> None:
-        self.on_turn(list(events))
+        self.on_events(list(events))
 
     def come(self, *peers: bytes) -> None:
         self.say(*(Opened(peer, own_hello(Role.MONITOR)) for peer in peers))

@@ -12,7 +12,7 @@ from scaler.errors import ConfigError, ScalerError
 from scaler.ids import IdFactory, content_id, result_id
 from scaler.net.connection import Buffer, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Done,
     Message,
@@ -50,28 +50,28 @@ DEADLINE_SECONDS = 10.0
 class PlayedScheduler:
     """The agent's connector; what the agent sends lands in `said`."""
 
-    def __init__(self, on_turn: Callable[[list[ConnectorEvent]], None]) -> None:
-        self.on_turn = on_turn
+    def __init__(self, on_events: Callable[[list[ConnectorEvent]], None]) -> None:
+        self.on_events = on_events
         self.peer = b"schedulr"
         self.connected = True
         self.said: list[Message] = []
         self.changed = asyncio.Event()
-        self.farewell = ""
+        self.reason = ""
 
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
         self.said.append(message)
         self.changed.set()
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         return ""
 
     def outbox_bytes(self) -> int:
         return 0
 
-    def close(self, farewell: str = "") -> None:
+    def close(self, reason: str = "") -> None:
         self.connected = False
-        self.farewell = farewell
+        self.reason = reason
 
 
 class Rig:
@@ -85,17 +85,17 @@ class Rig:
         self._connected: asyncio.Future[PlayedScheduler] = asyncio.get_running_loop().create_future()
         self.agent = OffloadAgent(config, executor, self._connect, connect_storage, self.troubles.append)
 
-    def _connect(self, on_turn: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
-        scheduler = PlayedScheduler(on_turn)
+    def _connect(self, on_events: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
+        scheduler = PlayedScheduler(on_events)
         self._connected.set_result(scheduler)
         return scheduler
 
     async def welcome(self) -> None:
         self.scheduler = await asyncio.wait_for(asyncio.shield(self._connected), DEADLINE_SECONDS)
-        self.scheduler.on_turn([Welcomed(Welcome(False, 1, 60.0, 0.05, self.storage_address))])
+        self.scheduler.on_events([Welcomed(Welcome(False, 1, 60.0, 0.05, self.storage_address))])
 
     def hear(self, *messages: Message) -> None:
-        self.scheduler.on_turn([Received(b"schedulr", message) for message in messages])
+        self.scheduler.on_events([Received(b"schedulr", message) for message in messages])
 
     def submit(
         self, function: Callable[..., Any] | bytes, *payloads: bytes, inputs: Sequence[bytes] = (), **spec: Any

@@ -15,7 +15,16 @@ import pytest
 
 from scaler.config.models import WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError
-from scaler.net.connection import Broken, Buffer, Connector, ConnectorEvent, Received, Resumed, Turned, Welcomed
+from scaler.net.connection import (
+    Broken,
+    Buffer,
+    ConnectionRefused,
+    Connector,
+    ConnectorEvent,
+    Received,
+    Resumed,
+    Welcomed,
+)
 from scaler.protocol.messages import (
     Desired,
     HeartbeatEcho,
@@ -41,7 +50,7 @@ class ScriptedScheduler:
     """A Connector whose other side is the test."""
 
     peer = b"manager!"
-    trouble = ""
+    last_error = ""
 
     def __init__(self) -> None:
         self.connected = False
@@ -51,9 +60,9 @@ class ScriptedScheduler:
         self._turn: Callable[[list[ConnectorEvent]], None] | None = None
         self._heard = asyncio.Event()
 
-    def connect(self, details: ManagerDetails, on_turn: Callable[[list[ConnectorEvent]], None]) -> Connector:
+    def connect(self, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]) -> Connector:
         self.details = details
-        self._turn = on_turn
+        self._turn = on_events
         return self
 
     def say(self, *events: ConnectorEvent | Message) -> None:
@@ -63,9 +72,9 @@ class ScriptedScheduler:
             match event:
                 case Welcomed() | Resumed():
                     self.connected = True
-                case Broken() | Turned():
+                case Broken() | ConnectionRefused():
                     self.connected = False
-            known = isinstance(event, Welcomed | Resumed | Received | Broken | Turned)
+            known = isinstance(event, Welcomed | Resumed | Received | Broken | ConnectionRefused)
             turn.append(event if known else Received(SCHEDULER, event))  # type: ignore[arg-type]
         self._turn(turn)
 
@@ -77,7 +86,7 @@ class ScriptedScheduler:
     def outbox_bytes(self) -> int:
         return 0
 
-    def close(self, farewell: str = "") -> None:
+    def close(self, reason: str = "") -> None:
         self.closed = True
 
     async def next_status(self) -> ManagerStatus:
@@ -217,7 +226,9 @@ def test_the_shutdown_of_the_cluster_ends_it_in_order() -> None:
 
 def test_a_manager_that_is_refused_says_why_and_leaves_nothing() -> None:
     async def story(stage: Stage) -> None:
-        stage.scheduler.say(Turned(Refused(RefusalReason.DUPLICATE, "worker manager 'm' is connected already")))
+        stage.scheduler.say(
+            ConnectionRefused(Refused(RefusalReason.DUPLICATE, "worker manager 'm' is connected already"))
+        )
         with pytest.raises(RefusedError, match="worker manager 'm' is connected already"):
             await stage.task
 
@@ -248,7 +259,7 @@ def test_a_second_manager_of_a_service_leaves_the_units_of_the_first_alone() -> 
     theirs = backend.start(2)
 
     async def story(stage: Stage) -> None:
-        stage.scheduler.say(Turned(Refused(RefusalReason.DUPLICATE, "another manager m is here")))
+        stage.scheduler.say(ConnectionRefused(Refused(RefusalReason.DUPLICATE, "another manager m is here")))
         await asyncio.wait({stage.task})
 
     play(story, backend, leaves=theirs)

@@ -43,7 +43,7 @@ MAX_TURNS_OF_GRACE = 8
 _log = logging.getLogger(__name__)
 
 
-class ZmqListener:
+class SocketListener:
     """See `connection.Listener`. Lives on the loop that runs when it is made, and belongs to its thread."""
 
     def __init__(
@@ -52,20 +52,20 @@ class ZmqListener:
         *,
         server_kind: Server | str,
         admit: Admit,
-        on_turn: Callable[[list[ListenerEvent]], None],
+        on_events: Callable[[list[ListenerEvent]], None],
         outbox: OutboxLimits | None = None,
         io_threads: int = 1,
-        has_doors: bool = False,
+        has_local_listener: bool = False,
     ) -> None:
-        """Bind to all addresses. on_turn is called from the loop, never from here.
+        """Bind to all addresses. on_events is called from the loop, never from here.
 
-        io_threads: of the process's ZeroMQ context, when this is the first to use it. has_doors: peers of this host
-        and user come without ZeroMQ. Raises UsageError when an address is malformed, taken or not of this host;
+        io_threads: of the process's ZeroMQ context, when this is the first to use it. has_local_listener: peers of this
+        host and user come without ZeroMQ. Raises UsageError when an address is malformed, taken or not of this host;
         nothing stays bound then.
         """
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._on_turn = on_turn
+        self._on_events = on_events
         self._core = ListenerCore(Server(server_kind), admit, outbox or OutboxLimits())
         self._context = context.acquire(io_threads)
         self._socket: Socket = self._context.socket(zmq.ROUTER)
@@ -88,7 +88,7 @@ class ZmqListener:
         self._has_news = True
         self._turns = Turns(self._loop, self._turn)
         watched = [(int(self._socket.getsockopt(zmq.FD)), self._turn), (self._monitor.file_descriptor, self._news)]
-        self._door = self._open_doors() if has_doors else None
+        self._door = self._open_doors() if has_local_listener else None
         if self._door is not None:
             watched.append((self._door.fileno(), self._turn))
         self._turns.watch(*watched)
@@ -157,11 +157,11 @@ class ZmqListener:
         if not self._in_turn:
             self._turns.soon()
 
-    def forget(self, peer: bytes, farewell: Message | None = None) -> None:
-        """End a peer's session, saying farewell if it is still there; without a farewell it is cut off."""
+    def forget(self, peer: bytes, reason: Message | None = None) -> None:
+        """End a peer's session, saying reason if it is still there; without a reason it is cut off."""
         if self._closed:
             return
-        self._core.forget(peer, farewell, self._loop.time())
+        self._core.forget(peer, reason, self._loop.time())
         if not self._in_turn:
             self._turns.soon()
 
@@ -226,7 +226,7 @@ class ZmqListener:
             core.tick(now)
             events = core.take_events()
             if events:
-                self._on_turn(events)
+                self._on_events(events)
         finally:
             self._in_turn = False
         if self._closed:

@@ -18,13 +18,14 @@ import pytest
 import zmq
 
 from scaler.ids import new_peer_id
-from scaler.net import connector_core, door, zmq_connector, zmq_line
+from scaler.net import connector, connector_core, door, zmq_line
 from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, OutboxLimits, Received
+from scaler.net.connector import SocketConnector
 from scaler.net.envelopes import LINGER_SECONDS
+from scaler.net.listener import SocketListener
 from scaler.net.local import connect, door_of
 from scaler.net.monitoring import Monitor
 from scaler.net.versions import own_hello
-from scaler.net.zeromq import ZmqConnector, ZmqListener
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import (
     MAX_BATCH_BYTES,
@@ -55,13 +56,13 @@ class Servant:
     def __init__(self, address: str = "tcp://127.0.0.1:0", outbox: OutboxLimits | None = None) -> None:
         self.events: list[ListenerEvent] = []
         self.when_greeted: Callable[[], None] = lambda: None
-        self.listener = ZmqListener(
+        self.listener = SocketListener(
             [address],
             server_kind="object_storage",
             admit=self._admit,
-            on_turn=self._on_turn,
+            on_events=self._on_events,
             outbox=outbox,
-            has_doors=True,
+            has_local_listener=True,
         )
         _made.append(self.listener.close)
 
@@ -82,7 +83,7 @@ class Servant:
         self.when_greeted()
         return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
-    def _on_turn(self, events: list[ListenerEvent]) -> None:
+    def _on_events(self, events: list[ListenerEvent]) -> None:
         self.events.extend(events)
         for event in events:
             if isinstance(event, Received) and isinstance(event.message, StatStorage):
@@ -96,8 +97,8 @@ class Asker:
 
     def __init__(self, address: str) -> None:
         self.events: list[ConnectorEvent] = []
-        self.connector = ZmqConnector(
-            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_turn=self.events.extend
+        self.connector = SocketConnector(
+            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_events=self.events.extend
         )
         _made.append(self.connector.close)
 
@@ -280,16 +281,14 @@ def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
 
         return attempted
 
-    monkeypatch.setattr(
-        zmq_connector, "connect", fail_at_first("door", connect if has_door else lambda _: None, EMFILE)
-    )
+    monkeypatch.setattr(connector, "connect", fail_at_first("door", connect if has_door else lambda _: None, EMFILE))
     monkeypatch.setattr(zmq_line, "Monitor", fail_at_first("ZeroMQ", Monitor, zmq.ZMQError(errno.EMFILE)))
 
     async def test() -> None:
         client = Asker(Servant().address)
         await client.ask(1)
         assert failed == (["door"] if has_door else ["door", "ZeroMQ"])
-        assert "Too many open files" in client.connector.trouble
+        assert "Too many open files" in client.connector.last_error
 
     run(test)
 

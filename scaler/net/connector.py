@@ -26,7 +26,7 @@ from scaler.protocol.messages import Hello, Message, Welcome
 from scaler.protocol.session import SESSION_ID_BYTES
 
 
-class ZmqConnector:
+class SocketConnector:
     """See `connection.Connector`. Lives on the loop that runs when it is made, and belongs to its thread.
 
     Peers other than workers and worker managers need not send heartbeats: the connector does. `Received.peer` and the
@@ -39,11 +39,11 @@ class ZmqConnector:
         *,
         peer: bytes,
         hello: Hello,
-        on_turn: Callable[[list[ConnectorEvent]], None],
+        on_events: Callable[[list[ConnectorEvent]], None],
         outbox: OutboxLimits | None = None,
         io_threads: int = 1,
     ) -> None:
-        """Begin to connect. on_turn is called from the loop, never from here. hello.resume is set by the connector.
+        """Begin to connect. on_events is called from the loop, never from here. hello.resume is set by the connector.
 
         io_threads: of the process's ZeroMQ context, when this is the first to use it. Raises UsageError when the
         address is malformed.
@@ -51,7 +51,7 @@ class ZmqConnector:
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._address = check_server_address(address)
-        self._on_turn = on_turn
+        self._on_events = on_events
         session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
         jitter = random.Random(session_id).random  # noqa: S311 (spreads attempts, hides nothing)
         self._core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self._loop.time(), jitter)
@@ -88,9 +88,9 @@ class ZmqConnector:
         return self._core.welcome
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """Why there is no connection, in words; what was the matter last when there is one."""
-        return self._core.trouble
+        return self._core.last_error
 
     @property
     def counters(self) -> Counters:
@@ -104,8 +104,8 @@ class ZmqConnector:
     def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
         """Queue a message; attachments must stay as they are until they are acknowledged.
 
-        Raises LimitError when the outbox is full or the message larger than the protocol allows. After Turned and
-        after `close`, it is dropped.
+        Raises LimitError when the outbox is full or the message larger than the protocol allows. After
+        ConnectionRefused and after `close`, it is dropped.
         """
         if self._closed:
             return
@@ -122,12 +122,12 @@ class ZmqConnector:
         begun = self._loop.time()
         while not self.connected:
             if self._core.phase is Phase.STOPPED and not self._closed:
-                raise RefusedError(f"{self._address} refused this peer: {self._core.trouble}")
+                raise RefusedError(f"{self._address} refused this peer: {self._core.last_error}")
             left = begun + timeout_seconds - self._loop.time()
             if left <= 0 or self._closed:
                 waited = self._loop.time() - begun
                 raise UnreachableError(
-                    f"no answer from {self._address} within {waited:.1f} s ({self._core.trouble}): "
+                    f"no answer from {self._address} within {waited:.1f} s ({self._core.last_error}): "
                     f"is it running, and is the address right?"
                 )
             waiter = self._loop.create_future()
@@ -138,7 +138,7 @@ class ZmqConnector:
         assert welcome is not None, "connected by a Welcome"
         return welcome
 
-    def close(self, farewell: str = "") -> None:
+    def close(self, reason: str = "") -> None:
         """Say Goodbye, deliver what is queued within the linger time, and close."""
         if self._closed or self._pid != os.getpid():
             return
@@ -148,7 +148,7 @@ class ZmqConnector:
         if self._line is not None:
             # Through a door a greeting is there as soon as it is sent, and what was greeted must be taken leave of.
             if self.connected or isinstance(self._line, LocalLine):
-                self._say_goodbye(self._line, farewell, now)
+                self._say_goodbye(self._line, reason, now)
                 self._line.finish(LINGER_SECONDS)
             else:
                 self._line.drop()
@@ -157,12 +157,12 @@ class ZmqConnector:
             context.release(self._context)
         self._wake()
 
-    def _say_goodbye(self, line: Line, farewell: str, now: float) -> None:
+    def _say_goodbye(self, line: Line, reason: str, now: float) -> None:
         until = now + LINGER_SECONDS
         blocked = self._core.flush(self._transmit, now)
         while blocked and (left := until - self._loop.time()) > 0 and line.wait_writable(left):
             blocked = self._core.flush(self._transmit, now)
-        self._core.say_goodbye(farewell)
+        self._core.say_goodbye(reason)
         self._core.flush(self._transmit, now)
 
     # -- the turn ------------------------------------------------------------------------------------------------
@@ -180,14 +180,14 @@ class ZmqConnector:
                 self._hang_up(line.broken, now)
         core.tick(now)
         if core.hang_up:
-            self._hang_up(core.trouble, now)
+            self._hang_up(core.last_error, now)
         if core.phase is Phase.STOPPED and self._line is not None:
             self._drop_line()
         events = core.take_events()
         if events:
             self._in_turn = True
             try:
-                self._on_turn(events)
+                self._on_events(events)
             finally:
                 self._in_turn = False
             self._wake()
