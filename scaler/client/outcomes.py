@@ -21,9 +21,9 @@ from scaler.errors import (
 )
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Parts, Serializer, load_exception, load_value, parts_of
-from scaler.serialization.culprits import describe
 from scaler.serialization.exceptions import assign
 from scaler.serialization.pickling import Buffer
+from scaler.serialization.unpicklable import describe
 
 Ended = tuple[object, BaseException | None]
 """Value and exception, one of them None."""

@@ -38,7 +38,7 @@ class TaskOutput:
 def output_of(log: TaskLog) -> TaskOutput:
     """Return what a log says as text that a terminal may be given."""
     stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
-    return TaskOutput(stdout, stderr, log.cut)
+    return TaskOutput(stdout, stderr, log.truncated_bytes)
 
 
 @dataclass(slots=True, eq=False)

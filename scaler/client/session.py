@@ -4,10 +4,10 @@ Tasks come in through `add`, messages go out through `drain`, and the loop takes
 a task is in `pending` from `add` until exactly one of: it ended, it was cancelled, the client gave up. A task in
 `pending` can be sent again to a scheduler that has forgotten everything: it keeps its kind, payload and references.
 
-*Seen.* The scheduler keeps the result of a task as long as this client may still name that task in `references`. A task
-names futures that were unresolved when it was added. `resolved` is the number of the last Finished whose futures are
-resolved; whatever is added after that embeds their values. So once everything is sent that had been added when
-`resolved` was n, n may be said as seen. Tasks that wait for an upload were added too, and hold it back.
+*Acknowledged results.* The scheduler retains the result of a task while this client may still name that task in
+`references`. A task names futures that were unresolved when it was added. `resolved` is the number of the last Finished
+whose futures are resolved; tasks added after that embed their values. So once everything has been sent that was added
+when `resolved` was n, the session may acknowledge n. Tasks that wait for an upload count as added, and delay it.
 
 Threads: everything is called under the client's lock; only `releases` is appended to from anywhere.
 """
@@ -21,7 +21,17 @@ from weakref import WeakValueDictionary
 from scaler.client.tasks import Definition, Kind, Task, Upload
 from scaler.errors import ScalerError
 from scaler.ids import ID_BYTES, is_task
-from scaler.protocol.messages import SPLIT_BATCH_BYTES, Cancel, Clear, Hold, Message, Release, Seen, Submit, TaskGroup
+from scaler.protocol.messages import (
+    SPLIT_BATCH_BYTES,
+    AcknowledgeResults,
+    Cancel,
+    Clear,
+    Message,
+    Pin,
+    Release,
+    Submit,
+    TaskGroup,
+)
 from scaler.serialization import Serializer
 
 MAX_IDS_PER_MESSAGE = 32 * 1024
@@ -195,7 +205,7 @@ class Session:
     def clear(self) -> list[Task]:
         """Take off all tasks and let go of all objects; what is added from now on is not meant."""
         # An object is held before it is cleared: the scheduler lets go only of what it knows to be held.
-        self._clearing += [*map(Hold, _slices(self._unheld)), Clear()]
+        self._clearing += [*map(Pin, _slices(self._unheld)), Clear()]
         self._unheld = []
         self.objects.clear()
         return self.take_all()
@@ -224,7 +234,7 @@ class Session:
         """Return what is to be said now: tasks up to about `budget_bytes`, then cancels and releases."""
         messages, self._clearing = self._clearing, []
         if self._unheld:
-            messages.extend(map(Hold, _slices(self._unheld)))
+            messages.extend(map(Pin, _slices(self._unheld)))
             self._unheld = []
         if self._unsent:
             if self._checkpoint is None:
@@ -244,13 +254,13 @@ class Session:
             messages.extend(map(Release, _slices(ids)))
         return messages
 
-    def say_seen(self) -> Seen | None:
+    def say_seen(self) -> AcknowledgeResults | None:
         """Return what was not said in a Submit yet, for a client that submits nothing."""
         seen = self._sayable()
         if seen <= self._said:
             return None
         self._said = seen
-        return Seen(seen)
+        return AcknowledgeResults(seen)
 
     def _sayable(self) -> int:
         return min(self._seen, *(resolved for resolved, _ in self._gated.values())) if self._gated else self._seen

@@ -68,9 +68,9 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
     for stream, text in ((sys.stdout, log.stdout), (sys.stderr, log.stderr)):
         if text:
             _write(stream, text.decode("utf-8", "backslashreplace"))
-    if log.cut:
-        _write(sys.stderr, f"scaler logs: {log.cut:,} bytes were left out")
-    if not (log.stdout or log.stderr or log.cut):
+    if log.truncated_bytes:
+        _write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} bytes were left out")
+    if not (log.stdout or log.stderr or log.truncated_bytes):
         _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
 
 

@@ -69,16 +69,16 @@ def _read_spec(reader: Any) -> Spec:
     )
 
 
-def _write_definitions(builder: Any, definitions: Sequence[tuple[bytes, bytes]]) -> None:
-    if definitions:
-        entries = builder.init("definitions", c.limit_entries("definitions", len(definitions)))
-        for entry, (identifier, payload) in zip(entries, definitions, strict=True):
+def _write_functions(builder: Any, functions: Sequence[tuple[bytes, bytes]]) -> None:
+    if functions:
+        entries = builder.init("functions", c.limit_entries("functions", len(functions)))
+        for entry, (identifier, payload) in zip(entries, functions, strict=True):
             entry.id = c.check_id(identifier)
             entry.payload = payload
 
 
-def _read_definitions(reader: Any) -> list[tuple[bytes, bytes]]:
-    c.check_entries("definitions", len(reader))
+def _read_functions(reader: Any) -> list[tuple[bytes, bytes]]:
+    c.check_entries("functions", len(reader))
     return [(c.check_id(entry.id), entry.payload) for entry in reader]
 
 
@@ -94,8 +94,8 @@ def _read_payloads(reader: Any, count: int) -> list[bytes]:
 
 
 def write_submit(builder: Any, submit: Submit) -> None:
-    _write_definitions(builder, submit.definitions)
-    builder.seen = submit.seen
+    _write_functions(builder, submit.functions)
+    builder.acknowledged = submit.acknowledged
     groups = submit.groups
     for entry, group in zip(builder.init("groups", c.limit_entries("groups", len(groups))), groups, strict=True):
         count = len(group.ids)
@@ -110,7 +110,7 @@ def write_submit(builder: Any, submit: Submit) -> None:
 def read_submit(reader: Any) -> Submit:
     groups = reader.groups
     c.check_entries("groups", len(groups))
-    return Submit(_read_definitions(reader.definitions), [_read_task_group(group) for group in groups], reader.seen)
+    return Submit(_read_functions(reader.functions), [_read_task_group(group) for group in groups], reader.acknowledged)
 
 
 def _read_task_group(reader: Any) -> TaskGroup:
@@ -125,7 +125,7 @@ def _read_task_group(reader: Any) -> TaskGroup:
 
 
 def write_run(builder: Any, run: Run) -> None:
-    _write_definitions(builder, run.definitions)
+    _write_functions(builder, run.functions)
     groups = run.groups
     for entry, group in zip(builder.init("groups", c.limit_entries("groups", len(groups))), groups, strict=True):
         count = len(group.ids)
@@ -141,7 +141,7 @@ def write_run(builder: Any, run: Run) -> None:
 def read_run(reader: Any) -> Run:
     groups = reader.groups
     c.check_entries("groups", len(groups))
-    return Run(_read_definitions(reader.definitions), [_read_run_group(group) for group in groups])
+    return Run(_read_functions(reader.functions), [_read_run_group(group) for group in groups])
 
 
 def _read_run_group(reader: Any) -> RunGroup:
@@ -254,7 +254,7 @@ def write_printed(builder: Any, message: Printed) -> None:
     count = len(message.ids)
     builder.ids = c.join_ids(message.ids)
     builder.areStderr = c.pack_flags(message.are_stderr, count)
-    builder.lost = c.pack_profile(message.lost, count)
+    builder.truncatedBytes = c.pack_profile(message.truncated_bytes, count)
     c.check_count("texts", len(message.texts), count)
     builder.texts = message.texts
 
@@ -262,6 +262,6 @@ def write_printed(builder: Any, message: Printed) -> None:
 def read_printed(reader: Any) -> Printed:
     ids = c.split_ids(reader.ids)
     count = len(ids)
-    lost = c.unpack_profile(reader.lost, count)
+    lost = c.unpack_profile(reader.truncatedBytes, count)
     c.check_count("texts", len(reader.texts), count)
     return Printed(ids, c.unpack_flags(reader.areStderr, count), lost, list(reader.texts))

@@ -13,13 +13,13 @@ from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     Cancel,
     Done,
+    ForgetFunctions,
     ForgetObjects,
-    Hold,
+    Pin,
     Recall,
     Release,
     Returned,
     Suspended,
-    Undefine,
 )
 
 IDS_PER_MESSAGE = 32 * 1024
@@ -28,7 +28,7 @@ IDS_PER_MESSAGE = 32 * 1024
 _ROW_BYTES = 64
 """A task's id and small integers, the pointer to its payload, and the padding of that to whole words."""
 
-_OfIds = TypeVar("_OfIds", bound=Cancel | Hold | Release | Undefine | ForgetObjects)
+_OfIds = TypeVar("_OfIds", bound=Cancel | Pin | Release | ForgetFunctions | ForgetObjects)
 _OfAttempts = TypeVar("_OfAttempts", Recall, Returned, Suspended)
 
 

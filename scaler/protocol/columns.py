@@ -15,7 +15,7 @@ from scaler.ids import ID_BYTES, MAX_ATTEMPT
 from scaler.protocol.messages import Outcome
 
 MAX_ENTRIES = 65_536
-"""Most groups, definitions, units, capabilities or texts in one list: each costs far more memory than its bytes."""
+"""Most groups, functions, units, capabilities or texts in one list: each costs far more memory than its bytes."""
 
 MAX_U32 = 0xFFFF_FFFF
 MAX_U64 = 0xFFFF_FFFF_FFFF_FFFF

@@ -45,7 +45,7 @@ def _head(wire: int, pointers: int, data: int = 0) -> bytes:
 
 
 def _groups(columns: int, spec_offset: int) -> bytes:
-    """Return: no definitions, a list of one group, the shape of a group, its pointer to its spec."""
+    """Return: no functions, a list of one group, the shape of a group, its pointer to its spec."""
     list_of_structs = columns << 35 | 0x7_0000_0001
     one_of_them = _struct_pointer(columns) | 1 << 2
     return struct.pack("<4Q", 0, list_of_structs, one_of_them, _struct_pointer(6, 3, spec_offset))
@@ -55,12 +55,12 @@ _NOTHING = bytes(16)
 """Two pointers to nothing: columns that a lone task has not, or not here."""
 _U32 = struct.Struct("<I4x")
 
-# segment, head, number, definitions and groups and spec, ids, payloads, no references and their counts
+# segment, head, number, functions and groups and spec, ids, payloads, no references and their counts
 _SUBMIT = struct.Struct("<Q24sQ32sQQ16s")
 _SUBMIT_HEAD = _head(5, 2, 1)
 _SUBMIT_GROUPS = _groups(5, 4)
 _SUBMIT_ROW = struct.Struct("<16sQ")
-# segment, head, definitions and groups and spec, ids, attempts, payloads, no inputs and their counts
+# segment, head, functions and groups and spec, ids, attempts, payloads, no inputs and their counts
 _RUN = struct.Struct("<Q24s32sQQQ16s")
 _RUN_HEAD = _head(12, 2)
 _RUN_GROUPS = _groups(6, 5)
@@ -130,7 +130,7 @@ def _segment(words: int) -> int:
 
 
 def write_submit(submit: Submit, specs: Specs) -> bytes | None:
-    if len(submit.groups) != 1 or submit.definitions or not 0 <= submit.seen <= _MAX_NUMBER:
+    if len(submit.groups) != 1 or submit.functions or not 0 <= submit.acknowledged <= _MAX_NUMBER:
         return None
     (group,) = submit.groups
     if group.references or not _fits(group.ids, group.payloads):
@@ -146,7 +146,7 @@ def write_submit(submit: Submit, specs: Specs) -> bytes | None:
             _SUBMIT.pack(
                 _segment(words + 15 + len(padded) // 8),
                 _SUBMIT_HEAD,
-                submit.seen,
+                submit.acknowledged,
                 _SUBMIT_GROUPS,
                 _bytes_pointer(ID_BYTES, words + 3),
                 _list_pointer(words + 4),
@@ -160,7 +160,7 @@ def write_submit(submit: Submit, specs: Specs) -> bytes | None:
 
 
 def write_run(run: Run, specs: Specs) -> bytes | None:
-    if len(run.groups) != 1 or run.definitions:
+    if len(run.groups) != 1 or run.functions:
         return None
     (group,) = run.groups
     if group.inputs or not _fits(group.ids, group.payloads) or len(group.attempts) != 1:

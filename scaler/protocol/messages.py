@@ -187,9 +187,9 @@ class Spec:
     """What the tasks of a group have in common. Hashable; equal specs are one group."""
 
     function: bytes
-    """Id of a definition: content id when it travels inline, object id when it is stored."""
+    """Id of a registered function: content id when its pickle travels inline, object id when it is stored."""
     serializer: bytes = b""
-    """Id of the definition of the user's serializer; empty: the built-in one."""
+    """Id of the registered serializer of the user; empty: the built-in one."""
     needs: tuple[tuple[str, float], ...] = ()
     """As in `Needs.items`."""
     priority: int = 0
@@ -222,19 +222,19 @@ class TaskGroup:
 
 @dataclass(slots=True)
 class Submit:
-    """Client to scheduler. definitions: functions and serializers said for the first time, as (id, payload)."""
+    """Client to scheduler. functions: functions and serializers new to the scheduler, as (id, payload)."""
 
-    definitions: list[tuple[bytes, bytes]]
+    functions: list[tuple[bytes, bytes]]
     groups: list[TaskGroup]
-    seen: int = 0
+    acknowledged: int = 0
     """Number of the last Finished whose futures this client has resolved; earlier results need not be kept for it."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """Client to scheduler, when it has nothing to submit: see `Submit.seen`."""
+class AcknowledgeResults:
+    """Client to scheduler, when it has nothing to submit: see `Submit.acknowledged`."""
 
-    seen: int
+    acknowledged: int
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class Clear:
 
 
 @dataclass(slots=True)
-class Hold:
+class Pin:
     """Client to scheduler: objects that it has put into the storage to use them in many tasks."""
 
     ids: list[bytes]
@@ -258,7 +258,7 @@ class Hold:
 
 @dataclass(slots=True)
 class Release:
-    """Client to scheduler: it no longer holds these objects, stored results or definitions."""
+    """Client to scheduler: it no longer uses these objects, stored results or functions."""
 
     ids: list[bytes]
 
@@ -294,15 +294,15 @@ class RunGroup:
 
 @dataclass(slots=True)
 class Run:
-    """Scheduler to worker. definitions: those that this worker has not been told yet."""
+    """Scheduler to worker. functions: functions and serializers new to this worker, as (id, payload)."""
 
-    definitions: list[tuple[bytes, bytes]]
+    functions: list[tuple[bytes, bytes]]
     groups: list[RunGroup]
 
 
 @dataclass(slots=True)
-class Undefine:
-    """Scheduler to worker: definitions that it need not keep."""
+class ForgetFunctions:
+    """Scheduler to worker: functions and serializers that no task uses any more."""
 
     ids: list[bytes]
 
@@ -374,7 +374,7 @@ class Printed:
 
     ids: list[bytes]
     are_stderr: list[bool]
-    lost: list[int]
+    truncated_bytes: list[int]
     """Bytes that are missing before each text."""
     texts: list[bytes]
 
@@ -487,7 +487,7 @@ class ManagerStatus:
 
     sent_at: float
     units: list[UnitStatus]
-    trouble: str = ""
+    degraded_reason: str = ""
     """Why it cannot start units now, for people; empty when all is well."""
 
 
@@ -550,7 +550,7 @@ class TaskLog:
     task: bytes
     stdout: bytes
     stderr: bytes
-    cut: int
+    truncated_bytes: int
 
 
 # -- object storage ------------------------------------------------------------------------------------------------
@@ -653,14 +653,14 @@ Message = (
     | Goodbye
     | Acknowledge
     | Submit
-    | Seen
+    | AcknowledgeResults
     | Cancel
     | Clear
-    | Hold
+    | Pin
     | Release
     | Finished
     | Run
-    | Undefine
+    | ForgetFunctions
     | Recall
     | Returned
     | Started

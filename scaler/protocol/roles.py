@@ -11,6 +11,7 @@ from typing import Any
 
 from scaler.protocol.messages import (
     Acknowledge,
+    AcknowledgeResults,
     Cancel,
     Clear,
     Desired,
@@ -19,6 +20,7 @@ from scaler.protocol.messages import (
     Explain,
     Explained,
     Finished,
+    ForgetFunctions,
     ForgetObjects,
     ForgetOwner,
     GetObject,
@@ -26,13 +28,13 @@ from scaler.protocol.messages import (
     Heartbeat,
     HeartbeatEcho,
     Hello,
-    Hold,
     LinkObject,
     ManagerStatus,
     Message,
     MonitorEvents,
     MonitorStatus,
     Output,
+    Pin,
     Printed,
     PutObject,
     ReadLog,
@@ -44,7 +46,6 @@ from scaler.protocol.messages import (
     Returned,
     Role,
     Run,
-    Seen,
     Shutdown,
     ShutdownCluster,
     ShutdownReply,
@@ -55,7 +56,6 @@ from scaler.protocol.messages import (
     Submit,
     Suspended,
     TaskLog,
-    Undefine,
     Welcome,
     WorkerHeartbeat,
 )
@@ -78,7 +78,8 @@ _STORED: _Types = frozenset({StorageReply, StorageStatus})
 
 MAY_SEND: dict[Server, dict[Role, _Types]] = {
     Server.SCHEDULER: {
-        Role.CLIENT: _PEER | {Submit, Seen, Cancel, Clear, Hold, Release, ShutdownCluster, Explain, ReadLog},
+        Role.CLIENT: _PEER
+        | {Submit, AcknowledgeResults, Cancel, Clear, Pin, Release, ShutdownCluster, Explain, ReadLog},
         Role.WORKER: _PEER
         | {WorkerHeartbeat, Done, Returned, Started, Suspended, Output, Printed, Drain, Relay, RelayClosed},
         Role.MANAGER: _PEER | {ManagerStatus},
@@ -100,7 +101,7 @@ MAY_SEND: dict[Server, dict[Role, _Types]] = {
 MAY_ANSWER: dict[Server, dict[Role, _Types]] = {
     Server.SCHEDULER: {
         Role.CLIENT: _SERVER | {Started, Finished, Output, ShutdownReply, Explained, TaskLog},
-        Role.WORKER: _SERVER | {Run, Undefine, Recall, Drain, Relay, Shutdown},
+        Role.WORKER: _SERVER | {Run, ForgetFunctions, Recall, Drain, Relay, Shutdown},
         Role.MANAGER: _SERVER | {Desired, Shutdown},
         Role.MONITOR: _SERVER | {MonitorStatus, MonitorEvents, Explained, TaskLog},
         Role.ADMIN: _SERVER | {ShutdownReply},

@@ -11,7 +11,7 @@
 # the whole message when one field breaks its rule. A list of structs or texts has at most 65,536 entries.
 #
 # Ids. A task's or object's id is 16 bytes: owner's peer id (8), kind (2, big endian: 0 task, 0xFFFF uploaded object,
-# else the attempt whose result this is), counter (6, big endian). Definitions may also be named by the first 16 bytes
+# else the attempt whose result this is), counter (6, big endian). Functions may also be named by the first 16 bytes
 # that BLAKE2b with a digest of 16 bytes gives for their content. A peer id is 8 bytes. "Or empty" is said where an id may
 # be missing; everywhere else any other length is an error.
 #
@@ -38,14 +38,14 @@ struct Body {
     goodbye @3 :Goodbye;
     acknowledge @4 :Acknowledge;
     submit @5 :Submit;
-    seen @6 :Seen;
+    acknowledgeResults @6 :AcknowledgeResults;
     cancel @7 :Cancel;
     clear @8 :Clear;
-    hold @9 :Hold;
+    pin @9 :Pin;
     release @10 :Release;
     finished @11 :Finished;
     run @12 :Run;
-    undefine @13 :Undefine;
+    forgetFunctions @13 :ForgetFunctions;
     recall @14 :Recall;
     returned @15 :Returned;
     done @16 :Done;
@@ -184,8 +184,8 @@ struct Acknowledge {
 struct Spec {
   # What the tasks of a group have in common.
 
-  function @0 :Data;             # id of a definition
-  serializer @1 :Data;           # id of the definition of the user's serializer, or empty
+  function @0 :Data;             # id of a registered function
+  serializer @1 :Data;           # id of the registered serializer of the user, or empty
   needs @2 :List(Capability);    # in ascending order of their names
   priority @3 :Int64;            # higher runs first
   retries @4 :UInt32 = 3;
@@ -198,7 +198,7 @@ struct Spec {
   parent @11 :Data;              # id of the task that submitted these, or empty
 }
 
-struct Definition {
+struct Function {
   # A function or a serializer.
 
   id @0 :Data;                   # content id when the payload is the pickle itself, object id when it is stored
@@ -216,15 +216,15 @@ struct TaskGroup {
 struct Submit {
   # Client to scheduler.
 
-  definitions @0 :List(Definition); # those that this client says for the first time
+  functions @0 :List(Function); # those that this client says for the first time
   groups @1 :List(TaskGroup);
-  seen @2 :UInt64;               # number of the last Finished whose futures this client has resolved
+  acknowledged @2 :UInt64;               # number of the last Finished whose futures this client has resolved
 }
 
-struct Seen {
+struct AcknowledgeResults {
   # Client to scheduler, when it has nothing to submit.
 
-  seen @0 :UInt64;               # as in Submit
+  acknowledged @0 :UInt64;               # as in Submit
 }
 
 struct Cancel {
@@ -237,14 +237,14 @@ struct Clear {
   # Client to scheduler: cancel all of this client's tasks and forget all that it holds.
 }
 
-struct Hold {
+struct Pin {
   # Client to scheduler: objects that it has put into the storage to use them in many tasks.
 
   ids @0 :Data;                  # column of ids
 }
 
 struct Release {
-  # Client to scheduler: objects, stored results or definitions that it no longer holds.
+  # Client to scheduler: objects, stored results or functions that it no longer uses.
 
   ids @0 :Data;                  # column of ids
 }
@@ -274,12 +274,12 @@ struct RunGroup {
 struct Run {
   # Scheduler to worker.
 
-  definitions @0 :List(Definition); # those that this worker has not been told yet
+  functions @0 :List(Function); # those that this worker has not been told yet
   groups @1 :List(RunGroup);
 }
 
-struct Undefine {
-  # Scheduler to worker: definitions that it need not keep.
+struct ForgetFunctions {
+  # Scheduler to worker: functions and serializers that no task uses any more.
 
   ids @0 :Data;                  # column of ids
 }
@@ -339,7 +339,7 @@ struct Printed {
 
   ids @0 :Data;                  # column of ids; one may be there several times
   areStderr @1 :Data;            # u8 column: 1 stderr, 0 stdout
-  lost @2 :Data;                 # u64 column: bytes that are missing before each text
+  truncatedBytes @2 :Data;                 # u64 column: bytes that are missing before each text
   texts @3 :List(Data);          # one entry each, UTF-8
 }
 
@@ -433,7 +433,7 @@ struct ManagerStatus {
 
   sentAt @0 :Float64;            # the sender's clock; comes back in HeartbeatEcho
   units @1 :List(UnitStatus);
-  trouble @2 :Text;              # why it cannot start units now, for people; empty when all is well
+  degradedReason @2 :Text;              # why it cannot start units now, for people; empty when all is well
 }
 
 struct Desired {
@@ -480,7 +480,7 @@ struct TaskLog {
   task @0 :Data;                 # id
   stdout @1 :Data;
   stderr @2 :Data;
-  cut @3 :UInt64;                # bytes that were left out
+  truncatedBytes @3 :UInt64;                # bytes that were left out
 }
 
 # -- object storage ---------------------------------------------------------------------------------------------------

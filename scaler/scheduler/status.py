@@ -225,7 +225,7 @@ def _manager(record: ManagerRecord) -> dict[str, object]:
         "unit_slots": details.unit_slots,
         "max_slots": details.max_concurrency,
         "capabilities": str(record.offers)[:MAX_TEXT],
-        "trouble": record.status.trouble[:MAX_TEXT] if record.status is not None else "",
+        "trouble": record.status.degraded_reason[:MAX_TEXT] if record.status is not None else "",
         "reason": record.decision.reason[:MAX_TEXT] if record.decision is not None else "",
         "decision": _decision(record.decision) if record.decision is not None else None,
     }

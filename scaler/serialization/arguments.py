@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError
-from scaler.serialization.culprits import blame, cannot_serialize, describe
 from scaler.serialization.pickling import Buffer, Parts, dump, load
 from scaler.serialization.references import ArgumentOnly, ByReference, Collection, collecting, providing
 from scaler.serialization.serializer import Serializer
+from scaler.serialization.unpicklable import blame, cannot_serialize, describe
 
 _SERIALIZED = 0
 _INPUT = 1

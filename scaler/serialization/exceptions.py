@@ -1,25 +1,80 @@
-"""A task's exception on its way to the client, with the traceback as text.
+"""Exceptions on their way to the client, and the texts of any failure.
 
-The payload begins with texts (the name of its type, its text, the traceback: see `protocol.failures`), which anybody
-can read without loading anything. Behind them is a pickle of builtins: the parts of the exception, or None. So it can
-always be read, whatever the exception does when it is pickled or loaded.
+The payload of a task's own exception is:
 
-Many exceptions have an `__init__` that takes something else than what they hand to the one of their base. Pickle would
-call it with the latter, and fail. Such an exception is made again without it, from its `args` and its attributes.
+    tag (1 byte: PayloadTag.EXCEPTION) | version (1 byte: 1) | sizes of the three texts (u32 each, little endian) |
+    name of its type, its text, its traceback (UTF-8) | a pickle of builtins: the parts of the exception, or None
+
+So the texts can be read without loading what users made, and the payload can always be read, whatever the exception
+does when it is pickled or loaded. The payloads of all other failures are UTF-8 text.
+
+Many exceptions have an `__init__` that takes other arguments than the ones it passes to its base class. Pickle calls it
+with the latter, and fails. Such an exception is rebuilt without `__init__`, from its `args` and its attributes.
 """
 
 from __future__ import annotations
 
 import pickle
+import struct
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
-from scaler.protocol.failures import pack_exception, unpack_exception
-from scaler.serialization.culprits import describe
+from scaler.protocol.messages import Outcome, PayloadTag, is_stored
 from scaler.serialization.pickling import Buffer, Parts, dump, load
+from scaler.serialization.unpicklable import describe
 
 MAX_TRACEBACK_CHARACTERS = 16 * 1024
+_VERSION = 1
+_HEAD = struct.Struct("<BB3I")
+
+
+@dataclass(frozen=True, slots=True)
+class FailureTexts:
+    """text: what failed, with the type of an exception before it. traceback is empty where there is none."""
+
+    text: str
+    traceback: str = ""
+
+
+def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) -> bytes:
+    """Return the payload of an exception."""
+    texts = [part.encode("utf-8", "backslashreplace") for part in (type_name, text, traceback)]
+    return b"".join((_HEAD.pack(PayloadTag.EXCEPTION, _VERSION, *map(len, texts)), *texts, pickled))
+
+
+def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
+    """Return the name of the exception's type, its text, its traceback, and the pickle of its parts.
+
+    Raises ProtocolError when the payload is no exception's.
+    """
+    if len(payload) < _HEAD.size or payload[0] != PayloadTag.EXCEPTION:
+        raise ProtocolError("a payload that should hold an exception does not")
+    _, version, *sizes = _HEAD.unpack_from(payload)
+    if version != _VERSION:
+        raise ProtocolError(f"an exception of version {version} came, and this side knows version {_VERSION}")
+    texts = []
+    at = _HEAD.size
+    for size in sizes:
+        texts.append(payload[at : at + size].decode("utf-8", "replace"))
+        at += size
+    if at > len(payload):
+        raise ProtocolError(f"an exception of {len(payload)} bytes says that it has {at}")
+    return texts[0], texts[1], texts[2], payload[at:]
+
+
+def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
+    """Return what a payload that is no success says. Never fails: what cannot be read is said so."""
+    if is_stored(payload):
+        return FailureTexts("an exception that is too large to be shown: its client has it")
+    if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
+        return FailureTexts(payload.decode("utf-8", "replace"))
+    try:
+        type_name, text, traceback, _ = unpack_exception(payload)
+    except ProtocolError as error:
+        return FailureTexts(f"an exception that cannot be read ({error})")
+    return FailureTexts(f"{type_name}: {text}" if text else type_name, traceback)
 
 
 def dump_exception(exception: BaseException, traceback_text: str) -> bytes:

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from scaler.errors import ScalerError, SerializationError, UsageError
 from scaler.serialization.arguments import check_bytes
-from scaler.serialization.culprits import blame, cannot_serialize, describe
 from scaler.serialization.pickling import Buffer, Parts, dump, load
 from scaler.serialization.serializer import Serializer, bind_serializer
+from scaler.serialization.unpicklable import blame, cannot_serialize, describe
 
 
 class Divisible(ABC):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Recall, Run, Started, Undefine, Welcome
+from scaler.protocol.messages import STARTED_AFTER_SECONDS, ForgetFunctions, Outcome, Recall, Run, Started, Welcome
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.endings import Endings
@@ -98,7 +98,7 @@ class AgentCore:
     def run(self, message: Run, now: float) -> None:
         """Take in attempts."""
         library = self._library
-        for identifier, payload in message.definitions:
+        for identifier, payload in message.functions:
             library.definitions[identifier] = payload
         queue = self._queue
         attempts = queue.attempts
@@ -122,7 +122,7 @@ class AgentCore:
         if len(queue):
             self.wake_at = min(self.wake_at, now + BUSY_TICK_SECONDS)
 
-    def undefine(self, message: Undefine) -> None:
+    def undefine(self, message: ForgetFunctions) -> None:
         self._feeding.forget(self._library.undefine(message.ids), message.ids)
 
     def recall(self, message: Recall, now: float) -> None:

@@ -29,14 +29,14 @@ from scaler.ids import is_task, result_id
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
+    AcknowledgeResults,
     Cancel,
     Clear,
-    Hold,
     Outcome,
+    Pin,
     RefusalReason,
     Refused,
     Release,
-    Seen,
     ShutdownCluster,
     ShutdownReply,
     Submit,
@@ -104,7 +104,7 @@ def test_results_are_said_to_be_seen(scheduler: RigScheduler) -> None:
         future = client.submit(abs, -1)
         scheduler.finish({first(scheduler.next_tasks(1)): 1})
         assert future.result(5) == 1
-        assert scheduler.next(Seen) == Seen(1)
+        assert scheduler.next(AcknowledgeResults) == AcknowledgeResults(1)
 
 
 def test_a_result_that_comes_after_the_cancel_does_not_show(scheduler: RigScheduler) -> None:
@@ -136,7 +136,7 @@ def test_what_needs_a_value_that_is_here_carries_it(scheduler: RigScheduler) -> 
 def test_a_stored_result_is_loaded_kept_while_its_future_lives_and_then_released(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         kept = client.send_object(np.arange(10_000.0))  # stands for what a worker has stored
-        (identifier,) = scheduler.next(Hold).ids
+        (identifier,) = scheduler.next(Pin).ids
         future = client.submit(abs, 1)
         scheduler.finish({first(scheduler.next_tasks(1)): kept.upload.payload})
         assert (future.result(5) == np.arange(10_000.0)).all()
@@ -250,12 +250,12 @@ def test_a_restarted_scheduler_is_told_all_that_is_unfinished(storage: EmbeddedS
         assert done.result(5) == 1
         scheduler.close()
         with RigScheduler(scheduler.address, storage=storage) as again:
-            assert again.next(Hold).ids == [reference.reference_id]
+            assert again.next(Pin).ids == [reference.reference_id]
             tasks: dict[bytes, tuple[bytes, ...]] = {}
             definitions: dict[bytes, bytes] = {}
             while len(tasks) < 3:
                 submit = again.next(Submit)
-                definitions.update(submit.definitions)
+                definitions.update(submit.functions)
                 for group in submit.groups:
                     columns = group.references or [()] * len(group.ids)
                     tasks.update(dict(zip(group.ids, columns, strict=True)))

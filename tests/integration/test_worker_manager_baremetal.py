@@ -294,13 +294,17 @@ def test_workers_that_cannot_start_are_told_with_their_reason_and_tried_ever_mor
         with manager(
             scheduler.address, directory=tmp_path, mode="fixed", max_task_concurrency=1, preload="bad_preload:boom"
         ):
-            await scheduler.until(lambda scheduler: scheduler.status is not None and bool(scheduler.status.trouble))
+            await scheduler.until(
+                lambda scheduler: scheduler.status is not None and bool(scheduler.status.degraded_reason)
+            )
             assert scheduler.status is not None
             why = (
                 "3 processors in a row could not start: preload bad_preload:boom failed: RuntimeError: no database here"
             )
             assert set(scheduler.reasons()) == {f"exit code 1: {why}"}
-            assert scheduler.status.trouble.startswith(f"exit code 1: {why}; failed 2 times in a row, next try in 1 s")
+            assert scheduler.status.degraded_reason.startswith(
+                f"exit code 1: {why}; failed 2 times in a row, next try in 1 s"
+            )
             await scheduler.until(lambda scheduler: len(scheduler.reasons()) == 3)
             assert len(scheduler.workers) == 3
 

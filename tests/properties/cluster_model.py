@@ -9,12 +9,12 @@ from scaler.needs import Needs, Offers
 from scaler.protocol.messages import (
     Drain,
     Finished,
+    ForgetFunctions,
     Message,
     Outcome,
     Recall,
     Run,
     Spec,
-    Undefine,
     is_stored,
     stored_reference,
 )
@@ -110,13 +110,13 @@ class Model:
                 self._run(self.workers[name], message)
             case Recall() if name in self.workers:
                 self._recall(self.workers[name], message)
-            case Undefine(ids) if name in self.workers:
+            case ForgetFunctions(ids) if name in self.workers:
                 assert self.workers[name].known.issuperset(ids), "a worker is told to drop what it was told before"
                 self.workers[name].known.difference_update(ids)
             case Drain() if name in self.workers:
                 assert not self.workers[name].draining, "a worker is told once to drain"
                 self.workers[name].draining = True
-            case Finished() | Run() | Recall() | Undefine() | Drain():
+            case Finished() | Run() | Recall() | ForgetFunctions() | Drain():
                 raise AssertionError(f"{name} is gone and is told {message}")
             case _:
                 pass
@@ -162,7 +162,7 @@ class Model:
     def _run(self, worker: ModelWorker, message: Run) -> None:
         assert worker.up, "a worker out of contact gets no tasks"
         assert not worker.draining, "a worker that drains gets no tasks"
-        for identifier, _ in message.definitions:
+        for identifier, _ in message.functions:
             assert identifier not in worker.known, "a definition is said once"
             worker.known.add(identifier)
         for group in message.groups:

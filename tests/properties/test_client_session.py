@@ -16,12 +16,12 @@ from scaler.errors import LimitError
 from scaler.ids import IdFactory, is_task
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
+    AcknowledgeResults,
     Cancel,
     Finished,
-    Hold,
     Message,
+    Pin,
     Release,
-    Seen,
     Spec,
     Submit,
     TaskGroup,
@@ -58,7 +58,7 @@ class Scheduler:
                             assert reference in stored, "it names what is not in the storage"
                             assert reference not in self.released, "it names what was released"
                 self.see(seen)
-            case Seen(seen):
+            case AcknowledgeResults(seen):
                 self.see(seen)
             case Cancel(ids):
                 assert set(ids) <= set(self.received), "it cancels what it never submitted"
@@ -66,7 +66,7 @@ class Scheduler:
             case Release(ids):
                 self.released.update(ids)
                 self.definitions.difference_update(ids)
-            case Hold():
+            case Pin():
                 pass
             case _:
                 raise AssertionError(f"a client does not say {message}")

@@ -92,10 +92,10 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Goodbye: st.builds(m.Goodbye, TEXT),
     m.Acknowledge: st.builds(m.Acknowledge),
     m.Submit: st.builds(m.Submit, DEFINITIONS, st.lists(TASKS, max_size=3), U64),
-    m.Seen: st.builds(m.Seen, U64),
+    m.AcknowledgeResults: st.builds(m.AcknowledgeResults, U64),
     m.Cancel: st.builds(m.Cancel, IDS),
     m.Clear: st.builds(m.Clear),
-    m.Hold: st.builds(m.Hold, IDS),
+    m.Pin: st.builds(m.Pin, IDS),
     m.Release: st.builds(m.Release, IDS),
     m.Finished: st.builds(
         lambda number, drawn: m.Finished(number=number, **drawn),
@@ -103,11 +103,11 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
         columns(outcomes=FINAL, payloads=DATA, **PROFILE),
     ),
     m.Run: st.builds(m.Run, DEFINITIONS, st.lists(ATTEMPTS, max_size=3)),
-    m.Undefine: st.builds(m.Undefine, IDS),
+    m.ForgetFunctions: st.builds(m.ForgetFunctions, IDS),
     m.Started: st.builds(m.Started, IDS),
     m.Recall: st.builds(lambda kill, drawn: m.Recall(kill=kill, **drawn), st.booleans(), columns(attempts=ATTEMPT)),
     m.Returned: columns(attempts=ATTEMPT, started=st.booleans()).map(lambda drawn: m.Returned(**drawn)),
-    m.Printed: columns(are_stderr=st.booleans(), lost=st.integers(0, 2**64 - 1), texts=DATA).map(
+    m.Printed: columns(are_stderr=st.booleans(), truncated_bytes=st.integers(0, 2**64 - 1), texts=DATA).map(
         lambda drawn: m.Printed(**drawn)
     ),
     m.Suspended: columns(attempts=ATTEMPT, suspended=st.booleans()).map(lambda drawn: m.Suspended(**drawn)),

@@ -13,22 +13,22 @@ from scaler.needs import Offers
 from scaler.policy.load import load_policy
 from scaler.protocol.messages import (
     Acknowledge,
+    AcknowledgeResults,
     Cancel,
     Clear,
     Desired,
     Done,
     Heartbeat,
-    Hold,
     ManagerStatus,
     Message,
     Outcome,
     Output,
+    Pin,
     Recall,
     RelayClosed,
     Release,
     Returned,
     Run,
-    Seen,
     Spec,
     Started,
     Submit,
@@ -75,7 +75,7 @@ nonsense: st.SearchStrategy[Message] = st.sampled_from(
         Desired(3, [], ""),
         Done([UNKNOWN[0]], [1], [Outcome.SUCCESS], [stored_reference(UNKNOWN[1], 1)], [1]),
         Heartbeat(1.0),
-        Hold([UNKNOWN[1]]),
+        Pin([UNKNOWN[1]]),
         Release([UNKNOWN[1], FUNCTIONS[0]]),
         ManagerStatus(0.0, [UnitStatus("unit-w1", UnitState.PENDING, 1, 1.0)], ""),
         Output(UNKNOWN[0], False, b"text"),
@@ -83,7 +83,7 @@ nonsense: st.SearchStrategy[Message] = st.sampled_from(
         Returned([UNKNOWN[0]], [1], [False]),
         Run([], []),
         Recall([UNKNOWN[0]], [1], True),
-        Seen(10**9),
+        AcknowledgeResults(10**9),
         Submit([], [TaskGroup(Spec(bytes(16)), [UNKNOWN[0]], [b"\x80"])]),
         Started([UNKNOWN[0]]),
         Suspended([UNKNOWN[0]], [1], [True]),
@@ -326,7 +326,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     @rule(name=clients, number=picks)
     def sees(self, name: str, number: int) -> None:
         client = self.model.clients.get(name)
-        self.cluster.say(name, Seen(number % (client.number + 2) if client is not None else number))
+        self.cluster.say(name, AcknowledgeResults(number % (client.number + 2) if client is not None else number))
 
     @rule(name=clients, picked=st.lists(picks, max_size=3), hold=st.booleans())
     def holds_or_releases(self, name: str, picked: list[int], hold: bool) -> None:
@@ -337,7 +337,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         ids = pick([*self.objects, *results, *FUNCTIONS, *UNKNOWN], picked)
         if client is not None and not hold:
             client.held.difference_update(ids)
-        self.cluster.say(name, Hold(ids) if hold else Release(ids))
+        self.cluster.say(name, Pin(ids) if hold else Release(ids))
 
     # -- workers
 

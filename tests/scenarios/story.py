@@ -18,18 +18,18 @@ from collections.abc import Callable
 
 from scaler.needs import Needs, parse_capabilities
 from scaler.protocol.messages import (
+    AcknowledgeResults,
     Clear,
     Done,
     Drain,
     Finished,
+    ForgetFunctions,
     HeartbeatEcho,
     Message,
     Outcome,
     Recall,
     Run,
-    Seen,
     Suspended,
-    Undefine,
 )
 from scaler.scheduler.core import commands as core_commands
 from scaler.scheduler.core import inputs as events
@@ -56,7 +56,7 @@ class Story:
             "resume": self._suspend,
             "cancel": self._cancel,
             "clear": lambda command: self._say(command.words[0], Clear()),
-            "seen": lambda command: self._say(command.words[0], Seen(int(command.words[1]))),
+            "seen": lambda command: self._say(command.words[0], AcknowledgeResults(int(command.words[1]))),
             "break": lambda command: self._cluster.break_connection(command.words[0]),
             "back": self._back,
             "leave": lambda command: self._cluster.leave(command.words[0], command.option("text")),
@@ -225,7 +225,7 @@ class Story:
                     for identifier, outcome, payload in zip(ids, outcomes, payloads, strict=True)
                 ]
                 return f"finished {number}: {', '.join(ends)}"
-            case Undefine(ids):
+            case ForgetFunctions(ids):
                 return "undefine " + " ".join("function" if key == FUNCTION else key.hex() for key in ids)
             case Drain(text):
                 return f"drain: {text}"

@@ -70,8 +70,8 @@ def log_text(log: TaskLog) -> str:
         if data:
             lines = data.decode("utf-8", errors="backslashreplace").splitlines()
             parts.append("\n".join([f"--- {name}", *(formats.safe(line.expandtabs()) for line in lines)]))
-    if log.cut:
-        parts.append(f"--- {formats.count(log.cut)} bytes were left out")
+    if log.truncated_bytes:
+        parts.append(f"--- {formats.count(log.truncated_bytes)} bytes were left out")
     return "\n".join(parts) or "it has printed nothing that is kept"
 
 

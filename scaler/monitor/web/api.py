@@ -143,7 +143,7 @@ async def _explain(source: Source, query: Query) -> View:
 
 async def _log(source: Source, query: Query) -> View:
     log = await source.monitor.log(query["id"])
-    return {"id": query["id"], "stdout": _shown(log.stdout), "stderr": _shown(log.stderr), "cut": log.cut}
+    return {"id": query["id"], "stdout": _shown(log.stdout), "stderr": _shown(log.stderr), "cut": log.truncated_bytes}
 
 
 def _timeline(source: Source, query: Query) -> View:

@@ -15,6 +15,7 @@ from scaler.errors import UsageError
 from scaler.ids import ID_BYTES, owner_of
 from scaler.policy.view import ScalingPolicy
 from scaler.protocol.messages import (
+    AcknowledgeResults,
     Cancel,
     Clear,
     ClientDetails,
@@ -26,11 +27,11 @@ from scaler.protocol.messages import (
     Heartbeat,
     HeartbeatEcho,
     Hello,
-    Hold,
     ManagerDetails,
     ManagerStatus,
     Message,
     Output,
+    Pin,
     Printed,
     ReadLog,
     RefusalReason,
@@ -38,7 +39,6 @@ from scaler.protocol.messages import (
     RelayClosed,
     Release,
     Returned,
-    Seen,
     Shutdown,
     ShutdownCluster,
     ShutdownReply,
@@ -346,14 +346,14 @@ class SchedulerCore:
             case Submit():
                 for text in self.submission.submit(client, message):
                     self.facts.add(PeerProtocolError(client.id, text))
-            case Seen(seen):
-                self.tasks.acknowledge(client, seen)
+            case AcknowledgeResults(number):
+                self.tasks.acknowledge(client, number)
             case Cancel(ids):
                 self.tasks.cancel(client, ids)
             case Release(ids):
                 for identifier in ids:
                     self.objects.release(identifier, client.id)
-            case Hold(ids):
+            case Pin(ids):
                 for identifier in ids:
                     if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                         self.objects.hold(identifier)
@@ -432,7 +432,7 @@ class SchedulerCore:
 
     def _printed(self, message: Printed) -> None:
         """Keep what tasks printed."""
-        columns = zip(message.ids, message.are_stderr, message.lost, message.texts, strict=True)
+        columns = zip(message.ids, message.are_stderr, message.truncated_bytes, message.texts, strict=True)
         for task, is_stderr, lost, text in columns:
             if owner_of(task) in self.clients:
                 self.logs.add(task, is_stderr, text, lost)

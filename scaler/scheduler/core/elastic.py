@@ -193,7 +193,7 @@ class Elastic:
             pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in pending_units(record)),
             idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
             startup_seconds=record.startup_seconds,
-            trouble=record.status.trouble if record.status is not None else "",
+            trouble=record.status.degraded_reason if record.status is not None else "",
             fixed=details.fixed,
         )
 
@@ -234,7 +234,7 @@ class Elastic:
     def _note(self, record: ManagerRecord, wanted: Wanted, view: ClusterView) -> None:
         """Make a fact of a decision that says something else than the last one: other numbers in its reason do not."""
         before = record.decision
-        trouble = record.status.trouble if record.status is not None else ""
+        trouble = record.status.degraded_reason if record.status is not None else ""
         if before is not None and before.units == wanted.units and bool(before.inputs.trouble) == bool(trouble):
             return
         draining = sum(worker.draining for worker in record.running_units.values()) + len(record.unwanted_units)

@@ -173,8 +173,8 @@ def _manager(record: ManagerRecord, now: float) -> str:
         first = "its first unit" if not record.running_units else _count(len(pending), "unit")
         why = next((f" ({unit.reason})" for unit in pending if unit.reason), "")
         return f"{name} waits for {first}, {oldest:.0f} s{usual}{why}"
-    if record.status.trouble:
-        return f"{name} is in trouble: {record.status.trouble}"
+    if record.status.degraded_reason:
+        return f"{name} is in trouble: {record.status.degraded_reason}"
     if record.details.fixed:
         return f"{name} has no worker that could run it, and starts only what it is configured to"
     if record.decision is None:

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scaler.protocol.failures import FailureTexts, failure_texts
+from scaler.serialization.exceptions import FailureTexts, failure_texts
 
 if TYPE_CHECKING:
     from scaler.scheduler.core.state import Group, Task, TaskState

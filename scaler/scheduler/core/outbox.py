@@ -6,12 +6,12 @@ from scaler.protocol.batches import split_ids
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     Finished,
+    ForgetFunctions,
     ForgetObjects,
     Message,
     Recall,
     Run,
     RunGroup,
-    Undefine,
 )
 from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, ForgetStored, Send, Stop
 from scaler.scheduler.core.facts import Facts, FailureRecord, TasksEnded
@@ -222,7 +222,7 @@ class Outbox:
                 worker = workers.get(worker_id)
                 if worker is not None:
                     worker.known.difference_update(ids)
-                    self._commands.extend(Send(worker_id, part) for part in split_ids(Undefine(ids)))
+                    self._commands.extend(Send(worker_id, part) for part in split_ids(ForgetFunctions(ids)))
             objects.undefined.clear()
 
 

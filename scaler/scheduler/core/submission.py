@@ -41,7 +41,7 @@ class Submission:
     def submit(self, client: Client, message: Submit) -> list[str]:
         """Take in new tasks. Returns what was wrong with the message: the peer's nonsense, which is dropped."""
         nonsense: list[str] = []
-        for identifier, payload in message.definitions:
+        for identifier, payload in message.functions:
             self._objects.define(identifier, payload, client.id)
         entangled: list[tuple[Task, tuple[bytes, ...]]] = []
         for columns in message.groups:
@@ -51,7 +51,7 @@ class Submission:
             self._take_in(client, columns, entangled, nonsense)
         for task, references in entangled:
             self._entangle(task, references)
-        self._tasks.acknowledge(client, message.seen)
+        self._tasks.acknowledge(client, message.acknowledged)
         return nonsense
 
     def _known(self, spec: Spec) -> bool:

@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Iterable
 
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
-from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import (
     Done,
     Outcome,
@@ -40,6 +39,7 @@ from scaler.scheduler.core.state import (
     Waiting,
     Worker,
 )
+from scaler.serialization.exceptions import failure_texts
 
 POISON_WORKERS = 3
 """Different agents or hosts that one task may take down."""

@@ -14,6 +14,7 @@ from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
 from scaler.protocol import messages
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
+    AcknowledgeResults,
     ClientDetails,
     Desired,
     Details,
@@ -21,7 +22,6 @@ from scaler.protocol.messages import (
     Hello,
     Message,
     Role,
-    Seen,
     Spec,
     Submit,
     TaskGroup,
@@ -240,7 +240,7 @@ class World:
             self._ended += 1
             self._failed += result != messages.Outcome.SUCCESS
             self._burst_ends[self._burst_of[task]] = self.now
-        self._arrive(events.Said(CLIENT, Seen(message.number)))
+        self._arrive(events.Said(CLIENT, AcknowledgeResults(message.number)))
 
     # -- what managers and workers need of the world
 

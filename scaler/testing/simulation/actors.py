@@ -10,9 +10,11 @@ from typing import Protocol
 from scaler.ids import IdFactory, content_id, result_id
 from scaler.protocol.messages import (
     STARTED_AFTER_SECONDS,
+    AcknowledgeResults,
     Cancel,
     Done,
     Finished,
+    ForgetFunctions,
     Heartbeat,
     Message,
     Outcome,
@@ -20,12 +22,10 @@ from scaler.protocol.messages import (
     Release,
     Returned,
     Run,
-    Seen,
     Spec,
     Started,
     Submit,
     TaskGroup,
-    Undefine,
     WorkerHeartbeat,
     is_stored,
     stored_reference,
@@ -88,7 +88,7 @@ class SimulatedWorker:
                 self._start()
             case Recall(ids, attempts, kill):
                 self._recall(ids, attempts, kill)
-            case Undefine(ids):
+            case ForgetFunctions(ids):
                 self._known.difference_update(ids)
             case _:
                 pass
@@ -320,6 +320,6 @@ class SimulatedClient:
             self.say(Release(released))
 
     def heartbeat(self) -> Message:
-        self.say(Seen(self._seen))
+        self.say(AcknowledgeResults(self._seen))
         self._seen = self._number
         return Heartbeat(self._world.now)

@@ -65,7 +65,7 @@ class Prints:
                 for lost, text in buffer.segments():
                     message.ids.append(task)
                     message.are_stderr.append(bool(is_stderr))
-                    message.lost.append(lost)
+                    message.truncated_bytes.append(lost)
                     message.texts.append(text)
                     size += len(text)
             if size >= MESSAGE_BYTES:

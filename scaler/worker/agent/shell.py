@@ -27,6 +27,7 @@ from scaler.protocol.batches import split_attempts, split_done
 from scaler.protocol.messages import (
     Done,
     Drain,
+    ForgetFunctions,
     HeartbeatEcho,
     Message,
     Output,
@@ -38,7 +39,6 @@ from scaler.protocol.messages import (
     Returned,
     Run,
     Shutdown,
-    Undefine,
     WorkerHeartbeat,
 )
 from scaler.worker.agent.lifetime import Lifetime
@@ -153,7 +153,7 @@ class Agent:
                 self._relay(client, body, now)
             case Recall():
                 core.recall(message, now)
-            case Undefine():
+            case ForgetFunctions():
                 core.undefine(message)
             case Drain(text):
                 core.drain(text)

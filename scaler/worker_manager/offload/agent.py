@@ -19,6 +19,7 @@ from scaler.protocol.batches import split_attempts, split_done
 from scaler.protocol.messages import (
     Done,
     Drain,
+    ForgetFunctions,
     HeartbeatEcho,
     Message,
     Outcome,
@@ -28,7 +29,6 @@ from scaler.protocol.messages import (
     Returned,
     Run,
     Shutdown,
-    Undefine,
     WorkerHeartbeat,
 )
 from scaler.serialization import Buffer
@@ -150,7 +150,7 @@ class OffloadAgent:
                 self._latency_seconds = max(0.0, now - sent_at)
             case Recall():
                 core.recall(message)
-            case Undefine():
+            case ForgetFunctions():
                 core.undefine(message)
             case Drain(text):
                 core.drain(text)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scaler.protocol.messages import Outcome, Recall, Run, Started, Undefine, Welcome
+from scaler.protocol.messages import ForgetFunctions, Outcome, Recall, Run, Started, Welcome
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.core import IDLE_TICK_SECONDS, Ending
@@ -113,7 +113,7 @@ class OffloadCore:
     def run(self, message: Run) -> None:
         """Take in attempts."""
         library = self._library
-        for identifier, payload in message.definitions:
+        for identifier, payload in message.functions:
             library.definitions[identifier] = payload
         attempts = self._queue.attempts
         limit = self._settings.slots * (self._settings.queue_size + 1)
@@ -133,7 +133,7 @@ class OffloadCore:
                     self._has_news = True
         self.outbox.returned(refused, started=False)
 
-    def undefine(self, message: Undefine) -> None:
+    def undefine(self, message: ForgetFunctions) -> None:
         self._library.undefine(message.ids)
 
     def recall(self, message: Recall) -> None:

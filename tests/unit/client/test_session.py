@@ -10,12 +10,12 @@ from scaler.errors import LimitError
 from scaler.ids import IdFactory
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
+    AcknowledgeResults,
     Cancel,
     Clear,
-    Hold,
     Message,
+    Pin,
     Release,
-    Seen,
     Spec,
     Submit,
     stored_reference,
@@ -73,7 +73,7 @@ def test_all_that_waits_travels_in_one_submit_with_a_group_per_kind() -> None:
     f, g = client.kind("f"), client.kind("g")
     tasks = [client.task(kind) for kind in (f, g, f, f, g)]
     (submit,) = client.submits()
-    assert submit.definitions == [(f.spec.function, b"code of f"), (g.spec.function, b"code of g")]
+    assert submit.functions == [(f.spec.function, b"code of f"), (g.spec.function, b"code of g")]
     assert [group.spec for group in submit.groups] == [f.spec, g.spec]
     assert submit.groups[0].ids == [tasks[index].task_id for index in (0, 2, 3)]
     assert submit.groups[0].references == []
@@ -87,7 +87,7 @@ def test_a_definition_is_said_once() -> None:
     client.submits()
     client.task(f)
     (submit,) = client.submits()
-    assert submit.definitions == []
+    assert submit.functions == []
 
 
 def test_references_make_a_column_that_is_empty_where_there_are_none() -> None:
@@ -119,14 +119,14 @@ def test_seen_is_said_when_all_that_was_added_before_has_been_sent() -> None:
     f = client.kind()
     first = client.task(f)
     (submit,) = client.submits()
-    assert submit.seen == 0
+    assert submit.acknowledged == 0
     client.finish(first)
     client.task(f)
     (submit,) = client.submits()
-    assert submit.seen == 0, "what is in this batch may have been added before the future was resolved"
+    assert submit.acknowledged == 0, "what is in this batch may have been added before the future was resolved"
     client.task(f)
     (submit,) = client.submits()
-    assert submit.seen == 1
+    assert submit.acknowledged == 1
 
 
 def test_seen_waits_until_a_drain_without_budget_is_complete() -> None:
@@ -139,8 +139,8 @@ def test_seen_waits_until_a_drain_without_budget_is_complete() -> None:
     client.finish(first)
     client.session.drain(1)
     assert client.session.say_seen() is None
-    assert {submit.seen for submit in client.submits()} == {0}
-    assert client.session.say_seen() == Seen(1)
+    assert {submit.acknowledged for submit in client.submits()} == {0}
+    assert client.session.say_seen() == AcknowledgeResults(1)
     assert client.session.say_seen() is None
 
 
@@ -151,7 +151,7 @@ def test_an_idle_client_says_what_it_has_seen() -> None:
     client.submits()
     client.finish(first)
     assert client.drain() == []
-    assert client.session.say_seen() == Seen(1)
+    assert client.session.say_seen() == AcknowledgeResults(1)
 
 
 def test_a_task_waits_for_its_upload_and_holds_seen_back() -> None:
@@ -168,9 +168,9 @@ def test_a_task_waits_for_its_upload_and_holds_seen_back() -> None:
     client.session.uploaded(upload)
     (submit,) = client.submits()
     assert sent([submit]) == [waiting.task_id]
-    assert submit.seen == 0
+    assert submit.acknowledged == 0
     client.drain()
-    assert client.session.say_seen() == Seen(1)
+    assert client.session.say_seen() == AcknowledgeResults(1)
 
 
 def test_a_task_that_was_not_sent_says_what_it_waits_for() -> None:
@@ -310,9 +310,9 @@ def test_objects_are_held_until_cleared_and_named_again_after_a_restart() -> Non
     client = Client()
     upload = client.upload()
     client.session.hold(upload)
-    assert client.drain() == [Hold([upload.id])]
+    assert client.drain() == [Pin([upload.id])]
     client.session.restart(no_value)
-    assert client.drain() == [Hold([upload.id])]
+    assert client.drain() == [Pin([upload.id])]
 
 
 def test_a_clear_is_said_before_what_is_added_after_it_and_ends_nothing_of_that() -> None:
@@ -327,8 +327,8 @@ def test_a_clear_is_said_before_what_is_added_after_it_and_ends_nothing_of_that(
     task = client.task(f)
     client.session.hold(new)
     held, cleared, *after = client.drain()
-    assert (held, cleared) == (Hold([old.id]), Clear())
-    assert after[0] == Hold([new.id])
+    assert (held, cleared) == (Pin([old.id]), Clear())
+    assert after[0] == Pin([new.id])
     assert sent([message for message in after if isinstance(message, Submit)]) == [task.task_id]
     assert list(client.session.pending) == [task.task_id]
 
@@ -346,8 +346,8 @@ def test_after_a_restart_all_that_is_pending_is_said_again_with_its_definitions(
     unsent = client.task(f)
     client.session.restart(no_value)
     (submit,) = client.submits()
-    assert submit.definitions == [(f.spec.function, b"code of f")]
-    assert submit.seen == 0
+    assert submit.functions == [(f.spec.function, b"code of f")]
+    assert submit.acknowledged == 0
     assert sent([submit]) == [sent_before.task_id, unsent.task_id]
 
 
@@ -416,4 +416,4 @@ def test_what_is_resolved_during_a_long_drain_is_not_seen_before_what_was_added_
     client.session.drain(1)
     assert client.session.say_seen() is None
     assert sent(client.submits())
-    assert client.session.say_seen() == Seen(1)
+    assert client.session.say_seen() == AcknowledgeResults(1)

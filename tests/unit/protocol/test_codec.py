@@ -187,7 +187,7 @@ def test_a_small_body_that_claims_a_huge_list_costs_next_to_nothing() -> None:
     [
         pytest.param(said_by_a_peer("desired", drained=[""] * 65_537), id="texts"),
         pytest.param(said_by_a_peer("submit", groups=[{}] * 65_537), id="groups"),
-        pytest.param(said_by_a_peer("run", definitions=[{}] * 65_537), id="definitions"),
+        pytest.param(said_by_a_peer("run", functions=[{}] * 65_537), id="functions"),
     ],
 )
 def test_lists_that_cost_more_memory_than_bytes_are_limited(body: bytes) -> None:
@@ -228,7 +228,7 @@ def test_too_many_entries_are_refused_before_they_are_sent() -> None:
         pytest.param(m.Done([ID], [1], [0], [b""], [-1]), id="negative duration"),
         pytest.param(m.Finished(1, [ID], [m.Outcome.NOT_STARTED], [b""], [0]), id="a worker's outcome"),
         pytest.param(m.Finished(-1, [ID], [0], [b""], [0]), id="negative number"),
-        pytest.param(m.Seen(2**64), id="too large a number"),
+        pytest.param(m.AcknowledgeResults(2**64), id="too large a number"),
         pytest.param(m.Submit([], [m.TaskGroup(SPEC, [ID], [b""], [(), ()])]), id="rows of two tasks"),
         pytest.param(m.Heartbeat(math.inf), id="clock without end"),
         pytest.param(m.PutObject(1, ID, [-1], 0), id="negative size"),

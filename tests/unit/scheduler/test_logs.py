@@ -33,11 +33,11 @@ def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted
         logs.add(TASK, False, text)
     log = logs.read(TASK)
     if len(whole) <= HEAD_BYTES + TAIL_BYTES:
-        assert (log.stdout, log.cut) == (whole, 0)
+        assert (log.stdout, log.truncated_bytes) == (whole, 0)
     else:
         cut = len(whole) - HEAD_BYTES - TAIL_BYTES
         marker = b"\n... %d bytes left out ...\n" % cut
-        assert (log.stdout, log.cut) == (whole[:HEAD_BYTES] + marker + whole[-TAIL_BYTES:], cut)
+        assert (log.stdout, log.truncated_bytes) == (whole[:HEAD_BYTES] + marker + whole[-TAIL_BYTES:], cut)
 
 
 def test_tasks_that_have_printed_nothing_for_longest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:

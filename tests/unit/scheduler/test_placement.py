@@ -5,6 +5,7 @@ from __future__ import annotations
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     Drain,
+    ForgetFunctions,
     Outcome,
     Release,
     Run,
@@ -13,7 +14,6 @@ from scaler.protocol.messages import (
     Submit,
     Suspended,
     TaskGroup,
-    Undefine,
 )
 from scaler.scheduler.core import inputs as events
 from tests.unit.scheduler.driver import FUNCTION, Cluster, NoScaling
@@ -240,9 +240,9 @@ def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it
     for _ in range(3):
         (task,) = cluster.submit(client)
         cluster.finish(worker, task)
-    assert sum(len(getattr(message, "definitions", ())) for name, message in cluster.said if name == worker) == 1
+    assert sum(len(getattr(message, "functions", ())) for name, message in cluster.said if name == worker) == 1
     cluster.leave(client)
-    assert any(isinstance(message, Undefine) for name, message in cluster.said if name == worker)
+    assert any(isinstance(message, ForgetFunctions) for name, message in cluster.said if name == worker)
 
 
 def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_worker_again() -> None:
@@ -257,9 +257,9 @@ def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_wor
         events.Said(cluster.peer(client), Submit([(FUNCTION, b"\x80 function")], [group])),
     )
     undefine, run = (message for name, message in cluster.said if name == worker)
-    assert isinstance(undefine, Undefine)
+    assert isinstance(undefine, ForgetFunctions)
     assert isinstance(run, Run)
-    assert run.definitions == [(FUNCTION, b"\x80 function")]
+    assert run.functions == [(FUNCTION, b"\x80 function")]
 
 
 def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody() -> None:

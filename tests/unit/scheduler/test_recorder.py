@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler.policy.load import load_policy
-from scaler.protocol.messages import Heartbeat, Outcome, Seen, Suspended, UnitState, UnitStatus
+from scaler.protocol.messages import AcknowledgeResults, Heartbeat, Outcome, Suspended, UnitState, UnitStatus
 from scaler.protocol.messages import ManagerStatus as Status
 from scaler.scheduler import recorder as black_box
 from scaler.scheduler.core import inputs as events
@@ -53,7 +53,7 @@ def eventful() -> Recorded:
     cluster.say(worker, Suspended([first], [1], [True]))
     cluster.say(worker, Suspended([first], [1], [False]))
     cluster.finish(worker, first)
-    cluster.say(client, Seen(1))
+    cluster.say(client, AcknowledgeResults(1))
     cluster.break_connection(worker)
     cluster.wait(1.0, alive=[client])
     cluster.step(events.Returned(cluster.peer(worker)))

@@ -8,13 +8,13 @@ from scaler.ids import result_id
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import (
     MAX_CONTROL_BYTES,
+    AcknowledgeResults,
     Clear,
     Done,
     ForgetObjects,
-    Hold,
     Outcome,
+    Pin,
     Release,
-    Seen,
     Spec,
     Submit,
     TaskGroup,
@@ -130,7 +130,7 @@ def test_a_result_can_be_depended_on_until_the_client_has_seen_it(cluster: Clust
     (second,) = cluster.submit(client, references=[(first,)], seen=0)
     assert cluster.runs(worker)[-1] == (second, 1, (b"\x80 first",))
     cluster.finish(worker, second)
-    cluster.say(client, Seen(2))
+    cluster.say(client, AcknowledgeResults(2))
     (third,) = cluster.submit(client, references=[(first,)])
     assert cluster.outcome(client, third) is Outcome.OBJECT_LOST
 
@@ -181,7 +181,7 @@ def test_a_result_that_came_before_the_cancel_wins(cluster: Cluster) -> None:
 def test_clear_cancels_everything_and_forgets_what_the_client_holds(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     held = cluster.object_id(client)
-    cluster.say(client, Hold([held]))
+    cluster.say(client, Pin([held]))
     running, *queued = cluster.submit(client, 5)
     cluster.say(client, Clear())
     cluster.give_back(worker, *[task for task in cluster.on(worker) if task != running])
@@ -355,14 +355,14 @@ def test_a_stored_result_lives_until_the_client_has_seen_and_released_it(cluster
     cluster.finish(worker, task, payload=stored_reference(stored, 10**6))
     cluster.say(client, Release([stored]))
     assert forgotten(cluster) == []
-    cluster.say(client, Seen(1))
+    cluster.say(client, AcknowledgeResults(1))
     assert forgotten(cluster) == [stored]
 
 
 def test_one_client_cannot_release_what_another_holds(cluster: Cluster) -> None:
     mine, other = cluster.client("mine"), cluster.client("other")
     held = cluster.object_id(mine)
-    cluster.say(mine, Hold([held]))
+    cluster.say(mine, Pin([held]))
     cluster.say(other, Release([held]))
     assert forgotten(cluster) == []
 
@@ -408,7 +408,7 @@ def test_a_result_that_a_worker_stored_under_another_clients_id_is_no_result(clu
     client, worker = cluster.client(), cluster.worker("w")
     other = cluster.client("other")
     held = cluster.object_id(other)
-    cluster.say(other, Hold([held]))
+    cluster.say(other, Pin([held]))
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, payload=stored_reference(held, 1))
     assert cluster.outcome(client, task) is Outcome.OBJECT_LOST
@@ -441,7 +441,7 @@ def test_tasks_that_wait_for_others_of_the_same_message_count_towards_the_limit(
 def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cluster) -> None:
     client = cluster.client()
     held = [cluster.object_id(client) for _ in range(100_000)]
-    cluster.say(client, Hold(held))
+    cluster.say(client, Pin(held))
     commands = cluster.say(client, Clear())
     parts = [command.ids for command in commands if isinstance(command, ForgetStored)]
     assert [task for part in parts for task in part] == held

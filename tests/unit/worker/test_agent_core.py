@@ -5,6 +5,7 @@ from __future__ import annotations
 from scaler.protocol.messages import (
     Done,
     Drain,
+    ForgetFunctions,
     Message,
     Outcome,
     Recall,
@@ -14,7 +15,6 @@ from scaler.protocol.messages import (
     Spec,
     Started,
     Suspended,
-    Undefine,
     Welcome,
 )
 from scaler.worker.core import AgentCore, Settings
@@ -610,7 +610,7 @@ def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again() -> N
     story = Story()
     story.run(1)
     story.work()
-    story.core.undefine(Undefine([FUNCTION]))
+    story.core.undefine(ForgetFunctions([FUNCTION]))
     story.run(2)
     said = [ToProcessor.DEFINITION, ToProcessor.SPEC]
     assert story.hands[1].told == [*said, ToProcessor.FORGET, *said]

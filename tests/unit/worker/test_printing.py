@@ -167,7 +167,7 @@ def test_what_is_printed_within_a_moment_travels_as_one_message() -> None:
             prints.add(OTHER, True, 0, b".")
 
     (message,) = gathered(story)
-    assert (message.ids, message.are_stderr, message.lost) == ([TASK, OTHER], [False, True], [0, 0])
+    assert (message.ids, message.are_stderr, message.truncated_bytes) == ([TASK, OTHER], [False, True], [0, 0])
     assert message.texts == [b"".join(b"%d\n" % number for number in range(1000)), b"." * 1000]
 
 
@@ -198,7 +198,7 @@ def test_a_task_that_prints_without_end_is_cut_and_messages_stay_small() -> None
     assert max(sum(map(len, message.texts)) for message in messages) < MESSAGE_BYTES + 2 * (HEAD_BYTES + TAIL_BYTES)
     whole: dict[tuple[bytes, bool], HeadTailBuffer] = {}
     for message in messages:
-        columns = zip(message.ids, message.are_stderr, message.lost, message.texts, strict=True)
+        columns = zip(message.ids, message.are_stderr, message.truncated_bytes, message.texts, strict=True)
         for task, is_stderr, lost, text in columns:
             whole.setdefault((task, is_stderr), HeadTailBuffer(10**6, 10**6)).add(text, lost)
     assert {len(buffer) + buffer.truncated for (_, is_stderr), buffer in whole.items() if not is_stderr} == {

@@ -6,6 +6,7 @@ import pytest
 
 from scaler.protocol.messages import (
     Done,
+    ForgetFunctions,
     Message,
     Outcome,
     Recall,
@@ -14,7 +15,6 @@ from scaler.protocol.messages import (
     RunGroup,
     Spec,
     Started,
-    Undefine,
     Welcome,
 )
 from scaler.worker_manager.offload.core import HandOn, OffloadCore, Settings, Withdraw
@@ -125,7 +125,7 @@ def test_more_than_the_queue_holds_is_given_back() -> None:
 def test_a_task_whose_function_is_not_known_is_lost_and_the_others_go_on() -> None:
     stage = Stage(slots=1)
     stage.run(1, 2)
-    stage.core.undefine(Undefine([FUNCTION]))
+    stage.core.undefine(ForgetFunctions([FUNCTION]))
     stage.finish(1)
     assert stage.outcomes()["2"] is Outcome.OBJECT_LOST
 

@@ -429,10 +429,10 @@ def test_what_keeps_units_from_starting_is_said_in_the_status() -> None:
 
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
-        status = await stage.scheduler.until(lambda status: bool(status.trouble))
-        assert status.trouble.startswith("no quota; failed 2 times in a row, next try in ")
+        status = await stage.scheduler.until(lambda status: bool(status.degraded_reason))
+        assert status.degraded_reason.startswith("no quota; failed 2 times in a row, next try in ")
         status = await stage.scheduler.until(running(2))
-        assert status.trouble == ""
+        assert status.degraded_reason == ""
 
     play(story, backend)
 
@@ -484,9 +484,9 @@ def test_a_manager_that_cannot_list_its_units_starts_none_and_says_so() -> None:
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
         status = await stage.scheduler.next_status()
-        assert status.trouble == "cannot list units: the service does not answer"
+        assert status.degraded_reason == "cannot list units: the service does not answer"
         assert stage.backend.starts == 0
-        await stage.scheduler.until(lambda status: running(2)(status) and not status.trouble)
+        await stage.scheduler.until(lambda status: running(2)(status) and not status.degraded_reason)
 
     play(story, backend)
 

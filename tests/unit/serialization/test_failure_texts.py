@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
-from scaler.protocol.failures import FailureTexts, failure_texts, pack_exception, unpack_exception
 from scaler.protocol.messages import Outcome, stored_reference
 from scaler.serialization import dump_exception
+from scaler.serialization.exceptions import FailureTexts, failure_texts, pack_exception, unpack_exception
 
 
 class ExplosiveError(Exception):
@@ -39,7 +39,7 @@ def test_any_bytes_are_an_exception_or_refused(payload: bytes) -> None:
 def test_a_task_s_own_exception_says_its_type_its_text_and_its_traceback_without_being_loaded() -> None:
     payload = dump_exception(ExplosiveError("why"), "Traceback: line 1")
     found = failure_texts(Outcome.EXCEPTION, payload)
-    assert found.text.endswith("test_failures.ExplosiveError: why")
+    assert found.text.endswith("test_failure_texts.ExplosiveError: why")
     assert found.traceback == "Traceback: line 1"
     assert failure_texts(Outcome.EXCEPTION, dump_exception(KeyError(), "")) == FailureTexts("KeyError", "")
 
