@@ -89,7 +89,7 @@ async def measure(tasks: int, slots: int) -> None:
     await scheduler.opened.wait()
     await asyncio.sleep(1.0)  # until its processors are ready
     agent = psutil.Process(worker.pid)
-    processors = [child for nursery in agent.children() for child in nursery.children()]
+    processors = [child for fork_server in agent.children() for child in fork_server.children()]
     before = agent.cpu_times(), [each.cpu_times() for each in processors]
     scheduler.began = time.perf_counter()
     scheduler.send(IN_FLIGHT * slots, [scheduler.definition])

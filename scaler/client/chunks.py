@@ -16,7 +16,7 @@ from typing import Any
 from scaler.errors import SerializationError
 from scaler.serialization import Divisible, Serializer, dump_exception, dump_value, load_function
 from scaler.serialization.arguments import check_bytes
-from scaler.worker.coroutines import finish
+from scaler.worker.processor.calling import finish
 
 TARGET_SECONDS = 0.01
 GROWTH = 8

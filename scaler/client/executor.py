@@ -19,7 +19,7 @@ from scaler.client.future import ScalerFuture
 from scaler.client.locks import carry_through
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.serialization import Serializer, name_of
-from scaler.worker.coroutines import finish
+from scaler.worker.processor.calling import finish
 
 
 class ClientOptions(TypedDict, total=False):

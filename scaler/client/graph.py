@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from scaler.errors import UsageError
 from scaler.serialization.references import same
-from scaler.worker.coroutines import finish
+from scaler.worker.processor.calling import finish
 
 Key = Hashable
 _NOTHING = object()

@@ -1,6 +1,6 @@
 """What a client in a task's arguments is pickled as.
 
-A module of its own, and a light one: the first thing that a processor imports whose task has a client. Its nursery
+A module of its own, and a light one: the first thing that a processor imports whose task has a client. Its fork server
 takes that as the sign to import the rest as well.
 """
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from scaler.net.connection import Broken, Buffer, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Goodbye, Message, Welcome
-from scaler.worker.context import NestedChannel, ProcessorContext
+from scaler.worker.processor.context import NestedChannel, ProcessorContext
 
 NESTED_LEASE_SECONDS = 0.0
 """A channel that has ended does not come back: it ends with its processor or with the agent."""

@@ -21,7 +21,7 @@ from scaler.protocol.messages import ClientDetails, Role
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
-    from scaler.worker.context import ProcessorContext
+    from scaler.worker.processor.context import ProcessorContext
 
 _loops: WeakSet[ClientLoop] = WeakSet()
 _nested: dict[int, ClientLoop] = {}
@@ -32,7 +32,7 @@ _watch_lock = threading.Lock()
 
 def processor() -> ProcessorContext | None:
     """Return the context of the processor that this code runs in, None outside of tasks."""
-    module = sys.modules.get("scaler.worker.context")  # a processor has imported it
+    module = sys.modules.get("scaler.worker.processor.context")  # a processor has imported it
     if module is None:
         return None
     context: ProcessorContext | None = module.current()
@@ -108,7 +108,7 @@ def connect_storage(address: str, peer: bytes) -> StorageClient:
 
 
 def _no_processor() -> str:
-    module = sys.modules.get("scaler.worker.context")
+    module = sys.modules.get("scaler.worker.processor.context")
     refusal: str = "" if module is None else module.refusal()
     return refusal or "a client outside of a task needs the scheduler's address: Client(address=...)"
 

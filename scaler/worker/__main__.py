@@ -1,6 +1,6 @@
 """`python -m scaler.worker`: start one worker from the JSON document in SCALER_WORKER_CONFIG.
 
-The nursery is forked first, before there is any thread, and before the agent is imported: each processor would carry
+The fork server starts first, before there is any thread, and before the agent is imported: each processor would carry
 what the agent alone needs, most of all asyncio, which is 7 MB.
 """
 
@@ -13,7 +13,7 @@ import sys
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, OWN_VARIABLES, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.processes import end_others_born_with
-from scaler.worker.nursery import ProcessorSettings, start_nursery
+from scaler.worker.fork_server import start_fork_server
 
 
 def main() -> int:
@@ -24,24 +24,19 @@ def main() -> int:
     except ScalerError as error:
         _leave_words(words_fd, error)
         return _report(error)
-    settings = ProcessorSettings(
-        garbage_collect_interval_seconds=config.garbage_collect_interval_seconds,
-        trim_memory_threshold_bytes=config.trim_memory_threshold_bytes,
-        preload=config.preload,
-    )
-    nursery = start_nursery(settings)
+    fork_server = start_fork_server(config)
     try:
         config = dataclasses.replace(config, unit_id=_unit_id(config))
     except ScalerError as error:
         _leave_words(words_fd, error)
-        nursery.close()
+        fork_server.close()
         return _report(error)
     try:
         from scaler.worker.agent.run import run_agent  # noqa: PLC0415 (see the module)
 
-        return run_agent(config, nursery, lambda error: _leave_words(words_fd, error))
+        return run_agent(config, fork_server, lambda error: _leave_words(words_fd, error))
     finally:
-        nursery.close()
+        fork_server.close()
         end_others_born_with(*OWN_VARIABLES)  # what tasks have started may have left their process groups
 
 

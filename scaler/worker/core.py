@@ -282,10 +282,10 @@ class AgentCore:
         processor = self.pool.processors.get(number)
         if processor is None:
             return None
-        glance = self._hands.glance(number)
-        place = glance.finished - processor.resulted
-        if glance.begun > glance.finished and 0 <= place < len(processor.fed):
-            return processor.fed[place].id, glance.begun_at
+        snapshot = self._hands.snapshot(number)
+        place = snapshot.finished - processor.resulted
+        if snapshot.begun > snapshot.finished and 0 <= place < len(processor.fed):
+            return processor.fed[place].id, snapshot.begun_at
         return None
 
     def check(self) -> None:
@@ -301,16 +301,16 @@ class AgentCore:
 
     def _watch(self, processor: Processor, now: float) -> None:
         """Look at a busy processor: time limits, and results that wait behind a long task."""
-        glance = self._hands.glance(processor.number)
-        if glance.begun > processor.resulted and glance.begun > glance.finished:
-            elapsed = now - glance.begun_at
-            if glance.finished > processor.resulted and elapsed > LATE_RESULT_SECONDS:
+        snapshot = self._hands.snapshot(processor.number)
+        if snapshot.begun > processor.resulted and snapshot.begun > snapshot.finished:
+            elapsed = now - snapshot.begun_at
+            if snapshot.finished > processor.resulted and elapsed > LATE_RESULT_SECONDS:
                 self._endings.collect(processor, now)
                 if not processor.fed or processor.standing is Standing.ENDING:
                     return
             item = processor.fed[0]
             limit = item.spec.limit_seconds
-            if limit and elapsed >= limit and glance.finished == processor.resulted:
+            if limit and elapsed >= limit and snapshot.finished == processor.resulted:
                 self._feeding.take_back(processor)
                 text = f"the task ran longer than its time limit of {limit:g} s and was ended"
                 self._endings.kill(processor, item, Doom(Outcome.TIMED_OUT, text), now)
@@ -320,7 +320,7 @@ class AgentCore:
                 pause = min(pause, max(limit - elapsed, 0.0) + 0.001)
             if elapsed < STARTED_AFTER_SECONDS:
                 pause = min(pause, STARTED_AFTER_SECONDS - elapsed + 0.001)
-            elif not item.said_started and glance.finished == processor.resulted:
+            elif not item.said_started and snapshot.finished == processor.resulted:
                 item.said_started = True
                 self.outbox.send(Started([item.id]))
         else:

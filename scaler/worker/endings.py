@@ -83,9 +83,9 @@ class Endings:
         number = processor.number
         self.collect(processor, now)
         self._feeding.take_back(processor)
-        glance = self._hands.glance(number)
+        snapshot = self._hands.snapshot(number)
         doom = processor.doom or Doom(Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {how}")
-        begun = glance.begun > processor.resulted
+        begun = snapshot.begun > processor.resulted
         if processor.doom is None and processor.standing is not Standing.ENDING:
             task = processor.fed[0].id if begun and processor.fed else b""
             what = f"while it ran task {task.hex()}" if task else "while it was idle"

@@ -131,8 +131,8 @@ class Feeding:
         for processor in sorted(active, key=lambda each: each.work_us, reverse=True):
             if len(processor.fed) < 2:
                 continue
-            glance = self._hands.glance(processor.number)
-            is_stuck = glance.begun > processor.resulted and now - glance.begun_at > SHARE_AFTER_SECONDS
+            snapshot = self._hands.snapshot(processor.number)
+            is_stuck = snapshot.begun > processor.resulted and now - snapshot.begun_at > SHARE_AFTER_SECONDS
             if is_stuck:
                 self.take_back(processor)
                 self.feed()

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from scaler.errors import ProtocolError
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
@@ -27,6 +28,16 @@ LARGE_DATAGRAM_BYTES = 60 * 1024
 MAX_FRAME_BYTES = 1024 * 1024 * 1024
 """Largest memory file that a reader maps."""
 MAX_ATTACHED_FDS = 2
+
+
+class Descriptors(NamedTuple):
+    """What a processor starts with: three sockets, the status page, and a file for the interpreter's crash text."""
+
+    tasks: int
+    definitions: int
+    results: int
+    page: int
+    crash_text: int
 
 
 class ToProcessor(IntEnum):
@@ -246,8 +257,8 @@ def unpack_output(datagram: Buffer) -> bytes:
     return bytes(datagram[1:])
 
 
-def pack_printed(task: bytes, is_stderr: bool, lost: int, text: bytes) -> bytes:
-    return _PRINTED.pack(ToAgent.PRINTED, is_stderr, lost, task) + text
+def pack_printed(task: bytes, is_stderr: bool, truncated: int, text: bytes) -> bytes:
+    return _PRINTED.pack(ToAgent.PRINTED, is_stderr, truncated, task) + text
 
 
 def unpack_printed(datagram: bytes) -> tuple[bytes, bool, int, bytes]:
@@ -257,8 +268,8 @@ def unpack_printed(datagram: bytes) -> tuple[bytes, bool, int, bytes]:
     """
     if len(datagram) < _PRINTED.size:
         raise ProtocolError("a PRINTED datagram is too short")
-    _, is_stderr, lost, task = _PRINTED.unpack_from(datagram)
-    return task, is_stderr, lost, datagram[_PRINTED.size :]
+    _, is_stderr, truncated, task = _PRINTED.unpack_from(datagram)
+    return task, is_stderr, truncated, datagram[_PRINTED.size :]
 
 
 # -- nested channels: a stream of bodies ---------------------------------------------------------------------------

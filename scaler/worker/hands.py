@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from scaler.worker.frames import Results
-from scaler.worker.page import Glance
+from scaler.worker.page import Snapshot
 
 
 class Hands(Protocol):
@@ -29,7 +29,7 @@ class Hands(Protocol):
     def collect(self, number: int) -> list[tuple[Results, bool]]:
         """Return the results that have come, and those that lie in the page; True with those that were sent."""
 
-    def glance(self, number: int) -> Glance:
+    def snapshot(self, number: int) -> Snapshot:
         """Tell what the processor does at this moment."""
 
     def kill(self, number: int) -> None:

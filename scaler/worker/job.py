@@ -27,14 +27,11 @@ from scaler.serialization import (
     load_value,
     parts_of,
 )
-from scaler.worker import context
 from scaler.worker.call import Call, CallResult, pack_result, unpack_call
-from scaler.worker.capture import Meter
-from scaler.worker.coroutines import finish
-from scaler.worker.failures import failure_of
-from scaler.worker.recording import RecordedOutput
-from scaler.worker.tee import PrintedOutput
-from scaler.worker.warm_up import run_preload
+from scaler.worker.processor import context
+from scaler.worker.processor.calling import failure_of, finish, run_preload
+from scaler.worker.processor.capture import PrintedOutput, RecordedOutput
+from scaler.worker.processor.resources import Meter
 
 MAX_LOADED = 64
 """Functions that a process keeps loaded between its calls, as a processor does."""

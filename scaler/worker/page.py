@@ -1,4 +1,4 @@
-"""The page that a processor shares with its agent: what it runs since when, and results that are not sent yet.
+"""The status page that a processor shares with its agent: what it runs since when, and results that are not sent yet.
 
 Words (u64, little endian): tasks begun since birth, when the last of them began (monotonic nanoseconds), tasks
 finished, number of the current batch of results, rows in it. Behind them lie the rows and the payloads of the current
@@ -10,12 +10,24 @@ a dead processor left.
 
 from __future__ import annotations
 
+import array
 import fcntl
 import mmap
 import os
+import socket
 from typing import NamedTuple
 
-from scaler.worker.frames import RESULT, RESULTS, ResultRow, Results, ToAgent, results_of
+from scaler.worker.frames import (
+    LARGE_DATAGRAM_BYTES,
+    RESULT,
+    RESULTS,
+    ResultRow,
+    Results,
+    ToAgent,
+    pack_large,
+    pack_results,
+    results_of,
+)
 
 MAX_ROWS = 256
 MAX_PAYLOAD_BYTES = 48 * 1024
@@ -26,7 +38,7 @@ PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
 _BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS = range(5)
 
 
-class Glance(NamedTuple):
+class Snapshot(NamedTuple):
     """begun, finished: tasks since the processor's birth; begun_at: seconds on the monotonic clock."""
 
     begun: int
@@ -38,7 +50,7 @@ def make_page() -> int:
     """Return the descriptor of a new page, for both sides to map."""
     descriptor = os.memfd_create("scaler-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, PAGE_BYTES)
-    # User code shares this page: were it cut short, the agent would crash at its next look.
+    # User code shares this page: were it cut short, the agent would crash at its next read.
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return descriptor
 
@@ -53,9 +65,9 @@ class PageReader:
         self._view = memoryview(self._map)
         self._words = self._view[:_WORDS_BYTES].cast("Q")
 
-    def glance(self) -> Glance:
+    def snapshot(self) -> Snapshot:
         words = self._words
-        return Glance(words[_BEGUN], words[_BEGUN_AT] / 1e9, words[_FINISHED])
+        return Snapshot(words[_BEGUN], words[_BEGUN_AT] / 1e9, words[_FINISHED])
 
     def unsent(self) -> Results | None:
         """Return a copy of the results that are not sent yet; None when there are none, or while they are being sent.
@@ -148,3 +160,60 @@ class PageWriter:
         self.batch = (self.batch + 1) & 0xFFFFFFFF
         self._words[_BATCH] = self.batch
         return self.batch
+
+
+class ResultWriter:
+    """Collects results in the shared page, and sends them. Belongs to the processor's main thread."""
+
+    __slots__ = ("_page", "_socket", "oldest_ns")
+
+    def __init__(self, page: PageWriter, results: socket.socket) -> None:
+        self._page = page
+        self._socket = results
+        self.oldest_ns = 0
+        """When the oldest result that is not sent was added; 0: there is none."""
+
+    def add(self, row: ResultRow, payload: bytes, now_ns: int) -> None:
+        """Add the result of the task that has just run."""
+        page = self._page
+        size = len(payload)
+        if not page.fits(size):
+            self.flush()
+            if not page.fits(size):
+                self._send_alone(row, payload)
+                return
+        page.append(row, payload)
+        if not self.oldest_ns:
+            self.oldest_ns = now_ns
+
+    def flush(self) -> None:
+        """Send what was added."""
+        if self.oldest_ns:
+            self._socket.sendmsg(self._page.datagram())
+            self._page.sent()
+            self.oldest_ns = 0
+
+    def _send_alone(self, row: ResultRow, payload: bytes) -> None:
+        page = self._page
+        send_datagram(self._socket, pack_results(page.batch, [row], [payload]), ToAgent.LARGE)
+        page.next_batch()
+        page.finish()
+
+
+def send_datagram(end: socket.socket, datagram: bytes, large: int, flags: int = 0) -> None:
+    """Send a datagram, as a memory file behind a datagram of kind `large` when it is too big to go as it is.
+
+    Raises BlockingIOError when flags say not to wait and there is no room.
+    """
+    if len(datagram) <= LARGE_DATAGRAM_BYTES:
+        end.send(datagram, flags)
+        return
+    descriptor = os.memfd_create("scaler-datagram", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(datagram)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+        end.sendmsg([pack_large(large, len(datagram))], attached, flags)
+    finally:
+        os.close(descriptor)

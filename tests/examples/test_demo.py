@@ -75,7 +75,7 @@ def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(number: int, line: str
     assert_nothing_is_left(processes)
 
 
-@pytest.mark.parametrize("which", ["agent", "nursery", "processor"])
+@pytest.mark.parametrize("which", ["agent", "fork server", "processor"])
 def test_a_process_of_a_worker_that_is_killed_in_the_middle_of_the_work_loses_nothing(which: str) -> None:
     with demo() as process:
         read_until(process, "submit:")
@@ -90,4 +90,4 @@ def workers_processes(pid: int) -> dict[str, psutil.Process]:
     family = psutil.Process(pid).children(recursive=True)
     found = [child for child in family if child.cmdline()[-2:] == ["-m", "scaler.worker"]]
     found.sort(key=lambda child: len(child.parents()))
-    return dict(zip(("agent", "nursery", "processor"), found, strict=True))
+    return dict(zip(("agent", "fork server", "processor"), found, strict=True))

@@ -29,7 +29,7 @@ from scaler.errors import (
     SerializationError,
     UsageError,
 )
-from scaler.worker import context
+from scaler.worker.processor import context
 
 SECONDS = 20.0
 

@@ -104,7 +104,7 @@ def test_many_tasks_in_a_row_that_kill_their_process_do_not_take_the_workers_fro
         assert good.submit(abs, -1).result(RESULT_SECONDS) == 1
 
 
-@pytest.mark.parametrize("victims", [("agent",), ("nursery",), ("agent", "nursery")])
+@pytest.mark.parametrize("victims", [("agent",), ("fork server",), ("agent", "fork server")])
 def test_what_a_task_has_started_ends_with_its_killed_worker(victims: tuple[str, ...], tmp_path: Path) -> None:
     place = tmp_path / "pids"
 
@@ -120,11 +120,11 @@ def test_what_a_task_has_started_ends_with_its_killed_worker(victims: tuple[str,
         future = client.submit_verbose(start_children, (), {}, retries=0)
         until(place.exists)
         processor, *started = (psutil.Process(int(pid)) for pid in place.read_text().split())
-        nursery = processor.parent()
-        assert nursery is not None
-        agent = nursery.parent()
+        fork_server = processor.parent()
+        assert fork_server is not None
+        agent = fork_server.parent()
         assert agent is not None
-        by_name = {"agent": agent, "nursery": nursery}
+        by_name = {"agent": agent, "fork server": fork_server}
         for victim in victims:
             by_name[victim].kill()
         _, alive = psutil.wait_procs([processor, *started], timeout=RESULT_SECONDS)

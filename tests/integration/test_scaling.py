@@ -163,7 +163,7 @@ def agents_of(manager: Command, count: int) -> list[psutil.Process]:
 
 
 def family(agent: psutil.Process) -> list[psutil.Process]:
-    """Return an agent, its nursery, and its processors."""
+    """Return an agent, its fork server, and its processors."""
     try:
         return [agent, *agent.children(recursive=True)]
     except psutil.NoSuchProcess:

@@ -176,7 +176,7 @@ def client(world: World) -> Iterator[Client]:
 
 def test_everyone_listens_where_they_were_told_to(world: World, client: Client) -> None:
     def storage() -> str:
-        from scaler.worker.context import current  # noqa: PLC0415 (on the worker)
+        from scaler.worker.processor.context import current  # noqa: PLC0415 (on the worker)
 
         context = current()
         assert context is not None

@@ -29,7 +29,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerHeartbeat,
 )
-from scaler.worker.context import current
+from scaler.worker.processor.context import current
 from tests.integration.settings_rig import Command, command, io_threads, within
 from tests.integration.worker_rig import Rig, play
 

@@ -13,7 +13,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.protocol.messages import Suspended
-from scaler.worker import context
+from scaler.worker.processor import context
 from tests.integration.worker_rig import Rig, play
 
 SECONDS = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from scaler.protocol.messages import Done, Relay, RelayClosed, Suspended
-from scaler.worker import context
+from scaler.worker.processor import context
 from tests.integration.worker_rig import Rig, play
 
 PEER = b"nested--"

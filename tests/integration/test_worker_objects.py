@@ -100,7 +100,7 @@ def test_inputs_are_values_whether_inline_or_stored() -> None:
 
 
 def test_an_object_used_by_many_tasks_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.worker.values.FETCH_SECONDS", 0.1)
+    monkeypatch.setattr("scaler.worker.processor.functions.FETCH_SECONDS", 0.1)
 
     async def story(rig: Rig, storage: Storage) -> None:
         large = await storage.put(dump_value(b"x" * SIZE))
@@ -117,7 +117,7 @@ def test_an_object_used_by_many_tasks_is_fetched_once(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("what", ["function", "arguments", "input"])
 def test_a_task_that_needs_a_missing_object_ends_and_frees_its_slot(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.worker.values.FETCH_SECONDS", 0.1)
+    monkeypatch.setattr("scaler.worker.processor.functions.FETCH_SECONDS", 0.1)
 
     async def story(rig: Rig, storage: Storage) -> None:
         function = to_payload(dump_function(len))

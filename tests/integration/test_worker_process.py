@@ -100,7 +100,7 @@ class Worker:
         self.seen: set[int] = set()
 
     def family(self) -> list[psutil.Process]:
-        """The agent's descendants: the nursery, then its processors."""
+        """The agent's descendants: the fork server, then its processors."""
         try:
             found = psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -192,7 +192,9 @@ def test_a_terminated_worker_lets_the_running_task_end_and_says_goodbye(tmp_path
     play(story)
 
 
-@pytest.mark.parametrize("victims", [("agent",), ("nursery",), ("processor",), ("agent", "nursery", "processor")])
+@pytest.mark.parametrize(
+    "victims", [("agent",), ("fork server",), ("processor",), ("agent", "fork server", "processor")]
+)
 def test_whoever_is_killed_nothing_is_left(victims: tuple[str, ...], tmp_path: Path) -> None:
     began = tmp_path / "began"
 
@@ -204,8 +206,8 @@ def test_whoever_is_killed_nothing_is_left(victims: tuple[str, ...], tmp_path: P
         await until(lambda: scheduler.peer)
         (identifier,) = scheduler.submit(sleep, ())
         await until(began.exists)
-        nursery, processor = worker.family()
-        pids = {"agent": worker.process.pid, "nursery": nursery.pid, "processor": processor.pid}
+        fork_server, processor = worker.family()
+        pids = {"agent": worker.process.pid, "fork server": fork_server.pid, "processor": processor.pid}
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
         await until(lambda: not _lives(processor.pid))
@@ -215,7 +217,7 @@ def test_whoever_is_killed_nothing_is_left(victims: tuple[str, ...], tmp_path: P
             return
         await until(lambda: worker.process.poll() is not None)
         assert worker.process.returncode not in (0, None)
-        await until(lambda: not _lives(nursery.pid))
+        await until(lambda: not _lives(fork_server.pid))
 
     play(story)
 

@@ -1,4 +1,4 @@
-"""A real worker (agent, nursery, processors) in front of a scheduler that a test plays."""
+"""A real worker (agent, fork server, processors) in front of a scheduler that a test plays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, parts_of, to_payload
 from scaler.worker.agent.shell import Agent
-from scaler.worker.nursery import Nursery, ProcessorSettings, start_nursery
+from scaler.worker.fork_server import ForkServer, start_fork_server
 
 DEADLINE_SECONDS = 10.0
 
@@ -49,11 +49,11 @@ class PlayedScheduler:
 
 class Rig:
     def __init__(
-        self, agent: Agent, scheduler: PlayedScheduler, nursery: Nursery, storage: EmbeddedStorage | None
+        self, agent: Agent, scheduler: PlayedScheduler, fork_server: ForkServer, storage: EmbeddedStorage | None
     ) -> None:
         self.agent = agent
         self.scheduler = scheduler
-        self.nursery = nursery
+        self.fork_server = fork_server
         self._storage = storage
         self.ids = IdFactory(b"client--")
         self._defined: set[bytes] = set()
@@ -127,12 +127,12 @@ class Rig:
         return [message for message in self.scheduler.said if isinstance(message, kind)]
 
     def processors(self) -> list[psutil.Process]:
-        return psutil.Process(self.nursery.pid).children()
+        return psutil.Process(self.fork_server.pid).children()
 
 
 @asynccontextmanager
 async def _running(
-    nursery: Nursery, config: WorkerConfig, address: str, storage: EmbeddedStorage | None
+    fork_server: ForkServer, config: WorkerConfig, address: str, storage: EmbeddedStorage | None
 ) -> AsyncIterator[Rig]:
     played: list[PlayedScheduler] = []
 
@@ -140,8 +140,8 @@ async def _running(
         played.append(PlayedScheduler(on_events))
         return played[0]
 
-    agent = Agent(config, nursery, connect)
-    rig = Rig(agent, played[0], nursery, storage)
+    agent = Agent(config, fork_server, connect)
+    rig = Rig(agent, played[0], fork_server, storage)
     rig.scheduler.on_events([Welcomed(Welcome(False, 1, 60.0, 2.0, address))])
     try:
         yield rig
@@ -161,21 +161,28 @@ def play(
     **config: Any,
 ) -> None:
     """Run a story with a worker, and see that nothing of the worker is left. with_storage: with a real storage."""
-    nursery = start_nursery(ProcessorSettings(gc, trim, config.get("preload")))
+    made = WorkerConfig(
+        scheduler_address="tcp://127.0.0.1:1",
+        worker_manager_id="manager",
+        unit_id="unit",
+        trim_memory_threshold_bytes=trim,
+        garbage_collect_interval_seconds=gc,
+        **config,
+    )
+    fork_server = start_fork_server(made)
     embedded = EmbeddedStorage("tcp://127.0.0.1:0", 2**30) if with_storage else None
-    made = WorkerConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="manager", unit_id="unit", **config)
 
     async def run() -> None:
-        async with _running(nursery, made, embedded.address if embedded else storage, embedded) as rig:
+        async with _running(fork_server, made, embedded.address if embedded else storage, embedded) as rig:
             await story(rig)
 
     try:
         asyncio.run(run())
     finally:
-        nursery.close()
+        fork_server.close()
         if embedded is not None:
             embedded.close()
-    assert not psutil.pid_exists(nursery.pid)
+    assert not psutil.pid_exists(fork_server.pid)
 
 
 def read(path: Path) -> str:

@@ -12,20 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scaler.errors import ProtocolError
+from scaler.worker.fork_server import ForkServer
 from scaler.worker.frames import (
     GRANT,
     LARGE_DATAGRAM_BYTES,
     MAX_ATTACHED_FDS,
     TASK,
+    Descriptors,
     Results,
     ToAgent,
     ToProcessor,
     unpack_large,
     unpack_results,
 )
-from scaler.worker.nursery import Descriptors, Nursery
-from scaler.worker.page import Glance, PageReader, make_page
-from scaler.worker.results import send_datagram
+from scaler.worker.page import PageReader, Snapshot, make_page, send_datagram
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """What a task or result socket holds; more waits in the agent's queue, or makes the processor wait."""
@@ -74,9 +74,11 @@ class _Ends:
 class Processors:
     """See `worker.hands.Hands` for what each verb means."""
 
-    def __init__(self, nursery: Nursery, loop: asyncio.AbstractEventLoop, on_readable: Callable[[int], None]) -> None:
+    def __init__(
+        self, fork_server: ForkServer, loop: asyncio.AbstractEventLoop, on_readable: Callable[[int], None]
+    ) -> None:
         """on_readable: called with a processor's number when `read` will have something."""
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._loop = loop
         self._on_readable = on_readable
         self._ends: dict[int, _Ends] = {}
@@ -91,11 +93,11 @@ class Processors:
         ours, theirs = _pair()
         self._results[number] = ours
         self._pages[number] = PageReader(ends.page)
-        with contextlib.suppress(OSError):  # the nursery is gone, which ends the agent as soon as it hears of it
+        with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it hears of it
             descriptors = Descriptors(
                 ends.unread.fileno(), their_definitions.fileno(), theirs.fileno(), ends.page, ends.words
             )
-            self._nursery.spawn(number, descriptors)
+            self._fork_server.spawn(number, descriptors)
         theirs.close()
         their_definitions.close()
         os.close(ends.page)
@@ -146,14 +148,14 @@ class Processors:
             found.insert(place, (unsent, False))
         return found
 
-    def glance(self, number: int) -> Glance:
-        return self._pages[number].glance()
+    def snapshot(self, number: int) -> Snapshot:
+        return self._pages[number].snapshot()
 
     def kill(self, number: int) -> None:
         ends = self._ends[number]
         ends.is_doomed = True
         self._signal(ends, signal.SIGKILL)
-        self._nursery.wake()  # who reports the exit
+        self._fork_server.wake()  # who reports the exit
 
     def end(self, number: int) -> None:
         _send(self._ends[number].tasks, bytes((ToProcessor.END,)))
@@ -215,7 +217,7 @@ class Processors:
             self._signal(ends, signal.SIGKILL)
             if ends.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(ends.pid, signal.SIGKILL)  # what its tasks have started, should the nursery be gone
+                    os.killpg(ends.pid, signal.SIGKILL)  # what its tasks have started, should the fork server be gone
         for number in list(self._ends):
             self.release(number)
 
@@ -228,9 +230,9 @@ class Processors:
             except (BlockingIOError, ConnectionError):
                 break
             if not datagram:
-                # Its process is ending, which the nursery will report; until then this would be readable for ever.
+                # Its process is ending, which the fork server will report; until then this would be readable for ever.
                 self._loop.remove_reader(end)
-                self._nursery.wake()
+                self._fork_server.wake()
                 break
             descriptors = _descriptors(attached) if attached else []
             try:

@@ -13,15 +13,15 @@ from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Role, WorkerDetails
 from scaler.worker.agent.shell import Agent, OnEvents
-from scaler.worker.nursery import Nursery
+from scaler.worker.fork_server import ForkServer
 
 
-def run_agent(config: WorkerConfig, nursery: Nursery, complain: Callable[[Exception], None]) -> int:
+def run_agent(config: WorkerConfig, fork_server: ForkServer, complain: Callable[[Exception], None]) -> int:
     """Run an agent until it ends, and return the exit code. complain: told the error that ends it, if one does."""
 
     async def work(component: Component) -> int:
         try:
-            return await _work(component, config, nursery)
+            return await _work(component, config, fork_server)
         except Exception as error:
             complain(error)
             raise
@@ -29,7 +29,7 @@ def run_agent(config: WorkerConfig, nursery: Nursery, complain: Callable[[Except
     return run_component("worker", config, work)
 
 
-async def _work(component: Component, config: WorkerConfig, nursery: Nursery) -> int:
+async def _work(component: Component, config: WorkerConfig, fork_server: ForkServer) -> int:
     details = WorkerDetails(
         manager_id=config.worker_manager_id,
         unit_id=config.unit_id,
@@ -50,6 +50,6 @@ async def _work(component: Component, config: WorkerConfig, nursery: Nursery) ->
             io_threads=config.io_threads,
         )
 
-    agent = Agent(config, nursery, connect)
+    agent = Agent(config, fork_server, connect)
     gc.freeze()  # what is there now stays: it need not be looked at again
     return await agent.life.lead(component, agent.stop, agent.close)

@@ -42,13 +42,12 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.worker.agent.lifetime import Lifetime
-from scaler.worker.agent.outputs import Outputs
-from scaler.worker.agent.prints import Prints
+from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.processors import Control, Nonsense, Processors, Said
 from scaler.worker.agent.relays import Relays
 from scaler.worker.core import AgentCore, Settings
+from scaler.worker.fork_server import ForkServer, Spawned
 from scaler.worker.frames import Results, ToAgent, unpack_channel, unpack_output, unpack_printed
-from scaler.worker.nursery import Nursery, Spawned
 from scaler.worker.pool import Standing
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
@@ -62,16 +61,16 @@ OnEvents = Callable[[list[ConnectorEvent]], None]
 class Agent:
     """One worker. Belongs to the running loop; `life` tells of its beginning and end."""
 
-    def __init__(self, config: WorkerConfig, nursery: Nursery, connect: Callable[[OnEvents], Connector]) -> None:
+    def __init__(self, config: WorkerConfig, fork_server: ForkServer, connect: Callable[[OnEvents], Connector]) -> None:
         """connect: makes the connector to the scheduler, given what it calls with the events of a turn."""
         self._config = config
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._loop = asyncio.get_running_loop()
         self.life = Lifetime(config.scheduler_address)
-        self._processors = Processors(nursery, self._loop, self._on_processor)
+        self._processors = Processors(fork_server, self._loop, self._on_processor)
         self._relays = Relays(self._loop, self._on_relay, self._on_relay_closed)
-        self._outputs = Outputs(self._loop, self._on_output)
-        self._prints = Prints(self._loop, self._say_printed)
+        self._outputs = OutputPipes(self._loop, self._on_output)
+        self._prints = PrintBuffer(self._loop, self._say_printed)
         self._meter = LoadMeter()
         self._latency_seconds = 0.0
         self._heartbeat_seconds = config.heartbeat_interval_seconds
@@ -89,7 +88,7 @@ class Agent:
             self._processors,
             now,
         )
-        self._loop.add_reader(nursery, self._on_nursery)
+        self._loop.add_reader(fork_server, self._on_fork_server)
         self._connector = connect(self._on_events)
         self._wake = self._loop.call_later(0, self._tick)
         self._wake_at = now
@@ -107,9 +106,9 @@ class Agent:
         self._is_closed = True
         self._wake.cancel()
         self._beat.cancel()
-        self._loop.remove_reader(self._nursery)
+        self._loop.remove_reader(self._fork_server)
         self._processors.close()
-        self._nursery.close()
+        self._fork_server.close()
         self._relays.close_all()
         self._outputs.close()
         await self.life.say_goodbye(self._connector)
@@ -172,8 +171,8 @@ class Agent:
 
     # -- processors
 
-    def _on_nursery(self) -> None:
-        reports = self._nursery.reports()
+    def _on_fork_server(self) -> None:
+        reports = self._fork_server.reports()
         now = time.monotonic()
         if reports is None:
             self.life.end(ScalerError("the process that makes processors is gone"))
@@ -277,8 +276,8 @@ class Agent:
         core.settle(time.monotonic())
         for message in core.outbox.take_messages():
             if isinstance(message, Done):
-                if self._prints.waits:
-                    self._prints.tell(message.ids)
+                if not self._prints.is_empty:
+                    self._prints.flush(message.ids)
                 for part in split_done(message):
                     self._send(part)
             elif isinstance(message, Returned):

@@ -36,7 +36,7 @@ from scaler.worker.agent.lifetime import Lifetime
 from scaler.worker.agent.shell import MAX_OUTPUT_BACKLOG_BYTES
 from scaler.worker.attempts import Attempt
 from scaler.worker.call import CallResult, unpack_result
-from scaler.worker.failures import failure_of
+from scaler.worker.processor.calling import failure_of
 from scaler.worker_manager.offload import executor as executors
 from scaler.worker_manager.offload import hands
 from scaler.worker_manager.offload.config import OffloadConfig

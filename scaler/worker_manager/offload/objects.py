@@ -10,7 +10,7 @@ from scaler.errors import ObjectLostError
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.messages import is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
-from scaler.worker.values import CACHE_BYTES, FETCH_SECONDS
+from scaler.worker.processor.functions import CACHE_BYTES, FETCH_SECONDS
 
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
 

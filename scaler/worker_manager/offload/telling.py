@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from scaler.protocol.messages import Output, Printed, ProcessorStatus
-from scaler.worker.agent.outputs import PIECE_BYTES, whole_characters
+from scaler.worker.agent.output import CHUNK_BYTES, whole_characters
 from scaler.worker.attempts import Attempt
 from scaler.worker.call import CallResult
 from scaler.worker.frames import SpecFlag
@@ -24,7 +24,7 @@ def output_of(item: Attempt, result: CallResult) -> Iterator[Output | Printed]:
             yield Printed([item.id], [is_stderr], [0], [rest[:MAX_PRINTED_BYTES]])
             continue
         while rest:
-            piece = rest[:PIECE_BYTES]
+            piece = rest[:CHUNK_BYTES]
             if len(piece) < len(rest):
                 piece = piece[: whole_characters(piece)] or piece
             rest = rest[len(piece) :]

@@ -12,8 +12,8 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, is_stored
 from scaler.serialization import size_of, to_payload
 from scaler.worker.attempts import Attempt
 from scaler.worker.call import Call, CallResult
-from scaler.worker.failures import failure_of
 from scaler.worker.frames import SpecFlag
+from scaler.worker.processor.calling import failure_of
 from scaler.worker_manager.offload.core import HandOn
 from scaler.worker_manager.offload.objects import Objects
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, CallResult, pack_call, pack_result
-from scaler.worker.failures import failure_of
+from scaler.worker.processor.calling import failure_of
 from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
 from scaler.worker_manager.symphony.login import read_password
 from scaler.worker_manager.symphony.refusals import Refusal

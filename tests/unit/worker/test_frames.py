@@ -110,9 +110,9 @@ def test_the_page_shows_what_runs_and_what_is_not_sent(page: tuple[PageWriter, P
     writer, reader = page
     assert reader.unsent() is None
     writer.begin(5_000_000_000)
-    assert reader.glance() == (1, 5.0, 0)
+    assert reader.snapshot() == (1, 5.0, 0)
     writer.append(row(b"value"), b"value")
-    assert reader.glance() == (1, 5.0, 1)
+    assert reader.snapshot() == (1, 5.0, 1)
     unsent = reader.unsent()
     assert unsent is not None
     assert unsent.rows == [row(b"value")]

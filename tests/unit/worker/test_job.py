@@ -30,10 +30,10 @@ from scaler.serialization import (
     to_payload,
 )
 from scaler.worker import call as call_module
-from scaler.worker import context
 from scaler.worker.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
-from scaler.worker.capture import MAX_OUTPUT_BYTES
 from scaler.worker.job import MAX_LOADED, run_call
+from scaler.worker.processor import context
+from scaler.worker.processor.capture import MAX_OUTPUT_BYTES
 
 TASK = bytes(range(16))
 
@@ -235,14 +235,14 @@ def test_a_client_inside_the_task_says_why_it_cannot_be() -> None:
 def test_a_preload_hook_is_called_once_in_a_process_and_again_when_it_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "warm_up.py").write_text(
+    (tmp_path / "job_set_up.py").write_text(
         "calls = []\ndef fill(value):\n    calls.append(value)\n    if len(calls) == 1:\n        1 / 0\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    call = replace(call_of(lambda: importlib.import_module("warm_up").calls), preload="warm_up:fill('eu')")
+    call = replace(call_of(lambda: importlib.import_module("job_set_up").calls), preload="job_set_up:fill('eu')")
     error = error_of(run(call))
     assert isinstance(error, ConfigError)
-    assert str(error) == "preload warm_up:fill('eu') failed: ZeroDivisionError: division by zero"
+    assert str(error) == "preload job_set_up:fill('eu') failed: ZeroDivisionError: division by zero"
     assert value_of(run(call)) == ["eu", "eu"]
     assert value_of(run(call)) == ["eu", "eu"]
 

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from scaler.worker.agent.outputs import PIECE_BYTES, Outputs
-from scaler.worker.capture import MAX_OUTPUT_BYTES
+from scaler.worker.agent.output import CHUNK_BYTES, OutputPipes
+from scaler.worker.processor.capture import MAX_OUTPUT_BYTES
 
 TASK = b"t" * 16
 CUT = b"\n... more is left out ...\n"
@@ -19,10 +19,10 @@ def test_what_is_left_out_is_said_once_wherever_the_pieces_end(ahead: int) -> No
     passed = bytearray()
 
     async def story() -> None:
-        outputs = Outputs(asyncio.get_running_loop(), lambda _task, _is_stderr, text: passed.extend(text))
+        outputs = OutputPipes(asyncio.get_running_loop(), lambda _task, _is_stderr, text: passed.extend(text))
         (out, out_writer), (err, err_writer) = os.pipe(), os.pipe()
         outputs.open(TASK, (out, err))
-        for piece in [b"y" * ahead, *[b"x" * PIECE_BYTES] * (MAX_OUTPUT_BYTES // PIECE_BYTES)]:
+        for piece in [b"y" * ahead, *[b"x" * CHUNK_BYTES] * (MAX_OUTPUT_BYTES // CHUNK_BYTES)]:
             os.write(out_writer, piece)
             outputs.drain(TASK)
         assert passed.endswith(CUT) == bool(ahead)

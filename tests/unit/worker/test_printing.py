@@ -1,4 +1,4 @@
-"""What a task prints: told line by line, whole at its end, and at no cost for a task that prints nothing."""
+"""What a task prints: sent line by line, whole at its end, and at no cost for a task that prints nothing."""
 
 from __future__ import annotations
 
@@ -17,61 +17,67 @@ from hypothesis import strategies as st
 from scaler.errors import ProtocolError
 from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import Printed
-from scaler.worker.agent.prints import MESSAGE_BYTES, Prints
+from scaler.worker.agent.output import MESSAGE_BYTES, PrintBuffer
 from scaler.worker.frames import LARGE_DATAGRAM_BYTES, pack_printed, unpack_printed
-from scaler.worker.printing import HEAD_BYTES, HELD_CHARACTERS, TAIL_BYTES, Printing
-from scaler.worker.tee import KEPT_BYTES, PrintedOutput
+from scaler.worker.processor.capture import (
+    HEAD_BYTES,
+    HELD_CHARACTERS,
+    KEPT_BYTES,
+    TAIL_BYTES,
+    PrintedOutput,
+    PrintForwarder,
+)
 
 TASK, OTHER = bytes(range(16)), bytes(16)
 
 
 class Task:
-    """A task that prints, and what the agent is told."""
+    """A task that prints, and what is sent to the agent."""
 
     def __init__(self) -> None:
         self.running = TASK
         self.datagrams: list[bytes] = []
-        self.printing = Printing(lambda: self.running, self.datagrams.append)
+        self.printing = PrintForwarder(lambda: self.running, self.datagrams.append)
 
     def say(self, *texts: str, is_stderr: bool = False) -> None:
         for text in texts:
-            self.printing.tell(is_stderr, text)
+            self.printing.write(is_stderr, text)
 
     @property
-    def told(self) -> list[tuple[bool, bytes]]:
+    def sent(self) -> list[tuple[bool, bytes]]:
         return [unpack_printed(datagram)[1::2] for datagram in self.datagrams]
 
 
-def test_a_line_is_told_when_it_ends_as_print_writes_it_in_parts() -> None:
+def test_a_line_is_sent_when_it_ends_as_print_writes_it_in_parts() -> None:
     task = Task()
     task.say("half ", "a line")
-    assert task.told == []
+    assert task.sent == []
     task.say("\n", "two\nlines\n")
     task.say("wrong\n", is_stderr=True)
-    assert task.told == [(False, b"half a line\n"), (False, b"two\nlines\n"), (True, b"wrong\n")]
+    assert task.sent == [(False, b"half a line\n"), (False, b"two\nlines\n"), (True, b"wrong\n")]
 
 
-def test_what_has_no_end_is_told_when_the_task_has_ended() -> None:
+def test_what_has_no_end_is_sent_when_the_task_has_ended() -> None:
     task = Task()
     task.say("no end")
     task.say("nor here", is_stderr=True)
-    assert task.printing.holds
+    assert task.printing.has_partial_line
     task.printing.flush()
-    assert task.told == [(False, b"no end"), (True, b"nor here")]
-    assert not task.printing.holds
+    assert task.sent == [(False, b"no end"), (True, b"nor here")]
+    assert not task.printing.has_partial_line
     task.printing.flush()
-    assert len(task.told) == 2
+    assert len(task.sent) == 2
 
 
-def test_a_line_without_end_is_told_in_pieces() -> None:
+def test_a_line_without_end_is_sent_in_pieces() -> None:
     task = Task()
     task.say(*["."] * (3 * HELD_CHARACTERS))
-    assert 2 <= len(task.told) <= 3
+    assert 2 <= len(task.sent) <= 3
     task.say("x" * (HELD_CHARACTERS + 1))
-    assert task.told[-1][1].endswith(b"x")
+    assert task.sent[-1][1].endswith(b"x")
 
 
-def test_nothing_is_told_between_tasks_nor_of_a_task_that_is_captured_nor_in_a_process_that_it_forked() -> None:
+def test_nothing_is_sent_between_tasks_nor_of_a_task_that_is_captured_nor_in_a_process_that_it_forked() -> None:
     task = Task()
     task.running = b""
     task.say("between\n")
@@ -84,7 +90,7 @@ def test_nothing_is_told_between_tasks_nor_of_a_task_that_is_captured_nor_in_a_p
         task.say("forked\n")
         os._exit(len(task.datagrams))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert task.told == []
+    assert task.sent == []
 
 
 def test_a_text_of_any_size_becomes_datagrams_that_know_what_is_missing() -> None:
@@ -96,7 +102,7 @@ def test_a_text_of_any_size_becomes_datagrams_that_know_what_is_missing() -> Non
     assert (lost, tail) == (1_000_001, b"c" * (TAIL_BYTES - 1) + b"\n")
 
 
-def test_what_threads_of_a_task_print_at_the_same_time_is_told_once() -> None:
+def test_what_threads_of_a_task_print_at_the_same_time_is_sent_once() -> None:
     task = Task()
 
     def print_lines(name: str) -> None:
@@ -114,15 +120,15 @@ def test_what_threads_of_a_task_print_at_the_same_time_is_told_once() -> None:
     finally:
         sys.setswitchinterval(interval)
     task.printing.flush()
-    told = b"".join(text for _, text in task.told)
-    assert len(told) == sum(len(f"{name}{number}\n") for name in "abc" for number in range(2000))
-    assert told.count(b"\n") == 6000
+    sent = b"".join(text for _, text in task.sent)
+    assert len(sent) == sum(len(f"{name}{number}\n") for name in "abc" for number in range(2000))
+    assert sent.count(b"\n") == 6000
 
 
-def test_characters_that_no_utf8_has_are_told_all_the_same() -> None:
+def test_characters_that_no_utf8_has_are_sent_all_the_same() -> None:
     task = Task()
     task.say("\ud800\n")
-    assert task.told == [(False, b"\\ud800\n")]
+    assert task.sent == [(False, b"\\ud800\n")]
 
 
 @given(st.binary(max_size=60))
@@ -138,22 +144,22 @@ def test_any_datagram_is_read_or_refused(data: bytes) -> None:
 # -- in the agent
 
 
-def gathered(story: Callable[[Prints], None]) -> list[Printed]:
+def gathered(story: Callable[[PrintBuffer], None]) -> list[Printed]:
     """Tell a story to an agent's prints, and return what it passed on by itself."""
     said: list[Printed] = []
 
     async def run() -> None:
-        is_told = asyncio.Event()
+        is_sent = asyncio.Event()
 
         def say(message: Printed) -> None:
             said.append(message)
-            asyncio.get_running_loop().call_soon(is_told.set)  # after the others of the same moment
+            asyncio.get_running_loop().call_soon(is_sent.set)  # after the others of the same moment
 
-        prints = Prints(asyncio.get_running_loop(), say)
+        prints = PrintBuffer(asyncio.get_running_loop(), say)
         story(prints)
         async with asyncio.timeout(5):
-            await is_told.wait()
-        assert not prints.waits
+            await is_sent.wait()
+        assert prints.is_empty
         prints.close()
 
     asyncio.run(run())
@@ -161,7 +167,7 @@ def gathered(story: Callable[[Prints], None]) -> list[Printed]:
 
 
 def test_what_is_printed_within_a_moment_travels_as_one_message() -> None:
-    def story(prints: Prints) -> None:
+    def story(prints: PrintBuffer) -> None:
         for number in range(1000):
             prints.add(TASK, False, 0, b"%d\n" % number)
             prints.add(OTHER, True, 0, b".")
@@ -175,10 +181,10 @@ def test_what_a_task_printed_is_passed_on_when_it_has_ended_and_what_others_did_
     said: list[Printed] = []
 
     async def run() -> None:
-        prints = Prints(asyncio.get_running_loop(), said.append)
+        prints = PrintBuffer(asyncio.get_running_loop(), said.append)
         prints.add(TASK, False, 0, b"mine")
         prints.add(OTHER, False, 0, b"other")
-        prints.tell([TASK, b"x" * 16])
+        prints.flush([TASK, b"x" * 16])
         assert said == [Printed([TASK], [False], [0], [b"mine"])]
         prints.close()
         assert said[1:] == [Printed([OTHER], [False], [0], [b"other"])]
@@ -187,7 +193,7 @@ def test_what_a_task_printed_is_passed_on_when_it_has_ended_and_what_others_did_
 
 
 def test_a_task_that_prints_without_end_is_cut_and_messages_stay_small() -> None:
-    def story(prints: Prints) -> None:
+    def story(prints: PrintBuffer) -> None:
         for number in range(40):
             task = bytes([number]) * 16
             for _ in range(10):
@@ -271,7 +277,7 @@ def test_a_task_that_replaces_the_streams_keeps_them_replaced(monkeypatch: pytes
 def test_a_thread_may_print_while_its_task_ends() -> None:
     program = """
 import sys, threading
-from scaler.worker.tee import PrintedOutput
+from scaler.worker.processor.capture import PrintedOutput
 
 class Slow:
     def __init__(self):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scaler.protocol.messages import stored_reference
 from scaler.worker.frames import Buffer
-from scaler.worker.values import Objects
+from scaler.worker.processor.functions import StoredObjects
 
 IDENTIFIER = b"client-A" + bytes(8)
 REFERENCE = stored_reference(IDENTIFIER, 9)
@@ -29,8 +29,8 @@ class Storage:
         raise NotImplementedError
 
 
-def objects(storage: Storage) -> Objects:
-    made = Objects(lambda _address: storage)
+def objects(storage: Storage) -> StoredObjects:
+    made = StoredObjects(lambda _address: storage)
     made.move("tcp://storage:1")
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaler.protocol.messages import Outcome
 from scaler.worker.frames import TASK, ResultRow, Results, ToProcessor, pack_task
-from scaler.worker.page import Glance
+from scaler.worker.page import Snapshot
 
 
 class FakeProcessor:
@@ -98,9 +98,9 @@ class FakeHands:
             found.append((processor.results(), False))
         return found
 
-    def glance(self, number: int) -> Glance:
+    def snapshot(self, number: int) -> Snapshot:
         processor = self.processors[number]
-        return Glance(processor.begun, processor.begun_at, processor.finished)
+        return Snapshot(processor.begun, processor.begun_at, processor.finished)
 
     def kill(self, number: int) -> None:
         self.processors[number].killed = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.worker.context import ProcessorContext, current
+from scaler.worker.processor.context import ProcessorContext, current
 
 
 class Processor:

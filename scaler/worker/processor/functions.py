@@ -1,4 +1,4 @@
-"""What a processor's tasks need from elsewhere: stored objects, and the functions and serializers they are run with."""
+"""What a processor's tasks need from elsewhere: stored objects, and the functions and serializers that run them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from scaler.worker.frames import Buffer, SpecFlag, SpecFrame
 FETCH_SECONDS = 10.0
 """How long a task waits for an object that the storage does not have; then it is lost."""
 CACHE_BYTES = 256 * 1024 * 1024
+NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
 MAX_LOADED = 1024
 """Functions and serializers that a processor keeps loaded."""
 
 
-class Storage(Protocol):
-    """What a processor needs of the object storage: `object_storage.client.BlockingStorage` is one."""
+class BlockingStorageClient(Protocol):
+    """What a processor needs of the object storage; `object_storage.client.BlockingStorage` implements it."""
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
 
@@ -37,12 +38,12 @@ class Storage(Protocol):
     def close(self) -> None: ...
 
 
-class Objects:
-    """Stored objects, the last used ones cached. The storage is connected to when it is first needed."""
+class StoredObjects:
+    """Stored objects, the last used ones cached. Connects to the storage when it is first needed."""
 
-    def __init__(self, connect: Callable[[str], Storage], cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, connect: Callable[[str], BlockingStorageClient], cache_bytes: int = CACHE_BYTES) -> None:
         self._connect = connect
-        self._storage: Storage | None = None
+        self._storage: BlockingStorageClient | None = None
         self._cache: OrderedDict[bytes, list[memoryview]] = OrderedDict()
         self._cached_bytes = 0
         self._limit_bytes = cache_bytes
@@ -58,8 +59,8 @@ class Objects:
     def parts(self, payload: Buffer, is_own: bool = False) -> Sequence[memoryview]:
         """Return the parts behind a payload, stored or inline. Raises ObjectLostError.
 
-        is_own: they are for one task alone. When they lie in memory of their own, that task may write to it, and nobody
-        else must see it: they are not cached. All others are read-only.
+        is_own: they are for one task alone. When they lie in memory of their own, that task may write to it, and no
+        other task must see it: they are not cached. All others are read-only.
         """
         if not is_stored(payload):  # type: ignore[arg-type]
             return parts_of(payload)
@@ -90,16 +91,15 @@ class Objects:
         self._cache.clear()
         self._cached_bytes = 0
 
-    def _open(self) -> Storage:
+    def _open(self) -> BlockingStorageClient:
         if self._storage is None:
             if not self.address:
-                raise ObjectLostError("this worker knows no object storage: neither was one set, nor does its "
-                                      "scheduler advertise one")  # fmt: skip
+                raise ObjectLostError(NO_STORAGE)
             self._storage = self._connect(self.address)
         return self._storage
 
 
-class Prepared:
+class LoadedSpec:
     """A spec with its function loaded, when it is first needed."""
 
     __slots__ = ("function", "mean_ns", "once", "profiling", "retry_on", "serializer", "spec", "stream_output")
@@ -110,27 +110,27 @@ class Prepared:
         self.stream_output = bool(spec.flags & SpecFlag.STREAM_OUTPUT)
         self.once = bool(spec.flags & SpecFlag.ONCE)
         self.mean_ns = 0.0
-        """How long its tasks take, a moving mean; 0: not known."""
+        """Duration of its tasks, a moving mean; 0: not known."""
         self.function: Callable[..., Any] | None = None
         self.serializer: Serializer | None = None
         self.retry_on: tuple[type[BaseException], ...] | None = None
 
 
-class Shelf:
-    """The specs and definitions that the agent has said; functions stay loaded while they are in use."""
+class FunctionCache:
+    """The specs and definitions that the agent has announced; functions stay loaded while they are in use."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: StoredObjects) -> None:
         self._objects = objects
         self._definitions: dict[bytes, bytes] = {}
         self._functions: OrderedDict[tuple[bytes, bytes], Callable[..., Any]] = OrderedDict()
         self._serializers: dict[bytes, Serializer] = {}
-        self.specs: dict[int, Prepared] = {}
+        self.specs: dict[int, LoadedSpec] = {}
 
     def define(self, identifier: bytes, payload: bytes) -> None:
         self._definitions[identifier] = payload
 
     def add(self, spec: SpecFrame) -> None:
-        self.specs[spec.number] = Prepared(spec)
+        self.specs[spec.number] = LoadedSpec(spec)
 
     def forget(self, definitions: Sequence[bytes], specs: Sequence[int]) -> None:
         for number in specs:
@@ -141,33 +141,33 @@ class Shelf:
             for key in [key for key in self._functions if identifier in key]:
                 del self._functions[key]
 
-    def prepare(self, prepared: Prepared) -> Callable[..., Any]:
+    def load(self, loaded: LoadedSpec) -> Callable[..., Any]:
         """Load a spec's function and serializer. Raises SerializationError or ObjectLostError."""
-        spec = prepared.spec
+        spec = loaded.spec
         if spec.serializer:
-            prepared.serializer = self._serializer(spec.serializer)
+            loaded.serializer = self._serializer(spec.serializer)
         key = (spec.function, spec.serializer)
         function = self._functions.get(key)
         if function is None:
-            function = load_function(self._parts(spec.function), prepared.serializer)
+            function = load_function(self._parts(spec.function), loaded.serializer)
             self._functions[key] = function
             if len(self._functions) > MAX_LOADED:
                 self._functions.popitem(last=False)
         else:
             self._functions.move_to_end(key)
-        prepared.function = function
+        loaded.function = function
         return function
 
-    def is_to_retry(self, prepared: Prepared, error: BaseException) -> bool:
-        """Tell whether the user asked to run the task again after such an error. Raises SerializationError."""
-        if not prepared.spec.retry_on:
+    def is_to_retry(self, loaded: LoadedSpec, error: BaseException) -> bool:
+        """Return True if the user asked to run the task again after such an error. Raises SerializationError."""
+        if not loaded.spec.retry_on:
             return False
-        if prepared.retry_on is None:
-            prepared.retry_on = load_retry_on(prepared.spec.retry_on)
-        return isinstance(error, prepared.retry_on)
+        if loaded.retry_on is None:
+            loaded.retry_on = load_retry_on(loaded.spec.retry_on)
+        return isinstance(error, loaded.retry_on)
 
     def inputs(self, payloads: Sequence[Buffer], serializer: Serializer | None) -> Callable[[int], Any]:
-        """Return what gives the value of each input of a task, by its place."""
+        """Return a function that gives the value of each input of a task, by its index."""
 
         def value(index: int) -> Any:
             return load_value(self._objects.parts(payloads[index]), serializer, f"input {index}")

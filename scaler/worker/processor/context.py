@@ -1,6 +1,6 @@
-"""What code inside a task may ask of its processor: who am I, a channel for a client, and "I am waiting".
+"""The interface of a processor to code inside a task: the task's id, a channel for a client, and waiting.
 
-`current()` is the door; outside of processors, and in processes that a task forked, it returns None.
+`current()` returns it; outside of processors, and in processes that a task forked, it returns None.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scaler.errors import ClientClosedError, ProtocolError
 from scaler.ids import new_peer_id
 from scaler.protocol.messages import MAX_BATCH_BYTES
 from scaler.worker.frames import BodyReader, ToAgent, pack_body_head, pack_channel
-from scaler.worker.printing import Printing
+from scaler.worker.processor.capture import PrintForwarder
 
 _READ_BYTES = 256 * 1024
 _GRANT_BYTES = 16
@@ -37,13 +37,13 @@ def enter(context: ProcessorContext) -> None:
 
 
 def refuse_clients(why: str) -> None:
-    """Say that tasks of this process cannot have clients through a worker, and why."""
+    """Note that tasks of this process cannot have clients through a worker, and why."""
     global _no_clients  # noqa: PLW0603 (as above)
     _no_clients = why
 
 
 def refusal() -> str:
-    """Return why tasks of this process cannot have clients through a worker; empty when nobody said so."""
+    """Return why tasks of this process cannot have clients through a worker; empty when they can."""
     return _no_clients
 
 
@@ -141,7 +141,7 @@ class ProcessorContext:
         self.pid = os.getpid()
         self.task_id = b""
         """The running task; empty between tasks."""
-        self.printing = Printing(lambda: self.task_id, control.send)
+        self.printing = PrintForwarder(lambda: self.task_id, control.send)
         self.object_storage_address = ""
         self._control = control
         self._results = results
@@ -150,7 +150,7 @@ class ProcessorContext:
         self.is_suspended = False
         self._is_lent = False
         """Suspended by `lend`, not by a wait."""
-        self._is_due = False
+        self._grant_is_due = False
         """Not suspended, and the grant that `take_back` asked for has not been read."""
         self._task_count = 0
 
@@ -206,7 +206,7 @@ class ProcessorContext:
         if self.is_suspended or not self._lock.acquire(blocking=False):
             return
         try:
-            if self.is_suspended or (self._is_due and not self._grant_is_here()):
+            if self.is_suspended or (self._grant_is_due and not self._grant_is_here()):
                 return
             self._is_lent = True  # before the question: `end_task` looks at the one after it has changed the other
             if self.task_id:
@@ -223,7 +223,7 @@ class ProcessorContext:
         try:
             if self._is_lent:
                 self._is_lent = self.is_suspended = False
-                self._is_due = True
+                self._grant_is_due = True
                 self._control.send(bytes((ToAgent.UNBLOCKED,)))
         finally:
             self._lock.release()
@@ -234,7 +234,7 @@ class ProcessorContext:
     def end_task(self) -> None:
         """The running task has ended. Threads that it left waiting do not count any more."""
         self.task_id = b""
-        if self._waits or self.is_suspended or self._is_lent or self._is_due:
+        if self._waits or self.is_suspended or self._is_lent or self._grant_is_due:
             with self._lock:
                 self._task_count += 1
                 self._waits = 0
@@ -251,18 +251,18 @@ class ProcessorContext:
     def _resume(self) -> None:
         self._control.send(bytes((ToAgent.UNBLOCKED,)))
         self.is_suspended = False
-        self._is_due = True
+        self._grant_is_due = True
         self._read_grant()
 
     def _read_grant(self) -> None:
-        if self._is_due:
+        if self._grant_is_due:
             self._control.recv(_GRANT_BYTES)
-            self._is_due = False
+            self._grant_is_due = False
 
     def _grant_is_here(self) -> bool:
         try:
             self._control.recv(_GRANT_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
-        self._is_due = False
+        self._grant_is_due = False
         return True

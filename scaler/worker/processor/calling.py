@@ -1,10 +1,14 @@
-"""What a task raised, as an outcome and a payload: the same wherever tasks run."""
+"""Around the call of a task's function, wherever it runs: coroutines, the preload hook, and what the task raised."""
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Callable
+from types import CoroutineType
+from typing import Any
 
+from scaler.config.preload import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_exception
@@ -14,13 +18,30 @@ MAX_EXCEPTION_BYTES = 1024 * 1024
 """A larger exception arrives as its type and text only."""
 
 
+def finish(value: Any) -> Any:
+    """Run a coroutine to its end in an event loop of its own and return its result; return anything else unchanged."""
+    if type(value) is not CoroutineType:
+        return value
+    import asyncio  # noqa: PLC0415 (it takes a while to import, and few tasks need it)
+
+    return asyncio.run(value)
+
+
+def run_preload(text: str) -> None:
+    """Import the module and call the function that a preload setting names. Raises UsageError, and whatever these
+    raise."""
+    call = parse_preload(text)
+    function = getattr(importlib.import_module(call.module), call.function)
+    function(*call.args, **call.kwargs)
+
+
 def failure_of(
     error: BaseException, is_to_retry: Callable[[BaseException], bool], caller: str
 ) -> tuple[Outcome, bytes]:
-    """Turn what a task raised into an outcome and a payload. Never fails.
+    """Return the outcome and the payload for an exception of a task. Never fails.
 
-    is_to_retry: tells whether the user asked to run the task again after such an error. caller: path of the module that
-    called the task; its frames are not shown.
+    is_to_retry: returns True if the user asked to run the task again after such an error. caller: path of the module
+    that called the task; its frames are not shown.
     """
     if isinstance(error, ObjectLostError) and not _raised_by_user(error, caller):
         return Outcome.OBJECT_LOST, str(error).encode("utf-8", "replace")
@@ -28,7 +49,8 @@ def failure_of(
     try:
         if is_to_retry(error):
             outcome = Outcome.EXCEPTION_TO_RETRY
-        text = _traceback_text(error, caller)
+        trace = _user_frames(error, caller)
+        text = "".join(traceback.format_exception(type(error), error, trace))
         payload = dump_exception(error, text)
         if len(payload) > MAX_EXCEPTION_BYTES:
             payload = dump_exception(_shortened(error), text)
@@ -40,19 +62,17 @@ def failure_of(
     return outcome, payload
 
 
-def _traceback_text(error: BaseException, caller: str) -> str:
-    """Return the traceback as text, from where user code begins."""
+def _user_frames(error: BaseException, caller: str) -> Any:
+    """Return the traceback from where user code begins."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == caller:
         trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
+    return trace
 
 
 def _raised_by_user(error: BaseException, caller: str) -> bool:
-    """Tell whether an error came out of a task's function, and not from what was needed to call it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == caller:
-        trace = trace.tb_next
+    """Return True if an error came out of a task's function, and not from what was needed to call it."""
+    trace = _user_frames(error, caller)
     return trace is not None and not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("scaler.")
 
 

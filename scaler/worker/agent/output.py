@@ -1,0 +1,164 @@
+"""What tasks write, on its way from processors to the scheduler.
+
+`OutputPipes` reads the pipes of tasks with `stream_output` as they fill, within limits. `PrintBuffer` gathers for a
+moment what the others print, so that many lines travel as one message, and sends it before the results of the same
+tasks. Of what a task prints within a moment the beginning and the end are sent, so that a task that prints without end
+costs its cluster no more than one that prints much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from scaler.head_tail import HeadTailBuffer
+from scaler.protocol.messages import Printed
+from scaler.worker.processor.capture import HEAD_BYTES, MAX_OUTPUT_BYTES, OMITTED_TEXT, TAIL_BYTES
+
+MAX_PIPES = 256
+"""Pipes that are read at the same time. A child process of a task may hold its pipe for long: the oldest are closed."""
+CHUNK_BYTES = 32 * 1024
+GATHER_SECONDS = 0.1
+"""What a task prints waits at most this long, or until the task has ended."""
+MESSAGE_BYTES = 256 * 1024
+_READS_PER_WAKEUP = 16
+
+
+class _Pipe:
+    __slots__ = ("is_stderr", "partial_character", "passed", "task")
+
+    def __init__(self, task: bytes, is_stderr: bool) -> None:
+        self.task = task
+        self.is_stderr = is_stderr
+        self.passed = 0
+        self.partial_character = b""
+        """Its beginning, whose end has not been read yet."""
+
+
+class OutputPipes:
+    """The pipes of all tasks with `stream_output`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_output: Callable[[bytes, bool, bytes], None]) -> None:
+        """on_output: called with the task's id, whether it is stderr, and what was written."""
+        self._loop = loop
+        self._on_output = on_output
+        self._pipes: dict[int, _Pipe] = {}
+
+    def open(self, task: bytes, descriptors: tuple[int, ...]) -> None:
+        """Take over the two pipes of a task: stdout, stderr."""
+        for is_stderr, descriptor in enumerate(descriptors):
+            if len(self._pipes) >= MAX_PIPES:
+                self._close(next(iter(self._pipes)))
+            os.set_blocking(descriptor, False)
+            self._pipes[descriptor] = _Pipe(task, bool(is_stderr))
+            self._loop.add_reader(descriptor, partial(self._read, descriptor))
+
+    def drain(self, task: bytes) -> None:
+        """Read what a task that has ended left in its pipes."""
+        for descriptor, pipe in list(self._pipes.items()):
+            if pipe.task == task:
+                self._read(descriptor)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._pipes)
+
+    def close(self) -> None:
+        for descriptor in list(self._pipes):
+            self._close(descriptor)
+
+    def _read(self, descriptor: int) -> None:
+        for _ in range(_READS_PER_WAKEUP):
+            pipe = self._pipes.get(descriptor)
+            if pipe is None:
+                return
+            try:
+                text = os.read(descriptor, CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not text:
+                if pipe.partial_character:
+                    self._on_output(pipe.task, pipe.is_stderr, pipe.partial_character)
+                self._close(descriptor)
+                return
+            room = MAX_OUTPUT_BYTES - pipe.passed
+            if room >= 0:  # at 0 nothing was left out yet; below it the mark was sent
+                pipe.passed += len(text)
+                text = pipe.partial_character + text
+                end = whole_characters(text)
+                text, pipe.partial_character = text[:end], text[end:]
+                text = text[:room] if len(text) <= room else text[:room] + OMITTED_TEXT
+                if text:
+                    self._on_output(pipe.task, pipe.is_stderr, text)
+
+    def _close(self, descriptor: int) -> None:
+        del self._pipes[descriptor]
+        self._loop.remove_reader(descriptor)
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+class PrintBuffer:
+    """What tasks printed and was not sent yet."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Printed], None]) -> None:
+        self._loop = loop
+        self._send = send
+        self._gathered: dict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._gathered
+
+    def add(self, task: bytes, is_stderr: bool, truncated: int, text: bytes) -> None:
+        """Take in what a task printed. truncated: bytes that are missing before it."""
+        streams = self._gathered.get(task)
+        if streams is None:
+            streams = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
+            self._gathered[task] = streams
+        streams[is_stderr].add(text, truncated)
+        if self._timer is None:
+            self._timer = self._loop.call_later(GATHER_SECONDS, self._on_timer)
+
+    def flush(self, tasks: Iterable[bytes]) -> None:
+        """Send what these tasks printed: they have ended."""
+        message, size = Printed([], [], [], []), 0
+        for task in [task for task in tasks if task in self._gathered]:
+            for is_stderr, buffer in enumerate(self._gathered.pop(task)):
+                for truncated, text in buffer.segments():
+                    message.ids.append(task)
+                    message.are_stderr.append(bool(is_stderr))
+                    message.truncated_bytes.append(truncated)
+                    message.texts.append(text)
+                    size += len(text)
+            if size >= MESSAGE_BYTES:
+                self._send(message)
+                message, size = Printed([], [], [], []), 0
+        if message.ids:
+            self._send(message)
+
+    def close(self) -> None:
+        """Send everything, and take in nothing more."""
+        self.flush(list(self._gathered))
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.flush(list(self._gathered))
+
+
+def whole_characters(text: bytes) -> int:
+    """Return where a last UTF-8 character begins that is not complete, or else the length of the text."""
+    for back in range(1, min(3, len(text)) + 1):
+        byte = text[-back]
+        if byte & 0xC0 == 0xC0:  # the first byte of a character, whose leading ones tell its length
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(text) - back if length > back else len(text)
+        if byte < 0x80:
+            break
+    return len(text)

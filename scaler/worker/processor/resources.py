@@ -1,0 +1,110 @@
+"""What a processor does for its memory between tasks, and what a task costs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from scaler.processes import give_memory_back
+
+CHECK_NS = 100_000_000
+"""Resident memory is checked at most this often."""
+_STATM = Path("/proc/self/statm")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+_RESET_PEAK = "5"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class GarbagePolicy:
+    """Collects garbage periodically, and gives memory back to the system when there is much."""
+
+    __slots__ = ("_checked_ns", "_collected_ns", "_free", "_interval_ns", "_is_due", "_threshold_bytes", "_trim_above")
+
+    def __init__(self, interval_seconds: float, threshold_bytes: int, free: Callable[[], None], now_ns: int) -> None:
+        """interval_seconds: between two collections; 0 for none. threshold_bytes: resident memory above which it is
+        trimmed. free: called before that, to drop caches."""
+        self._interval_ns = int(interval_seconds * 1e9)
+        self._threshold_bytes = threshold_bytes
+        self._free = free
+        self._collected_ns = now_ns
+        self._checked_ns = now_ns
+        self._trim_above = 0
+        self._is_due = False
+
+    def after_task(self, now_ns: int) -> None:
+        """Do what is due. Cheap when nothing is."""
+        self._is_due = True
+        if now_ns - self._checked_ns >= CHECK_NS:
+            self._check(now_ns)
+
+    def pause_ms(self, now_ns: int) -> int | None:
+        """Return how long an idle processor waits before it calls `idle`; None: until there is a task."""
+        if not self._is_due:
+            return None
+        return max(0, CHECK_NS - (now_ns - self._checked_ns)) // 1_000_000 + 1
+
+    def idle(self, now_ns: int) -> None:
+        """Check once more after the last task."""
+        self._check(now_ns)
+        self._is_due = False
+
+    def _check(self, now_ns: int) -> None:
+        self._checked_ns = now_ns
+        if self._interval_ns and now_ns - self._collected_ns >= self._interval_ns:
+            self._collected_ns = now_ns
+            gc.collect()
+        resident = resident_bytes()
+        # Memory that stays in use would be trimmed again and again in vain: only growth since the last time counts.
+        if resident > max(self._threshold_bytes, self._trim_above):
+            self._free()
+            gc.collect()
+            give_memory_back()
+            self._trim_above = resident_bytes() + self._threshold_bytes // 8
+        elif resident < self._threshold_bytes:
+            self._trim_above = 0
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
+
+
+class Meter:
+    """While in this context, measures CPU time and the peak of resident memory of this process."""
+
+    cpu_us = 0
+    peak_bytes = 0
+
+    def __enter__(self) -> Meter:
+        self._has_reset = _reset_peak()
+        self._cpu_ns = time.process_time_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cpu_us = (time.process_time_ns() - self._cpu_ns) // 1000
+        self.peak_bytes = _peak_bytes(self._has_reset)
+
+
+def _reset_peak() -> bool:
+    """Have the kernel measure the peak from now on; return False where that is not allowed."""
+    try:
+        _CLEAR_REFS.write_text(_RESET_PEAK, "ascii")
+    except OSError:
+        return False
+    return True
+
+
+def _peak_bytes(was_reset: bool) -> int:
+    if was_reset:
+        for line in _STATUS.read_text("ascii", "replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
