@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,6 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.testing.aws import AwsEmulator
-from tests.integration.hpc_rig import BUCKET, furnish
 from tests.integration.settings_rig import command
 
 CONFIG = Path(__file__).resolve().parents[2] / "config/burst.toml"
@@ -24,7 +25,6 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
     with AwsEmulator() as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
-        furnish(emulator)
         yield emulator
         emulator.batch.wait_until(lambda: not emulator.batch.alive(), WAIT_SECONDS)
 
@@ -32,6 +32,12 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
 def where(seconds: float) -> str:
     time.sleep(seconds)
     return "cloud" if "AWS_BATCH_JOB_ID" in os.environ else "laptop"
+
+
+def provision(verb: str, file: Path) -> None:
+    """Run the command that makes or removes what the manager needs in the cloud."""
+    arguments = ["scaler_worker_manager", "aws_hpc", verb, "-c", str(file)]
+    subprocess.run([sys.executable, "-m", "scaler.cli", *arguments], check=True, timeout=WAIT_SECONDS)
 
 
 def at_once() -> str:
@@ -46,15 +52,13 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
         ("tcp://127.0.0.1:8617", f"tcp://127.0.0.1:{ports.first + 3}"),
         ('worker_manager_id = "laptop"', 'worker_manager_id = "laptop"\nmax_task_concurrency = 1'),
         ('"us-east-1"', f'"us-east-1"\naws_endpoint_url = "{aws.endpoint_url}"'),
-        ('"scaler-queue"', '"queue"'),
-        ('"scaler-job"', '"definition"'),
-        ('"scaler-calls-and-results"', f'"{BUCKET}"'),
         ("max_concurrent_jobs = 100", "max_concurrent_jobs = 8"),
     ):
         assert old in text
         text = text.replace(old, new)
     file = tmp_path / "burst.toml"
     file.write_text(text)
+    provision("setup", file)
     with command("scaler", str(file), directory=tmp_path) as everything:
         everything.addresses()
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
@@ -64,3 +68,5 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
             assert {future.result(WAIT_SECONDS) for future in futures} == {"laptop", "cloud"}
         assert everything.stop() == 0
         ports.release()
+    provision("teardown", file)
+    assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []

@@ -1,4 +1,4 @@
-"""AWS on loopback: ECS, Batch and S3 for real clients, with containers that are processes and faults by script."""
+"""AWS on loopback for real clients: containers are processes of this machine, and faults follow a script."""
 
 from __future__ import annotations
 

@@ -25,18 +25,21 @@ from scaler.testing.aws.containers import Containers
 from scaler.testing.aws.ecs import Ecs
 from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, Refusal, Slow, Throttle
 from scaler.testing.aws.metadata import Metadata
-from scaler.testing.aws.s3 import S3
+from scaler.testing.aws.moto_services import Moto, MotoService
 from scaler.testing.aws.service import Answer, Call, Service, Surroundings
 
 REGION = "us-east-1"
 METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
+SERVICES = "ECS, Batch, S3, IAM, CloudWatch Logs, STS and EC2"
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 1
 """How long requests under way may take when the server ends."""
 
 
 class AwsEmulator:
-    """ECS, Batch and S3 on loopback, for real clients. A context manager; `close` ends everything it has started.
+    """AWS on loopback for real clients. A context manager; `close` ends everything it has started.
+
+    ECS and Batch are emulated here; S3, IAM, CloudWatch Logs, STS and EC2 are answered by moto.
 
     `endpoint_url` is what clients take as the endpoint of each service, and `environment` what boto3 needs in its
     environment. `faults` is the script of what goes wrong. Containers are processes of this machine.
@@ -64,8 +67,10 @@ class AwsEmulator:
         surroundings = Surroundings(self.endpoint_url, REGION, self.containers)
         self.ecs = Ecs(surroundings)
         self.batch = Batch(surroundings)
-        self.s3 = S3(surroundings)
-        self._services: list[Service] = [self.ecs, Metadata(self.ecs), self.batch, self.s3]
+        moto = Moto()
+        self.s3 = MotoService(moto, "s3")
+        others = [MotoService(moto, name) for name in ("iam", "logs", "sts", "ec2")]
+        self._services: list[Service] = [self.ecs, Metadata(self.ecs), self.batch, self.s3, *others]
         """In the order in which they are asked whether a call is for them."""
         self._cut = _Cuts()
         self._server = uvicorn.Server(self._config())
@@ -105,7 +110,8 @@ class AwsEmulator:
 
     async def _serve(self, request: Request) -> Response:
         path: str = request.scope["path"]  # the path of request.url would end at a ? that is part of it
-        call = Call(request.method, path, request.query_params, request.headers, await request.body())
+        query_string = request.scope["query_string"].decode("latin-1")
+        call = Call(request.method, path, request.query_params, query_string, request.headers, await request.body())
         for service in self._services:
             operation = service.name_of(call)
             if operation is not None:
@@ -118,8 +124,8 @@ class AwsEmulator:
                     self._cut.cut(request)
                 headers = {"x-amzn-RequestId": str(uuid.uuid4()), **answer.headers}
                 return Response(answer.body, answer.status, headers)
-        # As STS, IAM and EC2 answer, or CloudWatch Logs, so that those who ask for these read what is the matter.
-        text = f"the emulator has ECS, Batch and S3, and in none of them {call.method} {call.path}"
+        # In the formats of query and of JSON services, so that boto3 shows the text.
+        text = f"the emulator has {SERVICES}, and in none of them {call.method} {call.path}"
         if "json" in call.headers.get("content-type", ""):
             return JSONResponse({"__type": "NotEmulated", "message": text}, 400)
         body = (

@@ -20,6 +20,7 @@ class Call:
     method: str
     path: str
     query: Mapping[str, str]
+    query_string: str
     headers: Mapping[str, str]
     body: bytes
 

@@ -1,4 +1,4 @@
-"""The emulated S3 as boto3 sees it, with faults by script, and moto beside it for the shapes."""
+"""What moto serves behind the emulator's endpoint, as boto3 sees it, with faults by script."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
-from moto import mock_aws
 
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
-from tests.integration.aws_shapes import missing_keys
+from scaler.testing.aws.service import ACCOUNT
 
 STRANGE_KEY = "a b/ü?#%2F//x&<y>+=:'\"*"
 
 
-def client_of(attempts: int = 1, **more: Any) -> Any:
+def client_of(attempts: int = 1, service: str = "s3", **more: Any) -> Any:
     config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, read_timeout=5)
     return boto3.client(
-        "s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=config, **more
+        service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=config, **more
     )
 
 
@@ -98,7 +97,6 @@ def test_what_is_missing_has_the_codes_of_the_service(s3: Any) -> None:
         (s3.head_object, {"Bucket": "bucket", "Key": "x"}, ("404", 404)),
         (s3.head_bucket, {"Bucket": "none"}, ("404", 404)),
         (s3.list_objects_v2, {"Bucket": "none"}, ("NoSuchBucket", 404)),
-        (s3.get_bucket_acl, {"Bucket": "bucket"}, ("NotImplemented", 501)),
     ]
     for call, request, expected in calls:
         with pytest.raises(ClientError) as caught:
@@ -166,67 +164,40 @@ def test_a_slow_call_is_served_in_the_end(aws: AwsEmulator, s3: Any) -> None:
     assert time.monotonic() - begin >= 0.2
 
 
-def walk(s3: Any) -> dict[str, Any]:
-    """Call every operation once; return the answers."""
-    answers: dict[str, Any] = {}
-
-    def call(operation: str, **request: Any) -> None:
-        answers[operation] = getattr(s3, operation)(Bucket="walk", **request)
-
-    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "x/"}, "Expiration": {"Days": 7}}
-    block = {
-        "BlockPublicAcls": True,
-        "IgnorePublicAcls": True,
-        "BlockPublicPolicy": True,
-        "RestrictPublicBuckets": True,
-    }
-    encryption = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
-    call("create_bucket")
-    call("head_bucket")
-    call("get_bucket_location")
-    answers["list_buckets"] = s3.list_buckets()
-    call("put_bucket_lifecycle_configuration", LifecycleConfiguration={"Rules": [rule]})
-    call("get_bucket_lifecycle_configuration")
-    call("delete_bucket_lifecycle")
-    call("put_bucket_tagging", Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
-    call("get_bucket_tagging")
-    call("delete_bucket_tagging")
-    call("put_public_access_block", PublicAccessBlockConfiguration=block)
-    call("get_public_access_block")
-    call("delete_public_access_block")
-    call("put_bucket_encryption", ServerSideEncryptionConfiguration=encryption)
-    call("get_bucket_encryption")
-    call("delete_bucket_encryption")
-    call("put_bucket_policy", Policy='{"Version": "2012-10-17", "Statement": []}')
-    call("get_bucket_policy")
-    call("delete_bucket_policy")
-    call("put_object", Key="a/b", Body=b"1", Metadata={"m": "1"})
-    call("put_object_tagging", Key="a/b", Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
-    call("get_object_tagging", Key="a/b")
-    call("head_object", Key="a/b")
-    call("get_object", Key="a/b", ChecksumMode="ENABLED")
-    assert answers["get_object"].pop("Body").read() == b"1"
-    call("list_objects_v2", MaxKeys=1)
-    answers["a listing of groups"] = s3.list_objects_v2(Bucket="walk", Delimiter="/", StartAfter="a")
-    call("delete_object_tagging", Key="a/b")
-    call("delete_objects", Delete={"Objects": [{"Key": "a/b"}]})
-    call("delete_object", Key="a/b")
-    call("delete_bucket")
-    return answers
+def test_an_emulator_starts_without_what_an_earlier_one_was_given(aws: AwsEmulator, s3: Any) -> None:
+    s3.put_object(Bucket="bucket", Key="k", Body=b"1")
+    assert aws.s3.keys("bucket") == ["k"]
+    with AwsEmulator() as second:
+        client = client_of(endpoint_url=second.endpoint_url)
+        assert client.list_buckets()["Buckets"] == []
+        client.close()
+    s3.create_bucket(Bucket="bucket")  # moto keeps one state per process: the last emulator has it
 
 
-MOTO_IS_WRONG = {".list_buckets.Owner.DisplayName"}
-"""What moto's answers have and the service's no longer have."""
+@pytest.mark.parametrize(
+    ("service", "operation", "request_", "code"),
+    [
+        ("iam", "get_role", {"RoleName": "none"}, "NoSuchEntity"),
+        ("logs", "describe_log_streams", {"logGroupName": "none"}, "ResourceNotFoundException"),
+        ("ec2", "describe_subnets", {"SubnetIds": ["subnet-0"]}, "InvalidSubnetID.NotFound"),
+    ],
+)
+def test_other_services_answer_and_refuse_as_aws_does(
+    aws: AwsEmulator, service: str, operation: str, request_: dict[str, Any], code: str
+) -> None:
+    aws.faults.clear()
+    client: Any = client_of(service=service, endpoint_url=aws.endpoint_url)
+    with pytest.raises(ClientError) as caught:
+        getattr(client, operation)(**request_)
+    assert code_of(caught)[0] == code
+    rule = aws.faults.add(f"{service}:*", Error("AccessDenied", "not allowed", 403))
+    with pytest.raises(ClientError, match="not allowed") as caught:
+        getattr(client, operation)(**request_)
+    assert (code_of(caught), rule.used) == (("AccessDenied", 403), 1)
+    client.close()
 
 
-def test_answers_have_the_shape_of_motos(aws: AwsEmulator, s3: Any) -> None:
-    ours = walk(s3)
-    with mock_aws():
-        theirs = walk(client_of())
-    assert set(missing_keys(theirs, ours, "")) == MOTO_IS_WRONG
-    ours_differ = {
-        operation: ours[operation]["ResponseMetadata"]["HTTPStatusCode"]
-        for operation, answer in theirs.items()
-        if ours[operation]["ResponseMetadata"]["HTTPStatusCode"] != answer["ResponseMetadata"]["HTTPStatusCode"]
-    }
-    assert ours_differ == {"put_bucket_policy": 204}  # as in the service's reference
+def test_sts_names_the_account_that_owns_everything(aws: AwsEmulator) -> None:
+    client: Any = client_of(service="sts", endpoint_url=aws.endpoint_url)
+    assert client.get_caller_identity()["Account"] == ACCOUNT
+    client.close()

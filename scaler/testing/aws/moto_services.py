@@ -1,0 +1,172 @@
+"""S3, IAM, CloudWatch Logs, STS and EC2 of the emulator: moto answers, behind the same endpoint and fault script.
+
+`docs/testing.md` says which behaviour comes from moto and which from the emulator.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import threading
+import uuid
+from typing import Any
+from urllib.parse import parse_qs, quote
+from xml.sax.saxutils import escape
+
+from scaler.errors import UsageError
+from scaler.testing.aws.faults import Partial, Refusal
+from scaler.testing.aws.service import ACCOUNT, Answer, Call
+
+_SCOPE = re.compile(r"Credential=[^/]+/\d{8}/[^/]+/([^/]+)/aws4_request")
+_VERBS = {"GET": "Get", "PUT": "Put", "DELETE": "Delete", "HEAD": "Head", "POST": "Post"}
+_DOCUMENTS = {
+    "encryption": "BucketEncryption",
+    "location": "BucketLocation",
+    "policy": "BucketPolicy",
+    "publicAccessBlock": "PublicAccessBlock",
+    "tagging": "BucketTagging",
+}
+"""S3 documents of a bucket: the word in the query, and what the operation's name has after Get, Put or Delete."""
+
+
+def service_of(call: Call) -> str:
+    """Return the service that a signed request or presigned URL is for, such as `s3`; empty for other requests."""
+    if "AWSAccessKeyId" in call.query:  # a presigned URL of the older kind, which S3 alone has
+        return "s3"
+    signature = call.headers.get("authorization") or f"Credential={call.query.get('X-Amz-Credential', '')}"
+    found = _SCOPE.search(signature)
+    return found[1] if found else ""
+
+
+def s3_operation(call: Call) -> str:
+    """Return the S3 operation that a path-style request asks for."""
+    bucket, _, key = call.path.removeprefix("/").partition("/")
+    if not bucket:
+        return "ListBuckets"
+    if key:
+        return f"{_VERBS[call.method]}Object" + ("Tagging" if "tagging" in call.query else "")
+    if "lifecycle" in call.query:
+        return (
+            "DeleteBucketLifecycle" if call.method == "DELETE" else f"{_VERBS[call.method]}BucketLifecycleConfiguration"
+        )
+    for word, name in _DOCUMENTS.items():
+        if word in call.query:
+            return _VERBS[call.method] + name
+    if call.method == "POST" and "delete" in call.query:
+        return "DeleteObjects"
+    return {"GET": "ListObjectsV2", "PUT": "CreateBucket", "DELETE": "DeleteBucket", "HEAD": "HeadBucket"}.get(
+        call.method, "Unknown"
+    )
+
+
+class Moto:
+    """moto in this process. It keeps one state per process: the first request of an emulator clears it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """moto's backends are not made for concurrent writers: of conditional PutObjects one must win."""
+        self._applications: dict[str, Any] = {}
+
+    def answer(self, service: str, call: Call, headers: list[tuple[str, str]]) -> Answer:
+        """Return moto's answer to a request. Raises UsageError where moto is not installed."""
+        with self._lock:
+            application = self._application(service)
+            test = importlib.import_module("werkzeug.test")  # comes with moto
+            builder = test.EnvironBuilder(
+                path=quote(call.path),  # a ? in it is part of a key
+                query_string=call.query_string,
+                method=call.method,
+                headers=headers,
+                data=call.body,
+            )
+            try:
+                chunks, status, answered = test.run_wsgi_app(application, builder.get_environ(), buffered=True)
+            finally:
+                builder.close()
+            return Answer(int(status.split()[0]), b"".join(chunks), dict(answered))
+
+    def keys(self, bucket: str) -> list[str]:
+        """Return all keys of a bucket, sorted. Raises KeyError for an unknown bucket."""
+        with self._lock:
+            self._application("s3")
+            backends = importlib.import_module("moto.backends").get_backend("s3")
+            return sorted(backends[ACCOUNT]["aws"].buckets[bucket].keys)
+
+    def close(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            if self._applications:
+                _reset_moto()
+                self._applications.clear()
+
+    def _application(self, service: str) -> Any:
+        if service not in self._applications:
+            try:
+                server = importlib.import_module("moto.server")
+            except ImportError as error:
+                raise UsageError("the AWS emulator needs moto: pip install 'scaler[testing]'") from error
+            if not self._applications:
+                _reset_moto()
+            self._applications[service] = server.create_backend_app(service)
+        return self._applications[service]
+
+
+def _reset_moto() -> None:
+    importlib.import_module("moto.moto_api._internal").moto_api_backend.reset()
+
+
+class MotoService:
+    """One service that moto answers."""
+
+    def __init__(self, moto: Moto, name: str) -> None:
+        """name: as moto and the signatures of requests spell it: s3, iam, logs, sts or ec2."""
+        self.name = name
+        self._moto = moto
+
+    def name_of(self, call: Call) -> str | None:
+        """Return the operation, or None for a request that is signed for another service."""
+        if service_of(call) != self.name:
+            return None
+        if self.name == "s3":
+            return s3_operation(call)
+        target = call.headers.get("x-amz-target", "")
+        if target:
+            return target.rpartition(".")[2]
+        return parse_qs(call.body.decode("utf-8", "replace")).get("Action", ["Unknown"])[0]
+
+    def answer(self, operation: str, call: Call, partial: Partial | None) -> Answer:  # noqa: ARG002 (as every service)
+        """Return moto's answer."""
+        # urllib declares every body a form, whose content moto would take for fields.
+        is_form = self.name == "s3" and call.headers.get("content-type") == "application/x-www-form-urlencoded"
+        headers = [(name, value) for name, value in call.headers.items() if not (is_form and name == "content-type")]
+        return self._moto.answer(self.name, call, headers)
+
+    def refuse(self, refusal: Refusal) -> Answer:
+        """Return an error as clients of this service read it."""
+        if self.name == "logs":
+            body = json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
+            return Answer(refusal.status, body, {"Content-Type": "application/x-amz-json-1.1"})
+        error = f"<Code>{escape(refusal.code)}</Code><Message>{escape(refusal.message)}</Message>"
+        if self.name == "s3":
+            text = f"<Error>{error}<RequestId>{uuid.uuid4().hex[:16].upper()}</RequestId></Error>"
+        elif self.name == "ec2":
+            text = f"<Response><Errors><Error>{error}</Error></Errors></Response>"
+        else:
+            text = f"<ErrorResponse><Error>{error}</Error></ErrorResponse>"
+        return Answer(refusal.status, text.encode(), {"Content-Type": "application/xml"})
+
+    def throttle(self) -> Refusal:
+        """Return the error with which this service refuses too many requests."""
+        if self.name == "s3":
+            return Refusal("SlowDown", "Please reduce your request rate.", 503)
+        code = {"ec2": "RequestLimitExceeded", "logs": "ThrottlingException"}.get(self.name, "Throttling")
+        return Refusal(code, "Rate exceeded")
+
+    def close(self) -> None:
+        """Forget what moto keeps."""
+        self._moto.close()
+
+    def keys(self, bucket: str) -> list[str]:
+        """S3: return all keys of a bucket, sorted. Raises KeyError for an unknown bucket."""
+        return self._moto.keys(bucket)
