@@ -13,12 +13,9 @@ SOURCES := scaler tests examples benchmarks
 # directory of its own; what they need beyond the client is in the dev extras.
 LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 
-# Most tests wait for processes rather than for the machine, so several run at once. What failed is tried once more with
-# nothing beside it: a process may be kept waiting for longer than a test waits for it. Then come those that measure.
+# Tests that run at once; see tests/run.py for second attempts.
 JOBS ?= 3
-PYTEST = $(BIN)/python -m pytest -q
-TESTS = { $(PYTEST) -n $(JOBS) --dist loadfile -m "not alone" || \
-    $(PYTEST) --last-failed --last-failed-no-failures none -m "not alone"; } && $(PYTEST) -m alone
+TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
 .PHONY: demo test check soak clean
 .DELETE_ON_ERROR:
