@@ -108,3 +108,12 @@ class RemoteError(TaskError):
 
     def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
         return RemoteError, (self.type_name, self.text)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return a question that names the nearest of the known names, or a list of them all when none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 (most processes never need it)
+
+    if found := get_close_matches(name, known, n=1):
+        return f"; did you mean {found[0]!r}?"
+    return f"; known are {', '.join(known)}"

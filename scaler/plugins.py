@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
+
+from scaler.errors import UsageError, nearest
 
 
 class Plugins:
@@ -52,9 +55,34 @@ POLICIES = Plugins(
 WORKER_MANAGERS = Plugins(
     "scaler.worker_managers",
     {
-        "aws_hpc": "scaler.worker_manager.aws_hpc:make_backend",
-        "aws_raw_ecs": "scaler.worker_manager.aws_raw_ecs:EcsBackend",
-        "baremetal_native": "scaler.worker_manager.baremetal_native:BaremetalNative",
-        "symphony": "scaler.worker_manager.symphony:make_backend",
+        "baremetal_native": "scaler.worker_manager.baremetal_native:TYPE",
+        "aws_raw_ecs": "scaler.worker_manager.aws_raw_ecs:TYPE",
+        "aws_hpc": "scaler.worker_manager.aws_hpc:TYPE",
+        "symphony": "scaler.worker_manager.symphony:TYPE",
     },
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerManagerType:
+    """What an entry point of the group scaler.worker_managers names: references, each loaded when it is needed.
+
+    backend: returns a `Backend` for a configuration. settings: the model of the configuration. provision: the function
+    behind `setup`, `show` and `teardown`; empty when the type needs nothing in a cloud.
+    """
+
+    backend: str
+    settings: str = "scaler.config.worker_managers:WorkerManagerConfig"
+    provision: str = ""
+
+
+def worker_manager_type(name: str) -> WorkerManagerType:
+    """Return the worker manager type of this name. Raises UsageError when it is not installed."""
+    reference = WORKER_MANAGERS.reference(name)
+    if reference is None:
+        known = WORKER_MANAGERS.names()
+        raise UsageError(f"no worker manager of the type {name!r} is installed{nearest(name, known)}")
+    found = load(reference)
+    if not isinstance(found, WorkerManagerType):
+        raise UsageError(f"the entry point {name} = {reference!r} names no scaler.plugins.WorkerManagerType")
+    return found

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"usage: python -m scaler.cli COMMAND ...; COMMAND -h explains one of {', '.join(COMMANDS)}\n")
         return 0
     from scaler.component import EXIT_USAGE  # noqa: PLC0415 (see the head of this module)
-    from scaler.config.files import nearest  # noqa: PLC0415
+    from scaler.errors import nearest  # noqa: PLC0415
 
     known = list(COMMANDS)
     what = f"unknown command {name!r}{nearest(full, known)}" if name else f"give one of the commands {', '.join(known)}"

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import ValidationError
 
 from scaler.config.addresses import local_address
-from scaler.config.cloud import NOT_GIVEN, AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
 from scaler.config.files import (
     BAREMETAL_NATIVE,
     CLUSTER,
@@ -26,7 +25,6 @@ from scaler.config.files import (
     WORKER_MANAGER,
     ConfigFile,
     Section,
-    nearest,
     read_file,
 )
 from scaler.config.flags import CommandLine, add_file, bare_parser, flags_parser, parse_flags
@@ -37,22 +35,12 @@ from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.config.top import TopConfig, TopForm, TopRequest
 from scaler.config.webui import WebUiConfig
-from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, WorkerManagerConfig
+from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
 from scaler.plugins import WORKER_MANAGERS
 
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
-_NOT_NEEDED: Mapping[str, object] = {"scheduler_address": "tcp://127.0.0.1:1", "ecs_subnets": (NOT_GIVEN,)}
-"""Settings without a default that a manager needs and its set-up never looks at."""
-
-MANAGER_MODELS: Mapping[str, type[WorkerManagerConfig]] = {
-    BAREMETAL_NATIVE: BaremetalNativeConfig,
-    "aws_raw_ecs": AwsRawEcsConfig,
-    "aws_hpc": AwsHpcConfig,
-    SYMPHONY: SymphonyConfig,
-}
-
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
 
@@ -155,7 +143,7 @@ def _parse_worker_manager_of(
     environment: Environment,
     implied: Mapping[str, object] | None = None,
 ) -> WorkerManagerConfig:
-    model = model_of(kind)
+    model = settings_model(kind)
     parser = flags_parser(program, WORKER_MANAGER, model, f"Run a worker manager of the type {kind}.")
     line = parse_flags(parser, arguments)
     return _resolve_worker_manager(kind, line, environment, implied or {})
@@ -164,7 +152,7 @@ def _parse_worker_manager_of(
 def _parse_provision(
     verb: Verb, kind: str, program: str, arguments: Sequence[str], environment: Environment
 ) -> Provision:
-    model = model_of(kind)
+    model = settings_model(kind)
     purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}[verb]
     parser = flags_parser(
         program, WORKER_MANAGER, model, f"{purpose} what a worker manager of the type {kind} needs in its cloud."
@@ -175,8 +163,7 @@ def _parse_provision(
     )
     line = parse_flags(parser, arguments)
     dry_run = bool(line.flags.pop("dry_run", False))
-    implied = {key: value for key, value in _NOT_NEEDED.items() if key in model.model_fields}
-    config = _resolve_worker_manager(kind, line, environment, {"worker_manager_id": kind, **implied})
+    config = _resolve_worker_manager(kind, line, environment, {"worker_manager_id": kind, **model.setup_defaults})
     return Provision(verb, config, dry_run)
 
 
@@ -186,7 +173,7 @@ def _resolve_worker_manager(
     file = _file_of(line)
     table = _table_of_type(kind, file, line, environment) if file else None
     sources = _sources(WORKER_MANAGER, line, environment, table)
-    return resolve(model_of(kind), replace(sources, implied={"type": kind, **implied}))
+    return resolve(settings_model(kind), replace(sources, implied={"type": kind, **implied}))
 
 
 def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
@@ -230,7 +217,9 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
         beside = {"object_storage_address": local_address(storage.bind_address)}
     scheduler = load(SchedulerConfig, SCHEDULER, file.scheduler, beside)
     here = {"scheduler_address": local_address(scheduler.bind_address)}
-    managers = [load(model_of(_type_in(file, table)), WORKER_MANAGER, table, here) for table in file.worker_managers]
+    managers = [
+        load(settings_model(_type_in(file, table)), WORKER_MANAGER, table, here) for table in file.worker_managers
+    ]
     if file.cluster is not None:
         managers.append(load(ClusterConfig, CLUSTER, file.cluster, here).as_worker_manager())
     webui = None
@@ -243,16 +232,6 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
         )
     except ValidationError as error:
         raise ConfigError(f"{file.path}: {reason_of(error)}") from None
-
-
-def model_of(kind: str) -> type[WorkerManagerConfig]:
-    """Return the configuration model of a type; one that others have installed has the keys of every type."""
-    if (model := MANAGER_MODELS.get(kind)) is not None:
-        return model
-    known = WORKER_MANAGERS.names()
-    if kind not in known:
-        raise UsageError(f"no worker manager of the type {kind!r} is installed{nearest(kind, known)}")
-    return WorkerManagerConfig
 
 
 def _file_of(line: CommandLine) -> ConfigFile | None:

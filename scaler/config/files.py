@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 import tomli
 
-from scaler.errors import ConfigError
+from scaler.errors import ConfigError, nearest
 
 OBJECT_STORAGE_SERVER = "object_storage_server"
 SCHEDULER = "scheduler"
@@ -85,13 +84,6 @@ def read_file(path: str) -> ConfigFile:
 def title_of(section: str) -> str:
     """Return a section as it is written in a file."""
     return f"[[{section}]]" if section == WORKER_MANAGER else f"[{section}]"
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """Return a question that names the nearest of the known names, or a list of them all when none is near."""
-    if found := get_close_matches(name, known, n=1):
-        return f"; did you mean {found[0]!r}?"
-    return f"; known are {', '.join(known)}"
 
 
 def _text_of(path: str) -> str:

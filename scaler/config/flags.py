@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, get_args, get_origin
 
 from scaler._version import __version__
-from scaler.config.files import nearest, title_of
+from scaler.config.files import title_of
 from scaler.config.load import variable_of
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of
-from scaler.errors import UsageError
+from scaler.errors import UsageError, nearest
 
 _POSITIONAL = "positional:"
 _HELP_COLUMN = 34

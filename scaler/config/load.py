@@ -11,9 +11,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from scaler.config.files import Section, nearest, title_of
+from scaler.config.files import Section, title_of
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
-from scaler.errors import ConfigError
+from scaler.errors import ConfigError, nearest
 
 NEAR_VARIABLE = 0.8
 """How alike (0 to 1) an unknown environment variable and a key must be to be taken for a mistyped one."""

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from scaler.config.top import TopConfig
     from scaler.config.webui import WebUiConfig
     from scaler.config.worker import WorkerConfig
-    from scaler.config.worker_managers import BaremetalNativeConfig, ClusterConfig, WorkerManagerConfig
+    from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 
 __all__ = [
-    "BaremetalNativeConfig",
     "ClusterConfig",
     "LauncherConfig",
     "LoggingConfig",
@@ -32,7 +31,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BaremetalNativeConfig": "worker_managers",
     "ClusterConfig": "worker_managers",
     "LauncherConfig": "launcher",
     "LoggingConfig": "logging",

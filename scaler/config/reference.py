@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Iterator
 
-from scaler.config.commands import MANAGER_MODELS
 from scaler.config.files import (
     CLUSTER,
     NATIVE_WORKER_ADAPTER,
@@ -21,7 +20,8 @@ from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
 from scaler.config.top import TopConfig
 from scaler.config.webui import WebUiConfig
-from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, WorkerSettings
+from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, WorkerSettings, settings_model
+from scaler.plugins import WORKER_MANAGERS
 
 _INTRODUCTION = f"""\
 # Settings
@@ -71,7 +71,8 @@ def settings_page() -> str:
         _section(f"[[{WORKER_MANAGER}]] of every type", WORKER_MANAGER, WorkerManagerConfig),
         *(
             _section(f"[[{WORKER_MANAGER}]] of the type {kind}", WORKER_MANAGER, model, _shared_keys(model))
-            for kind, model in MANAGER_MODELS.items()
+            for kind in WORKER_MANAGERS.usual
+            for model in [settings_model(kind)]
         ),
         _section(f"[{CLUSTER}]", CLUSTER, ClusterConfig, worker_keys),
     ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import Field, model_validator
 
@@ -23,6 +24,11 @@ from scaler.config.logging import LoggingConfig
 from scaler.config.machine import default_concurrency
 from scaler.config.setting import Alias, Setting
 from scaler.config.worker import EventLoop, WorkerConfig
+from scaler.plugins import load, worker_manager_type
+
+PROCESSOR_SETTINGS = ("garbage_collect_interval_seconds", "trim_memory_threshold_bytes", "hard_processor_suspend")
+"""Settings of a worker's processors, which tasks that run elsewhere do not have."""
+TASKS_AT_ONCE = Setting("-mtc", "-n", aliases=(Alias("num_of_workers"),), metavar="COUNT")
 
 
 def _scheduler_address(validated: dict[str, Any]) -> str:
@@ -101,6 +107,9 @@ class WorkerSettings(LoggingConfig):
 class WorkerManagerConfig(WorkerSettings):
     """Worker manager."""
 
+    # Values of required settings that `setup`, `show` and `teardown` of the type do not use.
+    setup_defaults: ClassVar[Mapping[str, object]] = {"scheduler_address": "tcp://127.0.0.1:1"}
+
     type: Name
     """What the workers run on."""
     worker_manager_id: Annotated[Name, Setting("-wmi", metavar="NAME")]
@@ -116,17 +125,6 @@ class WorkerManagerConfig(WorkerSettings):
         ),
     ] = Field(default_factory=default_concurrency)
     """Most tasks that the manager's workers run at once; -1: no limit."""
-
-
-class BaremetalNativeConfig(WorkerManagerConfig):
-    """Worker manager baremetal_native: processes of this machine."""
-
-    type: Literal["baremetal_native"] = "baremetal_native"
-    """What the workers run on."""
-    mode: Literal["dynamic", "fixed"] = "dynamic"
-    """dynamic: as many workers as the scaling policy wants; fixed: max_task_concurrency of them, always."""
-    worker_type: Annotated[Name, Setting(default_text="auto, the host's name", metavar="NAME")] = "auto"
-    """Begins the names of this manager's workers."""
 
 
 class ClusterConfig(WorkerSettings):
@@ -148,7 +146,20 @@ class ClusterConfig(WorkerSettings):
     )
     """The cluster's name; no two managers of a scheduler share one."""
 
-    def as_worker_manager(self) -> BaremetalNativeConfig:
+    def as_worker_manager(self) -> WorkerManagerConfig:
         """Return the same workers as a worker manager of the type baremetal_native in fixed mode."""
         values = {name: getattr(self, name) for name in type(self).model_fields if name != "num_of_workers"}
-        return BaremetalNativeConfig(**values, max_task_concurrency=self.num_of_workers, mode="fixed")
+        values |= {"max_task_concurrency": self.num_of_workers, "mode": "fixed"}
+        return settings_model("baremetal_native")(**values)
+
+
+def settings_model(kind: str) -> type[WorkerManagerConfig]:
+    """Return the settings model of a worker manager type. Raises UsageError for one that is not installed."""
+    return cast("type[WorkerManagerConfig]", load(worker_manager_type(kind).settings))
+
+
+def refuse_processor_settings(config: WorkerManagerConfig, tasks: str) -> None:
+    """Raise ValueError when a setting of processors is given. tasks: which tasks have no processors."""
+    for key in PROCESSOR_SETTINGS:
+        if getattr(config, key) != type(config).model_fields[key].default:
+            raise ValueError(f"{key} is for the processors of workers, and {tasks} have none: leave it out")

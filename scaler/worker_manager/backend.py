@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
-from scaler.errors import ScalerError, UsageError
-from scaler.plugins import WORKER_MANAGERS, load
+from scaler.errors import ScalerError
+from scaler.plugins import load, worker_manager_type
 from scaler.protocol.messages import UnitState
 
 if TYPE_CHECKING:
@@ -88,9 +88,5 @@ class Backend(Protocol):
 
 
 def load_backend(config: WorkerManagerConfig) -> Backend:
-    """Make the backend that is installed for the configuration's type. Raises UsageError for an unknown one."""
-    reference = WORKER_MANAGERS.reference(config.type)
-    if reference is None:
-        known = ", ".join(WORKER_MANAGERS.names())
-        raise UsageError(f"worker manager type {config.type!r} is not installed (known: {known})")
-    return cast("Callable[[WorkerManagerConfig], Backend]", load(reference))(config)
+    """Return the backend of the configuration's type. Raises UsageError for one that is not installed."""
+    return cast("Callable[[WorkerManagerConfig], Backend]", load(worker_manager_type(config.type).backend))(config)

@@ -1,22 +1,21 @@
 """What `scaler_worker_manager` does: run a manager, or make, list or remove what it needs in its cloud.
 
-A type that needs something there has a function `provision(config, verb, dry_run, say) -> int` in the module that its
-entry point names. It prints a line for each step with `say`, does nothing again that is there already, removes only
+A type that needs something there names a function `provision(config, verb, dry_run, say) -> int` in its
+`WorkerManagerType`. It prints a line for each step with `say`, does nothing again that is there already, removes only
 what it has made, and returns the exit code.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from scaler import logs
 from scaler.config.commands import Provision, Verb
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
-from scaler.plugins import WORKER_MANAGERS
+from scaler.plugins import load, worker_manager_type
 from scaler.worker_manager import runner
 
 Say = Callable[[str], None]
@@ -38,13 +37,10 @@ def run(told: WorkerManagerConfig | Provision) -> int:
 
 def provisioner_of(kind: str) -> Provisioner:
     """Return what sets up a type. Raises UsageError for one that needs nothing."""
-    reference = WORKER_MANAGERS.reference(kind)
-    assert reference is not None, "its configuration could not have been read"
-    module = importlib.import_module(reference.partition(":")[0])
-    provision: Provisioner | None = getattr(module, "provision", None)
-    if provision is None:
+    reference = worker_manager_type(kind).provision
+    if not reference:
         raise UsageError(f"a worker manager of the type {kind} needs nothing in a cloud: there is nothing to set up")
-    return provision
+    return cast("Provisioner", load(reference))
 
 
 def _say(line: str) -> None:

@@ -15,20 +15,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
-from scaler.config.models import BaremetalNativeConfig
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.backends import MemoryBackend
 from scaler.testing.soamapi import ON_PATH
 from scaler.worker_manager import baremetal_native, offload
 from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.workers import BatchBackend
-from scaler.worker_manager.aws_raw_ecs import EcsBackend, definition
+from scaler.worker_manager.aws_raw_ecs import definition
+from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.backend import Backend, Capacity, Unit
 from scaler.worker_manager.baremetal_native import BaremetalNative
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.symphony import make_backend as make_symphony_backend
+from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 DEADLINE_SECONDS = 10.0
 

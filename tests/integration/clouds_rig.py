@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import definition
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.integration.hpc_rig import BUCKET, furnish
 
 MANAGED: dict[str, Any] = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "burst"}

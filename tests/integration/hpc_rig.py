@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from scaler.config.cloud import AwsHpcConfig
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, to_payload
 from scaler.testing.aws import AwsEmulator
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker_manager.aws.session import AwsClient
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_hpc.place import Place
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.offload.executor import CallKey, Failed, Finished, Report, Started, Trouble
 
 WAIT_SECONDS = 20.0

@@ -15,7 +15,8 @@ from moto.server import ThreadedMotoServer
 
 from scaler.config.commands import Provision, parse_worker_manager
 from scaler.worker_manager.aws.session import AwsClient
-from scaler.worker_manager.aws_raw_ecs import launches, provision
+from scaler.worker_manager.aws_raw_ecs import launches
+from scaler.worker_manager.aws_raw_ecs.setup import provision
 
 EXECUTION = "scaler-task-definition-us-east-1-execution"
 TASK = "scaler-task-definition-us-east-1-task"

@@ -16,12 +16,12 @@ import pytest
 from scaler.cli import run_command
 from scaler.errors import ScalerError
 from scaler.testing.aws import AwsEmulator
-from scaler.worker_manager import aws_hpc
 from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws_hpc import workers
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.workers import BatchBackend
-from scaler.worker_manager.aws_raw_ecs import EcsBackend
+from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from tests.integration.clouds_rig import account, ecs_client, ecs_config, hpc_config
 from tests.integration.hpc_rig import rig_of
 from tests.integration.settings_rig import within
@@ -187,7 +187,7 @@ def test_aws_is_asked_where_and_as_whom_the_manager_was_told(
     ids=["default", "jobs", "limit", "both"],
 )
 def test_no_more_tasks_are_jobs_at_the_same_time_than_the_manager_was_told(limit: int, jobs: int, slots: int) -> None:
-    backend = aws_hpc.make_backend(hpc_config(max_task_concurrency=limit, max_concurrent_jobs=jobs))
+    backend = workers.make_backend(hpc_config(max_task_concurrency=limit, max_concurrent_jobs=jobs))
     assert (backend.capacity.max_units, backend.capacity.max_slots) == (1, slots)
     backend.close()
 

@@ -12,14 +12,15 @@ from typing import Any
 import psutil
 import pytest
 
-from scaler.config.cloud import OF_PROCESSORS
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.config.worker_managers import PROCESSOR_SETTINGS
 from scaler.protocol.messages import ManagerDetails, ManagerStatus
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.soamapi import StandIn, api
-from scaler.worker_manager import aws_hpc, symphony
+from scaler.worker_manager import symphony
+from scaler.worker_manager.aws_hpc import workers
 from scaler.worker_manager.aws_hpc.workers import BatchBackend
-from scaler.worker_manager.aws_raw_ecs import EcsBackend
+from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
 from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload.config import OffloadConfig
@@ -56,7 +57,7 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     elif kind == "symphony":
         backend = symphony.make_backend(symphony_config(**values))
     else:
-        backend = aws_hpc.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
+        backend = workers.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
     try:
         yield backend
     finally:
@@ -106,7 +107,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         "logging_config_file": str(logging),
     }
     if kind in ("aws_raw_ecs", "worker"):
-        values |= dict.fromkeys(OF_PROCESSORS, 1)
+        values |= dict.fromkeys(PROCESSOR_SETTINGS, 1)
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
         [unit_id] = backend.start(1)
         document = document_of(backend, unit_id, aws)
@@ -116,7 +117,7 @@ def test_units_are_told_all_that_their_manager_was_told(
     if kind in ("aws_raw_ecs", "worker"):  # files of the manager's machine are none of a container's
         expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
     else:
-        expected |= {key: getattr(WorkerConfig, key) for key in OF_PROCESSORS}
+        expected |= {key: getattr(WorkerConfig, key) for key in PROCESSOR_SETTINGS}
     assert {key: getattr(told, key) for key in expected} == expected
     keys = {item.name for item in dataclasses.fields(WorkerConfig)} - OF_THE_UNIT
     assert expected.keys() == keys, "no setting of workers is left out here"

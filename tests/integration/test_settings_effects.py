@@ -15,9 +15,7 @@ import pytest
 
 import scaler
 from scaler.cluster.combo import ComboSettings
-from scaler.config.cloud import OF_PROCESSORS, AwsHpcConfig, AwsRawEcsConfig, SymphonyConfig
 from scaler.config.models import (
-    BaremetalNativeConfig,
     ClusterConfig,
     LauncherConfig,
     ObjectStorageServerConfig,
@@ -27,6 +25,11 @@ from scaler.config.models import (
     WorkerConfig,
 )
 from scaler.config.setting import SettingsModel, describe
+from scaler.config.worker_managers import PROCESSOR_SETTINGS
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 TESTS = Path(__file__).parents[1]
 
@@ -186,7 +189,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         "death_timeout_seconds": OFFLOAD + "test_an_agent_that_hears_nothing_for_too_long_ends",
         "preload": "unit/worker/test_job.py::test_a_preload_hook_is_called_once_in_a_process_and_again_when_it_failed",
         **dict.fromkeys(
-            OF_PROCESSORS,
+            PROCESSOR_SETTINGS,
             "unit/config/test_config_models.py::test_settings_of_processors_are_refused_where_tasks_run_elsewhere",
         ),
         "max_task_concurrency": RUNS_AS_TOLD,

@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-from scaler.config.cloud import SymphonyConfig
 from scaler.errors import ConfigError
 from scaler.ids import IdFactory
 from scaler.protocol.messages import Outcome
@@ -28,6 +27,7 @@ from scaler.worker_manager.offload.config import OffloadConfig
 from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
 from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend, soam
 from scaler.worker_manager.symphony.executor import SymphonyExecutor
+from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.unit.testing.soamapi_rig import DEADLINE_SECONDS, use
 
 IDS = IdFactory(b"client--")

@@ -17,7 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaler.config.models import BaremetalNativeConfig
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
@@ -32,10 +31,11 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerDetails,
 )
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 
 MANAGER = """
 import sys
-from scaler.config.models import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 from scaler.worker_manager.runner import run
 sys.exit(run(BaremetalNativeConfig.model_validate_json(sys.argv[1])))
 """

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from starlette.datastructures import QueryParams
 
-from scaler.config.files import nearest
-from scaler.errors import UsageError
+from scaler.errors import UsageError, nearest
 
 MAX_TEXT = 1000
 

@@ -12,7 +12,7 @@ from scaler.worker_manager.aws_hpc.requests import Fields
 from scaler.worker_manager.aws_hpc.wanted import ENCRYPTION, EXPIRY_DAYS, NO_PUBLIC_ACCESS, RULE_ID, lifecycle
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 OLDEST_REGION = "us-east-1"
 """S3 takes no place for buckets there."""

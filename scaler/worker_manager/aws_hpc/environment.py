@@ -16,7 +16,7 @@ from scaler.worker_manager.aws_hpc.service import ALIVE
 from scaler.worker_manager.aws_hpc.wanted import differences
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 VALID_SECONDS = 300.0
 """How long a change may take. Batch needs seconds for Fargate, and minutes when instances must go first."""

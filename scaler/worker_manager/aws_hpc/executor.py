@@ -31,7 +31,7 @@ from scaler.worker_manager.offload.config import OffloadConfig
 from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Report, Trouble
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
     from scaler.worker_manager.offload import OffloadBackend
 
 THREADS = 8

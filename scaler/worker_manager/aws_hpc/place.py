@@ -17,7 +17,7 @@ from scaler.worker_manager.aws.reach import is_only_here
 from scaler.worker_manager.aws.session import tag_value
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 MANAGER_TAG = "scaler:manager"
 CLUSTER_TAG = "scaler:cluster"

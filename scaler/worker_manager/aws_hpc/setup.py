@@ -39,8 +39,8 @@ from scaler.worker_manager.aws_hpc.wanted import (
 )
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
     from scaler.config.commands import Verb
+    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"

@@ -14,7 +14,7 @@ from scaler.worker_manager.aws_hpc.ticket import JOB_MODULE
 from scaler.worker_manager.aws_raw_ecs.setup import execution_role
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 TASKS_SERVICE = "ecs-tasks.amazonaws.com"
 HOSTS_SERVICE = "ec2.amazonaws.com"

@@ -25,10 +25,10 @@ from scaler.worker_manager.aws_hpc.requests import Definition, Fields, fits, sub
 from scaler.worker_manager.aws_hpc.service import BatchService, child_id
 from scaler.worker_manager.aws_hpc.ticket import WORKER_MODULE
 from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON
-from scaler.worker_manager.backend import BackendError, Capacity, Unit
+from scaler.worker_manager.backend import Backend, BackendError, Capacity, Unit
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsHpcConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 STOP_GRACE_SECONDS = 25.0
 """How long running tasks of a worker that is stopped may take: Batch kills its container 30 s after SIGTERM."""
@@ -41,6 +41,15 @@ DOUBT_SECONDS = 20.0
 MAX_ARRAY = 10_000
 
 _log = logging.getLogger(__name__)
+
+
+def make_backend(config: AwsHpcConfig) -> Backend:
+    """Return the backend of the configuration's mode. Raises UsageError and, in mode worker, AwsError."""
+    if config.mode == "worker":
+        return BatchBackend(config)
+    from scaler.worker_manager.aws_hpc.executor import offload_backend  # noqa: PLC0415 (mode worker does without)
+
+    return offload_backend(config)
 
 
 class BatchBackend:

@@ -8,7 +8,10 @@ Tasks outlive their manager: they carry its mark in `startedBy`, by which a mana
 
 from __future__ import annotations
 
-from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
-from scaler.worker_manager.aws_raw_ecs.setup import provision
+from scaler.plugins import WorkerManagerType
 
-__all__ = ["EcsBackend", "provision"]
+TYPE = WorkerManagerType(
+    backend="scaler.worker_manager.aws_raw_ecs.backend:EcsBackend",
+    settings="scaler.worker_manager.aws_raw_ecs.settings:AwsRawEcsConfig",
+    provision="scaler.worker_manager.aws_raw_ecs.setup:provision",
+)

@@ -18,7 +18,7 @@ from scaler.worker_manager.aws_raw_ecs.tasks import STOP_REASON
 from scaler.worker_manager.backend import BackendError, Capacity, Unit
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsRawEcsConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 MANAGER_STOP_SECONDS = 20.0
 """How long the manager may take to have ECS accept that all tasks stop. Nobody waits for their end."""

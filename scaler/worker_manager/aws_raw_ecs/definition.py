@@ -15,7 +15,7 @@ from scaler.worker_manager.aws.install import pip_install, requirements_of
 from scaler.worker_manager.aws.session import tag_value
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsRawEcsConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 CONTAINER = "worker"
 STOP_SECONDS = 120

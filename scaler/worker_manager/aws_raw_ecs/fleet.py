@@ -20,7 +20,7 @@ from scaler.worker_manager.aws_raw_ecs.tasks import MAX_DESCRIBED, age_seconds, 
 from scaler.worker_manager.backend import Unit
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsRawEcsConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 _log = logging.getLogger(__name__)
 _ENDED = (UnitState.FAILED, UnitState.STOPPED)

@@ -31,7 +31,7 @@ from scaler.worker_manager.aws_raw_ecs.tasks import unit_id_of
 from scaler.worker_manager.backend import BackendError
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsRawEcsConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 BATCH = 10
 """Most tasks of one RunTask."""

@@ -30,8 +30,8 @@ from scaler.worker_manager.aws_raw_ecs.definition import Fields, image_of, regis
 from scaler.worker_manager.aws_raw_ecs.launches import describe_definition, ensure_definition
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import AwsRawEcsConfig
     from scaler.config.commands import Verb
+    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 SERVICES = ("ecs", "iam", "logs", "sts")
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
@@ -64,7 +64,7 @@ class _Place:
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     """Make, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
-    from scaler.config.cloud import NOT_GIVEN  # noqa: PLC0415 (a manager's process does without the models)
+    from scaler.worker_manager.aws_raw_ecs.settings import NOT_GIVEN  # noqa: PLC0415 (a manager's process does without the models)
 
     session = aws_session(config)
     ecs, iam, logs, sts = clients = [AwsClient(config, name, session=session) for name in SERVICES]

@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING
 
 from scaler.config.machine import default_concurrency
 from scaler.config.worker import WorkerConfig
+from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.backend import Capacity
 from scaler.worker_manager.local_agents import LocalAgents
 
 if TYPE_CHECKING:
-    from scaler.config.worker_managers import BaremetalNativeConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 
+TYPE = WorkerManagerType(
+    backend="scaler.worker_manager.baremetal_native:BaremetalNative",
+    settings="scaler.worker_manager.baremetal_native.settings:BaremetalNativeConfig",
+)
 COMMAND = (sys.executable, "-m", "scaler.worker")
 FIXED_UNIT_SLOTS = 8
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.symphony.login import read_password
 from scaler.worker_manager.symphony.soam import check_installed
 
 if TYPE_CHECKING:
-    from scaler.config.cloud import SymphonyConfig  # importing it takes a tenth of a second
+    from scaler.worker_manager.symphony.settings import SymphonyConfig
 
+TYPE = WorkerManagerType(
+    backend="scaler.worker_manager.symphony:make_backend",
+    settings="scaler.worker_manager.symphony.settings:SymphonyConfig",
+)
 EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
 MOST_TASKS = 100_000
 """In the session at the same time when max_task_concurrency sets no limit."""

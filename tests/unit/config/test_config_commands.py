@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from scaler.config.cloud import SymphonyConfig
 from scaler.config.commands import (
     parse_cluster,
     parse_launcher,
@@ -18,11 +17,12 @@ from scaler.config.commands import (
     parse_worker_manager,
 )
 from scaler.config.models import (
-    BaremetalNativeConfig,
     LauncherConfig,
     SchedulerConfig,
 )
 from scaler.errors import ConfigError, UsageError
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 STORAGE = '[object_storage_server]\nbind_address = "tcp://*:1"\n'
 SCHEDULER = '[scheduler]\nbind_address = "tcp://0.0.0.0:5"\n'

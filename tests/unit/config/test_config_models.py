@@ -9,9 +9,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from scaler.config.cloud import OF_PROCESSORS, AwsHpcConfig, SymphonyConfig
 from scaler.config.models import (
-    BaremetalNativeConfig,
     ClusterConfig,
     LauncherConfig,
     ObjectStorageServerConfig,
@@ -19,7 +17,11 @@ from scaler.config.models import (
     WorkerConfig,
     WorkerManagerConfig,
 )
+from scaler.config.worker_managers import PROCESSOR_SETTINGS
 from scaler.errors import ConfigError, UsageError
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 ADDRESS = "tcp://127.0.0.1:8516"
 
@@ -98,7 +100,7 @@ def test_values_out_of_range_are_refused(values: dict[str, object]) -> None:
         worker_manager(**values)
 
 
-@pytest.mark.parametrize("key", OF_PROCESSORS)
+@pytest.mark.parametrize("key", PROCESSOR_SETTINGS)
 def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) -> None:
     offload: dict[str, object] = {
         "worker_manager_id": "m",
@@ -132,6 +134,7 @@ def test_capabilities_are_written_as_text_or_as_a_mapping() -> None:
 
 def test_a_cluster_is_a_worker_manager_in_fixed_mode() -> None:
     manager = ClusterConfig(scheduler_address=ADDRESS, num_of_workers=3, task_timeout_seconds=7).as_worker_manager()
+    assert isinstance(manager, BaremetalNativeConfig)
     assert (manager.mode, manager.max_task_concurrency, manager.task_timeout_seconds) == ("fixed", 3, 7)
     assert manager.worker_manager_id.startswith("cluster-")
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig
 from scaler.config.commands import Provision, parse_worker_manager
 from scaler.errors import ConfigError, UsageError
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.command import provisioner_of
 
 FILE = """

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 import scaler
-from scaler.config.cloud import AwsHpcConfig, AwsRawEcsConfig, AwsSettings, SymphonyConfig
 from scaler.config.models import (
-    BaremetalNativeConfig,
     ClusterConfig,
     LauncherConfig,
     ObjectStorageServerConfig,
@@ -21,6 +19,11 @@ from scaler.config.models import (
     WorkerConfig,
     WorkerManagerConfig,
 )
+from scaler.worker_manager.aws.settings import AwsSettings
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 PACKAGE = Path(scaler.__file__).parent
 

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from scaler.cli import run_command
-from scaler.config.commands import MANAGER_MODELS, launcher_config
+from scaler.config.commands import launcher_config
 from scaler.config.files import SECTIONS, read_file
 from scaler.config.models import ClusterConfig, ObjectStorageServerConfig, SchedulerConfig, TopConfig, WebUiConfig
 from scaler.config.reference import settings_page
 from scaler.config.setting import SettingsModel, describe, documentation, flag_of
+from scaler.config.worker_managers import settings_model
+from scaler.plugins import WORKER_MANAGERS
 
 ROOT = Path(__file__).parents[3]
+MANAGER_MODELS = {kind: settings_model(kind) for kind in WORKER_MANAGERS.usual}
 SECTION_MODELS: dict[str, type[SettingsModel]] = {
     "object_storage_server": ObjectStorageServerConfig,
     "scheduler": SchedulerConfig,

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from scaler.config.cloud import AwsRawEcsConfig
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
@@ -24,6 +23,7 @@ from scaler.worker_manager.aws_raw_ecs.definition import (
     worker_container,
     worker_document,
 )
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.tasks import STOP_REASON, age_seconds, reason_of, state_of, unit_id_of
 
 VERSIONS = {"scaler": "1.2", "cloudpickle": "3.1"}

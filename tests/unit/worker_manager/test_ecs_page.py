@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from scaler.config.cloud import AwsRawEcsConfig
 from scaler.config.commands import launcher_config
 from scaler.config.files import read_file
 from scaler.worker_manager.aws_raw_ecs.definition import WORKER_COMMAND
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.setup import execution_role
 
 ROOT = Path(__file__).resolve().parents[3]

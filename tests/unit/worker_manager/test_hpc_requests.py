@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from scaler.config.cloud import AwsHpcConfig
 from scaler.errors import ConfigError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
@@ -18,6 +17,7 @@ from scaler.worker_manager.aws_hpc.pace import FIRST_SECONDS, LAST_FAILURE_SECON
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.requests import Definition, fits, places_for, submission
 from scaler.worker_manager.aws_hpc.service import counts_of, index_in
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.ticket import Ticket, from_text, index_of
 from scaler.worker_manager.aws_hpc.verdicts import reason_of, verdict_on
 

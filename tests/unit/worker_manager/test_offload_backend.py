@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from scaler.config.models import BaremetalNativeConfig
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import ConfigError
 from scaler.protocol.messages import UnitState
 from scaler.testing.executors import ProcessExecutor
 from scaler.worker_manager import offload
 from scaler.worker_manager.backend import Unit
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.offload.config import OffloadConfig
 from scaler.worker_manager.offload.executor import load_executor

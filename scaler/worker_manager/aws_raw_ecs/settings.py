@@ -1,0 +1,64 @@
+"""Settings of the worker manager type aws_raw_ecs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from scaler.config.kinds import Name, Names
+from scaler.config.setting import Setting
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.worker_manager.aws.settings import FARGATE_MEMORY_GB, AwsSettings, check_fargate
+
+NOT_GIVEN = "not-given"
+"""Stands for subnets, which the manager needs and `setup` does not."""
+
+
+def _cpus(value: int) -> int:
+    if value not in FARGATE_MEMORY_GB:
+        raise ValueError("must be 1, 2, 4, 8 or 16")
+    return value
+
+
+class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
+    """Worker manager aws_raw_ecs: ECS tasks on Fargate."""
+
+    setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults, "ecs_subnets": (NOT_GIVEN,)}
+
+    type: Literal["aws_raw_ecs"] = "aws_raw_ecs"
+    """What the workers run on."""
+    ecs_subnets: Annotated[Names, Setting(metavar="SUBNET")] = Field(min_length=1, max_length=16)
+    """Subnets that the tasks are in; from there they must reach the scheduler."""
+    ecs_security_groups: Annotated[Names, Setting(default_text="the VPC's default", metavar="GROUP")] = Field(
+        default=(), max_length=5
+    )
+    """Security groups of the tasks."""
+    ecs_assign_public_ip: bool = False
+    """Give each task a public address, which it needs in a public subnet to pull its image."""
+    ecs_cluster: Annotated[Name, Setting(metavar="NAME")] = "scaler-cluster"
+    """The ECS cluster; `setup` creates it."""
+    ecs_task_definition: Annotated[Name, Setting(metavar="NAME")] = "scaler-task-definition"
+    """Family of the task definition; the manager registers a revision when its settings differ from the newest."""
+    ecs_task_image: Annotated[
+        Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
+    ] = None
+    """Image of the worker's container, such as one made with docker/worker.Dockerfile."""
+    ecs_task_cpu: Annotated[int, AfterValidator(_cpus), Setting(metavar="COUNT")] = 4
+    """CPUs of a task, and workers in it."""
+    ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
+    """Memory of a task in GB; Fargate has ranges for every number of CPUs."""
+    ecs_python_requirements: Annotated[str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")] = ""
+    """What the container installs with pip before it starts, separated by blanks; an own image needs nothing."""
+    ecs_python_version: Annotated[
+        str, Setting(default_text="the manager's", metavar="VERSION"), Field(pattern=r"^3\.\d{1,2}$")
+    ] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    """Python of the default image: clients and workers must have the same."""
+    ecs_capacity_provider: Literal["FARGATE", "FARGATE_SPOT"] = "FARGATE"
+    """FARGATE_SPOT costs less; its tasks may be taken away with two minutes of notice."""
+
+    @model_validator(mode="after")
+    def _memory_fits(self) -> AwsRawEcsConfig:
+        check_fargate("ecs_task_cpu", self.ecs_task_cpu, "ecs_task_memory", self.ecs_task_memory)
+        return self

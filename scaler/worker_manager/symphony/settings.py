@@ -1,0 +1,35 @@
+"""Settings of the worker manager type symphony."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from scaler.config.kinds import Limit, Name
+from scaler.config.setting import Setting
+from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
+
+
+class SymphonyConfig(WorkerManagerConfig):
+    """Worker manager symphony: tasks of a Symphony session."""
+
+    type: Literal["symphony"] = "symphony"
+    """What the workers run on."""
+    service_name: Annotated[Name, Setting(metavar="NAME")]
+    """The application whose service runs the tasks."""
+    symphony_user: Annotated[str, Setting(metavar="NAME")] = "Guest"
+    """Who connects."""
+    symphony_password_file: Annotated[str | None, Setting(default_text="no password", metavar="PATH")] = None
+    """File whose first line is the password; nobody but its owner may read it."""
+    session_name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
+    """Name of the session, as Symphony's own tools show it."""
+    session_priority: Annotated[int | None, Field(ge=1, le=10_000), Setting(default_text="the application's")] = None
+    """From 1 to 10000; sessions with a higher one get hosts first."""
+    max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = 1000
+    """Most tasks that are in the session at the same time; -1: no limit."""
+
+    @model_validator(mode="after")
+    def _settings_have_an_effect(self) -> SymphonyConfig:
+        refuse_processor_settings(self, "tasks of symphony")
+        return self
