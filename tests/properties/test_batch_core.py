@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scaler.testing.aws.batch import BatchCore, Kill, Start, Terminate, Times
+from scaler.testing.aws.batch import BatchCore, KillContainer, StartContainer, TerminateContainer, Times
 from scaler.testing.aws.batch.jobs import Job
 
 LONG_SECONDS = 1e5
@@ -94,12 +94,12 @@ class BatchMachine(RuleBasedStateMachine):
         self.core.check()
         for command in self.core.take_commands():
             match command:
-                case Start(run_id):
+                case StartContainer(run_id):
                     assert run_id not in self.live
                     self.live.add(run_id)
-                case Terminate(run_id):
+                case TerminateContainer(run_id):
                     assert run_id in self.live
-                case Kill(run_id):
+                case KillContainer(run_id):
                     self.live.remove(run_id)
                     self.core.running.container_ended(run_id, 137, self.now)
         for job_id in self.jobs:

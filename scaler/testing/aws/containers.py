@@ -13,14 +13,16 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import scaler
 from scaler.errors import ScalerError
 from scaler.processes import end_processes_with
-from scaler.testing.aws.ground import MARK_VARIABLE, Ground
 
 OUTPUT_BYTES = 256 * 1024
 """How much of a container's output is kept: the end of it."""
@@ -110,7 +112,7 @@ class Containers:
         """environment: what all containers find in theirs, beside PATH, HOME and such."""
         self._mark = uuid.uuid4().hex
         self._environment = dict(environment or {})
-        self._ground: Ground | None = None
+        self._host: ContainerHost | None = None
         self._lock = threading.Lock()
         self._running: dict[int, Container] = {}
         self._closed = False
@@ -164,22 +166,22 @@ class Containers:
         self._selector.close()
         os.close(self._wake_reader)  # not by the thread: it may have ended before it was woken
         os.close(self._wake_writer)
-        if self._ground is not None:
-            self._ground.close()
+        if self._host is not None:
+            self._host.close()
 
     def _start(
         self, words: Sequence[str], environment: Mapping[str, str], name: str, on_exit: Callable[[Container], None]
     ) -> _Watched:
-        if self._ground is None:
-            self._ground = Ground(self._mark)
+        if self._host is None:
+            self._host = ContainerHost(self._mark)
         with contextlib.ExitStack() as on_failure:
             reader, writer = os.pipe()
             on_failure.callback(os.close, reader)
             try:
                 process = subprocess.Popen(
                     words,
-                    env={**self._ground.environment, **self._environment, **environment, MARK_VARIABLE: self._mark},
-                    cwd=self._ground.new_folder(),
+                    env={**self._host.environment, **self._environment, **environment, MARK_VARIABLE: self._mark},
+                    cwd=self._host.new_folder(),
                     stdin=subprocess.DEVNULL,
                     stdout=writer,
                     stderr=writer,
@@ -240,3 +242,61 @@ class Containers:
     def _forget(self, fd: int) -> None:
         self._selector.unregister(fd)
         os.close(fd)
+
+
+MARK_VARIABLE = "SCALER_EMULATED_CONTAINERS"
+"""By its value in their environment the processes of all containers of a `Containers` are found at its end."""
+
+_REAPER = """
+import shutil, sys
+from scaler.processes import end_processes_with
+sys.stdin.read()
+end_processes_with([sys.argv[1]])
+shutil.rmtree(sys.argv[2], ignore_errors=True)
+"""
+
+
+class ContainerHost:
+    """The containers' folder, the programs of their image, and a process that ends them when this one dies."""
+
+    def __init__(self, mark: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="scaler-containers-")
+        home = Path(self._folder.name)
+        sources = str(Path(scaler.__file__).parent.parent)
+        self.environment = {
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "PATH": f"{_put_programs(home / 'bin')}:/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": sources,
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-c", _REAPER, f"{MARK_VARIABLE}={mark}", str(home)],
+            stdin=subprocess.PIPE,
+            env={"PYTHONPATH": sources},
+            start_new_session=True,
+        )
+
+    def new_folder(self) -> Path:
+        """Make an empty folder for a container."""
+        folder = Path(self._folder.name, uuid.uuid4().hex)
+        folder.mkdir()
+        return folder
+
+    def close(self) -> None:
+        """Remove everything."""
+        self._reaper.kill()
+        self._reaper.communicate()
+        self._folder.cleanup()
+
+
+def _put_programs(folder: Path) -> Path:
+    """Write what stands for an image's programs: Python with scaler in it, and a pip that need not install anything."""
+    folder.mkdir()
+    python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+    pip = "#!/bin/sh\necho 'pip: the emulated image has everything'\n"
+    for name, text in (("python", python), ("python3", python), ("pip", pip), ("pip3", pip)):
+        program = folder / name
+        program.write_text(text, encoding="utf-8")
+        program.chmod(0o755)
+    return folder

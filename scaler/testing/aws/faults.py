@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from scaler.errors import UsageError
 
 
-class Refusal(Exception):  # noqa: N818 (a service's answer, not a fault of this program)
+class ServiceError(Exception):
     """A service does not do what was asked. Its shell puts it into the form that the service's clients read.
 
     `code` is the name of the error as the service spells it, `status` the HTTP status.
@@ -38,7 +38,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """The request is served after so many seconds, also when its sender has gone meanwhile."""
+    """The request is served after `seconds` seconds, also when its sender has gone meanwhile."""
 
     seconds: float
 

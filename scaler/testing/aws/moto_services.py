@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, quote
 from xml.sax.saxutils import escape
 
 from scaler.errors import UsageError
-from scaler.testing.aws.faults import Partial, Refusal
-from scaler.testing.aws.service import ACCOUNT, Answer, Call
+from scaler.testing.aws.faults import Partial, ServiceError
+from scaler.testing.aws.service import ACCOUNT, Answer, ServiceCall
 
 _SCOPE = re.compile(r"Credential=[^/]+/\d{8}/[^/]+/([^/]+)/aws4_request")
 _VERBS = {"GET": "Get", "PUT": "Put", "DELETE": "Delete", "HEAD": "Head", "POST": "Post"}
@@ -30,7 +30,7 @@ _DOCUMENTS = {
 """S3 documents of a bucket: the word in the query, and what the operation's name has after Get, Put or Delete."""
 
 
-def service_of(call: Call) -> str:
+def service_of(call: ServiceCall) -> str:
     """Return the service that a signed request or presigned URL is for, such as `s3`; empty for other requests."""
     if "AWSAccessKeyId" in call.query:  # a presigned URL of the older kind, which S3 alone has
         return "s3"
@@ -39,7 +39,7 @@ def service_of(call: Call) -> str:
     return found[1] if found else ""
 
 
-def s3_operation(call: Call) -> str:
+def s3_operation(call: ServiceCall) -> str:
     """Return the S3 operation that a path-style request asks for."""
     bucket, _, key = call.path.removeprefix("/").partition("/")
     if not bucket:
@@ -68,7 +68,7 @@ class Moto:
         """moto's backends are not made for concurrent writers: of conditional PutObjects one must win."""
         self._applications: dict[str, Any] = {}
 
-    def answer(self, service: str, call: Call, headers: list[tuple[str, str]]) -> Answer:
+    def answer(self, service: str, call: ServiceCall, headers: list[tuple[str, str]]) -> Answer:
         """Return moto's answer to a request. Raises UsageError where moto is not installed."""
         with self._lock:
             application = self._application(service)
@@ -124,7 +124,7 @@ class MotoService:
         self.name = name
         self._moto = moto
 
-    def name_of(self, call: Call) -> str | None:
+    def name_of(self, call: ServiceCall) -> str | None:
         """Return the operation, or None for a request that is signed for another service."""
         if service_of(call) != self.name:
             return None
@@ -135,14 +135,14 @@ class MotoService:
             return target.rpartition(".")[2]
         return parse_qs(call.body.decode("utf-8", "replace")).get("Action", ["Unknown"])[0]
 
-    def answer(self, operation: str, call: Call, partial: Partial | None) -> Answer:  # noqa: ARG002 (as every service)
+    def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:  # noqa: ARG002 (as every service)
         """Return moto's answer."""
         # urllib declares every body a form, whose content moto would take for fields.
         is_form = self.name == "s3" and call.headers.get("content-type") == "application/x-www-form-urlencoded"
         headers = [(name, value) for name, value in call.headers.items() if not (is_form and name == "content-type")]
         return self._moto.answer(self.name, call, headers)
 
-    def refuse(self, refusal: Refusal) -> Answer:
+    def refuse(self, refusal: ServiceError) -> Answer:
         """Return an error as clients of this service read it."""
         if self.name == "logs":
             body = json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
@@ -156,12 +156,12 @@ class MotoService:
             text = f"<ErrorResponse><Error>{error}</Error></ErrorResponse>"
         return Answer(refusal.status, text.encode(), {"Content-Type": "application/xml"})
 
-    def throttle(self) -> Refusal:
+    def throttle(self) -> ServiceError:
         """Return the error with which this service refuses too many requests."""
         if self.name == "s3":
-            return Refusal("SlowDown", "Please reduce your request rate.", 503)
+            return ServiceError("SlowDown", "Please reduce your request rate.", 503)
         code = {"ec2": "RequestLimitExceeded", "logs": "ThrottlingException"}.get(self.name, "Throttling")
-        return Refusal(code, "Rate exceeded")
+        return ServiceError(code, "Rate exceeded")
 
     def close(self) -> None:
         """Forget what moto keeps."""

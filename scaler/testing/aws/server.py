@@ -20,13 +20,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from scaler.testing.aws.batch import Batch
+from scaler.testing.aws.batch import EmulatedBatch
 from scaler.testing.aws.containers import Containers
-from scaler.testing.aws.ecs import Ecs
-from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, Refusal, Slow, Throttle
-from scaler.testing.aws.metadata import Metadata
+from scaler.testing.aws.ecs import EmulatedEcs, TaskMetadata
+from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, ServiceError, Slow, Throttle
 from scaler.testing.aws.moto_services import Moto, MotoService
-from scaler.testing.aws.service import Answer, Call, Service, Surroundings
+from scaler.testing.aws.service import Answer, EmulatorContext, Service, ServiceCall
 
 REGION = "us-east-1"
 METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
@@ -64,13 +63,13 @@ class AwsEmulator:
             "AWS_ENDPOINT_URL": self.endpoint_url,
         }
         self.containers = Containers({**self.environment, **(container_environment or {})})
-        surroundings = Surroundings(self.endpoint_url, REGION, self.containers)
-        self.ecs = Ecs(surroundings)
-        self.batch = Batch(surroundings)
+        context = EmulatorContext(self.endpoint_url, REGION, self.containers)
+        self.ecs = EmulatedEcs(context)
+        self.batch = EmulatedBatch(context)
         moto = Moto()
         self.s3 = MotoService(moto, "s3")
         others = [MotoService(moto, name) for name in ("iam", "logs", "sts", "ec2")]
-        self._services: list[Service] = [self.ecs, Metadata(self.ecs), self.batch, self.s3, *others]
+        self._services: list[Service] = [self.ecs, TaskMetadata(self.ecs), self.batch, self.s3, *others]
         """In the order in which they are asked whether a call is for them."""
         self._cut = _Cuts()
         self._server = uvicorn.Server(self._config())
@@ -111,7 +110,9 @@ class AwsEmulator:
     async def _serve(self, request: Request) -> Response:
         path: str = request.scope["path"]  # the path of request.url would end at a ? that is part of it
         query_string = request.scope["query_string"].decode("latin-1")
-        call = Call(request.method, path, request.query_params, query_string, request.headers, await request.body())
+        call = ServiceCall(
+            request.method, path, request.query_params, query_string, request.headers, await request.body()
+        )
         for service in self._services:
             operation = service.name_of(call)
             if operation is not None:
@@ -119,7 +120,7 @@ class AwsEmulator:
                 try:
                     answer = await self._perform(service, operation, call, fault)
                 except asyncio.CancelledError:  # the server ends while a slow one is under way
-                    answer = service.refuse(Refusal("ServiceUnavailable", "the emulator has been closed", 503))
+                    answer = service.refuse(ServiceError("ServiceUnavailable", "the emulator has been closed", 503))
                 if isinstance(fault, LoseReply):
                     self._cut.cut(request)
                 headers = {"x-amzn-RequestId": str(uuid.uuid4()), **answer.headers}
@@ -133,20 +134,20 @@ class AwsEmulator:
         )
         return Response(body, 400, media_type="application/xml")
 
-    async def _perform(self, service: Service, operation: str, call: Call, fault: Fault | None) -> Answer:
+    async def _perform(self, service: Service, operation: str, call: ServiceCall, fault: Fault | None) -> Answer:
         try:
             match fault:
                 case Throttle():
                     raise service.throttle()
                 case Error(code, message, status):
-                    raise Refusal(code, message, status)
+                    raise ServiceError(code, message, status)
                 case Slow(seconds):
                     await asyncio.sleep(seconds)
                 case _:
                     pass
             partial = fault if isinstance(fault, Partial) else None
             return await run_in_threadpool(service.answer, operation, call, partial)
-        except Refusal as refusal:
+        except ServiceError as refusal:
             return service.refuse(refusal)
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scaler.testing.aws.containers import Containers
-from scaler.testing.aws.faults import Partial, Refusal
+from scaler.testing.aws.faults import Partial, ServiceError
 
 ACCOUNT = "123456789012"
 """Owns everything in the emulator."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ServiceCall:
     """An HTTP request. Header names are in small letters; the path is percent-decoded and begins with a slash."""
 
     method: str
@@ -35,7 +35,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class EmulatorContext:
     """What every service of an emulator shares."""
 
     endpoint_url: str
@@ -53,16 +53,16 @@ class Service(Protocol):
     name: str
     """How fault rules and endpoints call it: `ecs`."""
 
-    def name_of(self, call: Call) -> str | None:
+    def name_of(self, call: ServiceCall) -> str | None:
         """Return the operation that is called, such as `RunTask`. None: the call is for another service."""
 
-    def answer(self, operation: str, call: Call, partial: Partial | None) -> Answer:
+    def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:
         """Do it. Raises Refusal. `partial` is the fault of that name that the request meets."""
 
-    def refuse(self, refusal: Refusal) -> Answer:
+    def refuse(self, refusal: ServiceError) -> Answer:
         """Return an error as clients of this service read it."""
 
-    def throttle(self) -> Refusal:
+    def throttle(self) -> ServiceError:
         """Return the error with which this service refuses too many requests."""
 
     def close(self) -> None:

@@ -8,24 +8,24 @@ from collections.abc import Callable
 
 
 class Ticker:
-    """Calls `turn(now)` at the time that the call before has answered, and soon after each `wake`.
+    """Calls `step(now)` at the time that the call before has answered, and soon after each `wake`.
 
-    turn: takes Unix seconds, and returns when it is due next (Unix seconds), or None: when woken.
+    step: takes Unix seconds, and returns when it is due next (Unix seconds), or None: when woken.
     """
 
-    def __init__(self, name: str, turn: Callable[[float], float | None]) -> None:
-        self._turn = turn
+    def __init__(self, name: str, step: Callable[[float], float | None]) -> None:
+        self._step = step
         self._woken = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Have a turn soon. From any thread."""
+        """Call `step` soon. From any thread."""
         self._woken.set()
 
     def close(self) -> None:
-        """End the thread. A turn under way is waited for; there is none after it."""
+        """End the thread, after the step under way."""
         self._closed = True
         self._woken.set()
         self._thread.join()
@@ -33,5 +33,5 @@ class Ticker:
     def _run(self) -> None:
         while not self._closed:
             self._woken.clear()
-            due = self._turn(time.time())
+            due = self._step(time.time())
             self._woken.wait(None if due is None else max(0.0, due - time.time()))

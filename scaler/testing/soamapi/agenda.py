@@ -14,7 +14,7 @@ THREADS = 2
 Action = Callable[[], None]
 
 
-class Agenda:
+class CallbackThreads:
     """Actions and when they are due. Safe to use from any thread."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from scaler.testing.soamapi.messages import (
     SoamException,
     dump,
 )
-from scaler.testing.soamapi.records import Session
+from scaler.testing.soamapi.records import GridSession
 from scaler.testing.soamapi.service import ServiceContainer, ServiceContext, SessionContext, TaskContext
 from scaler.testing.soamapi.settings import Event, StandIn
 
@@ -97,7 +97,7 @@ class DefaultSecurityCallback:
 class ClientSession:
     """A session as its client sees it."""
 
-    def __init__(self, connection: Connection, session: Session) -> None:
+    def __init__(self, connection: Connection, session: GridSession) -> None:
         self._connection = connection
         self._session = session
 
@@ -150,7 +150,7 @@ class Connection:
 
     def __init__(self, connection_id: str) -> None:
         self._connection_id = connection_id
-        self._sessions: list[Session] = []
+        self._sessions: list[GridSession] = []
         self._cut = ""
         self._is_closed = False
 

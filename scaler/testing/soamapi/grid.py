@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable
 from typing import assert_never
 
-from scaler.testing.soamapi.agenda import Agenda
+from scaler.testing.soamapi.agenda import CallbackThreads
 from scaler.testing.soamapi.instance import Answer, Answered, Died, Instance, Invoke, Threw
 from scaler.testing.soamapi.messages import FatalException, SoamException
-from scaler.testing.soamapi.records import Response, Session, Slot, Task
+from scaler.testing.soamapi.records import GridSession, GridSlot, GridTask, Response
 from scaler.testing.soamapi.settings import Event, Fault, Script, StandIn
 
 
@@ -26,14 +26,14 @@ class Grid:
         self.settings = settings
         self.callback_errors: list[BaseException] = []
         """What callbacks have raised, which they must not."""
-        self.agenda = Agenda()
+        self.agenda = CallbackThreads()
         self._script = Script(settings.faults)
         self._changed = threading.Condition()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, GridSession] = {}
         self._count = 0
         self._is_closed = False
         self._is_resting = False
-        self._slots = [Slot() for _ in range(settings.slots)]
+        self._slots = [GridSlot() for _ in range(settings.slots)]
         self._threads = [
             threading.Thread(target=self._serve, args=(slot,), name="soam-slot", daemon=True) for slot in self._slots
         ]
@@ -71,59 +71,59 @@ class Grid:
         priority: int,
         on_response: Callable[[Response], None],
         on_exception: Callable[[SoamException], None],
-    ) -> Session:
+    ) -> GridSession:
         with self._changed:
             self._is_resting = False
             self._count += 1
-            session = Session(str(self._count), name, priority, on_response, on_exception)
+            session = GridSession(str(self._count), name, priority, on_response, on_exception)
             self._sessions[session.session_id] = session
             return session
 
-    def send(self, session: Session, data: bytes) -> str:
+    def send(self, session: GridSession, data: bytes) -> str:
         """Submit a task, and return its id. Raises SoamException when the session has ended."""
         with self._changed:
             if session.ended:
                 raise SoamException(f"Session <{session.session_id}> is not open: {session.ended}")
             session.count += 1
-            task = Task(str(session.count), data)
+            task = GridTask(str(session.count), data)
             session.tasks[task.task_id] = task
             self._changed.notify()
             return task.task_id
 
-    def close_session(self, session: Session) -> None:
+    def close_session(self, session: GridSession) -> None:
         """End a session in order: its responses are discarded."""
         with self._changed:
             self._end(session, "it was closed")
 
     # -- what administrators do
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[GridSession]:
         """Return those that have not ended."""
         with self._changed:
             return [session for session in self._sessions.values() if not session.ended]
 
-    def running(self, session: Session) -> dict[str, int]:
+    def running(self, session: GridSession) -> dict[str, int]:
         """Return the running tasks of a session and the process ids of their instances."""
         with self._changed:
             placed = {task.task_id: task.slot.instance for task in session.tasks.values() if task.slot is not None}
             return {task_id: instance.pid for task_id, instance in placed.items() if instance is not None}
 
-    def suspend(self, session: Session) -> None:
+    def suspend(self, session: GridSession) -> None:
         """Start no more tasks of a session."""
         with self._changed:
             session.is_suspended = True
 
-    def resume(self, session: Session) -> None:
+    def resume(self, session: GridSession) -> None:
         """Start tasks of a session again."""
         with self._changed:
             session.is_suspended = False
             self._changed.notify_all()
 
-    def update_priority(self, session: Session, priority: int) -> None:
+    def update_priority(self, session: GridSession, priority: int) -> None:
         with self._changed:
             session.priority = priority
 
-    def kill_task(self, session: Session, task_id: str) -> None:
+    def kill_task(self, session: GridSession, task_id: str) -> None:
         """End a task, also while it runs; its response is an error. Raises SoamException for one that has ended."""
         with self._changed:
             task = session.tasks.get(task_id)
@@ -136,7 +136,7 @@ class Grid:
             else:
                 self._interrupt(task, "was killed")
 
-    def abort(self, session: Session, text: str) -> None:
+    def abort(self, session: GridSession, text: str) -> None:
         """End a session for its client's surprise. text: why."""
         with self._changed:
             if session.ended:
@@ -145,14 +145,14 @@ class Grid:
             error = FatalException(f"Session <{session.session_id}> was aborted: {text}")
             self.agenda.add(lambda: self._call(lambda: session.on_exception(error)))
 
-    def reclaim(self, session: Session, grace_seconds: float) -> None:
+    def reclaim(self, session: GridSession, grace_seconds: float) -> None:
         """Take the slots away on which tasks of a session run, after a grace in which they may end."""
         with self._changed:
             running = [task for task in session.tasks.values() if task.slot is not None]
         for task in running:
             self.agenda.add(lambda task=task: self._take_away(task), grace_seconds)  # type: ignore[misc]
 
-    def _take_away(self, task: Task) -> None:
+    def _take_away(self, task: GridTask) -> None:
         with self._changed:
             if task.slot is not None:
                 task.is_reclaimed = True
@@ -160,7 +160,7 @@ class Grid:
 
     # -- slots
 
-    def _serve(self, slot: Slot) -> None:
+    def _serve(self, slot: GridSlot) -> None:
         """Be the thread of one slot."""
         while (found := self._next(slot)) is not None:
             session, task = found
@@ -180,13 +180,13 @@ class Grid:
         with self._changed:
             self._free(slot)
 
-    def _free(self, slot: Slot) -> None:
+    def _free(self, slot: GridSlot) -> None:
         if slot.instance is not None:
             slot.instance.close()
             slot.instance = None
             self._changed.notify_all()
 
-    def _next(self, slot: Slot) -> tuple[Session, Task] | None:
+    def _next(self, slot: GridSlot) -> tuple[GridSession, GridTask] | None:
         """Wait for a task and place it. Returns None when there will be none."""
         with self._changed:
             while True:
@@ -208,7 +208,7 @@ class Grid:
                 instance.close()
         return found
 
-    def _best(self) -> tuple[Session, Task] | None:
+    def _best(self) -> tuple[GridSession, GridTask] | None:
         best = None
         for session in self._sessions.values():
             if session.is_suspended or session.ended or (best is not None and best[0].priority >= session.priority):
@@ -218,7 +218,7 @@ class Grid:
                 best = session, task
         return best
 
-    def _has_ended(self, session: Session, task: Task, answer: Answer) -> None:
+    def _has_ended(self, session: GridSession, task: GridTask, answer: Answer) -> None:
         task.slot = None
         if session.ended:
             return
@@ -246,17 +246,17 @@ class Grid:
         del session.tasks[task.task_id]
         self._respond(session, response)
 
-    def _may_retry(self, task: Task) -> bool:
+    def _may_retry(self, task: GridTask) -> bool:
         task.deaths += 1
         self._changed.notify()
         return task.deaths <= self.settings.task_retry_limit
 
-    def _interrupt(self, task: Task, text: str) -> None:
+    def _interrupt(self, task: GridTask, text: str) -> None:
         task.interrupted = text
         if task.slot is not None and task.slot.instance is not None:
             task.slot.instance.kill()
 
-    def _end(self, session: Session, text: str) -> None:
+    def _end(self, session: GridSession, text: str) -> None:
         if session.ended:
             return
         session.ended = text
@@ -266,7 +266,7 @@ class Grid:
 
     # -- callbacks
 
-    def _respond(self, session: Session, response: Response) -> None:
+    def _respond(self, session: GridSession, response: Response) -> None:
         fault = self._script.next("response")
         times, seconds = 1, 0.0
         match fault.do if fault is not None else None:
@@ -286,7 +286,7 @@ class Grid:
         for _ in range(times):
             self.agenda.add(lambda: self._deliver(session, response), seconds)
 
-    def _deliver(self, session: Session, response: Response) -> None:
+    def _deliver(self, session: GridSession, response: Response) -> None:
         with self._changed:
             is_discarded = session.ended == "it was closed"
         if not is_discarded:

@@ -22,13 +22,13 @@ class Response:
 
 
 @dataclass(eq=False, slots=True)
-class Task:
+class GridTask:
     """A task that has not ended."""
 
     task_id: str
     data: bytes
     deaths: int = 0
-    slot: Slot | None = None
+    slot: GridSlot | None = None
     """Where it runs."""
     interrupted: str = ""
     """Its process is being ended, and this is why; the task goes on elsewhere if it is reclaimed."""
@@ -36,7 +36,7 @@ class Task:
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class GridSession:
     """A session that has not ended has all its tasks that have not."""
 
     session_id: str
@@ -44,18 +44,18 @@ class Session:
     priority: int
     on_response: Callable[[Response], None]
     on_exception: Callable[[SoamException], None]
-    tasks: dict[str, Task] = field(default_factory=dict)
+    tasks: dict[str, GridTask] = field(default_factory=dict)
     count: int = 0
     is_suspended: bool = False
     ended: str = ""
 
-    def name_of(self, task: Task) -> str:
+    def name_of(self, task: GridTask) -> str:
         """Return how the product's texts call a task."""
         return f"Task <{task.task_id}> of session <{self.session_id}>"
 
 
 @dataclass(eq=False, slots=True)
-class Slot:
+class GridSlot:
     """Where one service process runs."""
 
     instance: Instance | None = None

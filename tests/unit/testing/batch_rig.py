@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scaler.testing.aws.batch import BatchCore, Start, Times
-from scaler.testing.aws.batch.commands import Command
-from scaler.testing.aws.faults import Refusal
+from scaler.testing.aws.batch import BatchCore, StartContainer, Times
+from scaler.testing.aws.batch.timeline import Command
+from scaler.testing.aws.faults import ServiceError
 
 PREFIX = "arn:aws:batch:us-east-1:123456789012:"
 SLOW = Times(submitted=1, pending=2, starting=10, changing=5, listing=3, stop=30, notice=120)
@@ -36,7 +36,7 @@ class BatchWorld:
 
     def __init__(self, **queue: Any) -> None:
         self.now = 1000.0
-        self.started: list[Start] = []
+        self.started: list[StartContainer] = []
         ids = itertools.count(1)
         self.core = BatchCore(PREFIX, lambda: f"id-{next(ids)}", SLOW)
         self.call("CreateComputeEnvironment", computeEnvironmentName="c", type="MANAGED", computeResources=COMPUTE)
@@ -53,7 +53,7 @@ class BatchWorld:
 
     def refusal(self, operation: str, **request: Any) -> str:
         """Return the text with which a request is refused as the client's mistake."""
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(ServiceError) as caught:
             self.call(operation, **request)
         assert caught.value.code == "ClientException"
         return caught.value.message
@@ -80,7 +80,7 @@ class BatchWorld:
         """Return what must be done outside."""
         self.core.check()
         commands = self.core.take_commands()
-        self.started += [command for command in commands if isinstance(command, Start)]
+        self.started += [command for command in commands if isinstance(command, StartContainer)]
         return commands
 
     def end(self, job_id: str, exit_code: int) -> list[Command]:

@@ -9,8 +9,8 @@ import pytest
 
 from scaler.testing.aws.ecs import EcsRates, EcsTimes
 from scaler.testing.aws.ecs.core import EcsCore
-from scaler.testing.aws.ecs.task import Command, Start
-from scaler.testing.aws.faults import Partial, Refusal
+from scaler.testing.aws.ecs.task import Command, StartTask
+from scaler.testing.aws.faults import Partial, ServiceError
 
 NETWORK = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
 DEFINITION: dict[str, Any] = {
@@ -62,9 +62,9 @@ class EcsWorld:
     def pass_time(self, seconds: float) -> list[Command]:
         """Let time pass, and return the commands to containers. Those that are told to start do."""
         self.now += seconds
-        commands = self.core.turn(self.now)
+        commands = self.core.step(self.now)
         for command in commands:
-            if isinstance(command, Start):
+            if isinstance(command, StartTask):
                 self.core.started(command.arn, self.now)
         return commands
 
@@ -74,12 +74,12 @@ class EcsWorld:
         self.pass_time(20)
         return arns
 
-    def refused(self, operation: str, **request: Any) -> Refusal:
-        with pytest.raises(Refusal) as caught:
+    def refused(self, operation: str, **request: Any) -> ServiceError:
+        with pytest.raises(ServiceError) as caught:
             self.call(operation, **request)
         return caught.value
 
-    def refused_run(self, **more: Any) -> Refusal:
-        with pytest.raises(Refusal) as caught:
+    def refused_run(self, **more: Any) -> ServiceError:
+        with pytest.raises(ServiceError) as caught:
             self.answer_to_run(**more)
         return caught.value

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaler.testing.aws.batch import Kill, Start, Terminate
+from scaler.testing.aws.batch import KillContainer, StartContainer, TerminateContainer
 from scaler.testing.aws.batch.core import RETENTION_SECONDS
 from tests.unit.testing.batch_rig import COMPUTE, PREFIX, SLOW, BatchWorld
 
@@ -30,7 +30,7 @@ def test_a_job_takes_its_time_from_submitted_to_running_and_succeeds(world: Batc
         seen.append(world.status(job))
     [start] = world.pass_time(SLOW.starting)
     assert seen == ["SUBMITTED", "PENDING", "STARTING"]
-    assert isinstance(start, Start)
+    assert isinstance(start, StartContainer)
     assert world.status(job) == "RUNNING"
     world.pass_time(7)
     world.end(job, 0)
@@ -196,7 +196,7 @@ def test_a_lost_host_has_no_exit_code_and_may_be_retried_by_its_reason(world: Ba
     known = world.core.job(job)
     assert known is not None
     world.core.running.host_lost(known, world.now)  # type: ignore[arg-type]
-    assert world.commands() == [Kill(f"{job}/1")]
+    assert world.commands() == [KillContainer(f"{job}/1")]
     [attempt] = world.describe(job)["attempts"]
     assert attempt["statusReason"].startswith("Host EC2 (instance i-")
     assert attempt["statusReason"].endswith(") terminated.")
@@ -212,9 +212,9 @@ def test_a_spot_notice_gives_time_and_the_attempt_is_retried(world: BatchWorld) 
     job = world.run(**retry(2))
     known = world.core.job(job)
     world.core.running.spot_notice(known, world.now)  # type: ignore[arg-type]
-    assert world.commands() == [Terminate(f"{job}/1")]
+    assert world.commands() == [TerminateContainer(f"{job}/1")]
     assert world.pass_time(SLOW.notice - 1) == []
-    assert world.pass_time(1) == [Kill(f"{job}/1")]
+    assert world.pass_time(1) == [KillContainer(f"{job}/1")]
     world.end(job, 137)
     assert world.describe(job)["attempts"][0]["statusReason"] == "Your Spot Task was interrupted."
     assert world.status(job) == "STARTING"
@@ -223,8 +223,8 @@ def test_a_spot_notice_gives_time_and_the_attempt_is_retried(world: BatchWorld) 
 def test_a_timeout_ends_a_job_for_good(world: BatchWorld) -> None:
     job = world.run(**retry(5), timeout={"attemptDurationSeconds": 60})
     assert world.pass_time(59) == []
-    assert world.pass_time(1) == [Terminate(f"{job}/1")]
-    assert world.pass_time(SLOW.stop) == [Kill(f"{job}/1")]
+    assert world.pass_time(1) == [TerminateContainer(f"{job}/1")]
+    assert world.pass_time(SLOW.stop) == [KillContainer(f"{job}/1")]
     world.end(job, 137)
     ended = world.describe(job)
     assert (ended["status"], ended["statusReason"]) == ("FAILED", "Job attempt duration exceeded timeout")
@@ -250,9 +250,9 @@ def test_terminate_ends_everything_without_retry(world: BatchWorld) -> None:
         world.call("TerminateJob", jobId=job, reason="enough")
         world.call("TerminateJob", jobId=job, reason="again")
     assert [world.status(job) for job in (running, starting, waiting)] == ["RUNNING", "FAILED", "FAILED"]
-    assert world.commands() == [Terminate(f"{running}/1")]
+    assert world.commands() == [TerminateContainer(f"{running}/1")]
     assert world.describe(running)["isTerminated"]
-    assert world.pass_time(SLOW.stop) == [Kill(f"{running}/1")]
+    assert world.pass_time(SLOW.stop) == [KillContainer(f"{running}/1")]
     world.end(running, 0)
     ended = world.describe(running)
     assert (ended["status"], ended["statusReason"]) == ("FAILED", "enough")
@@ -277,7 +277,7 @@ def test_one_child_can_be_terminated_alone(world: BatchWorld) -> None:
     array = world.submit(arrayProperties={"size": 2})
     world.pass_time(60)
     world.call("TerminateJob", jobId=f"{array}:1", reason="this one")
-    assert world.commands() == [Terminate(f"{array}:1/1")]
+    assert world.commands() == [TerminateContainer(f"{array}:1/1")]
     world.end(f"{array}:1", 143)
     assert [world.status(f"{array}:{index}") for index in range(2)] == ["RUNNING", "FAILED"]
 
@@ -325,7 +325,7 @@ def test_a_deleted_queue_terminates_its_jobs_and_goes_when_they_have_ended(world
     world.call("UpdateJobQueue", jobQueue="q", state="DISABLED")
     world.pass_time(SLOW.changing)
     world.call("DeleteJobQueue", jobQueue="q")
-    assert world.commands()[-1] == Terminate(f"{running}/1")
+    assert world.commands()[-1] == TerminateContainer(f"{running}/1")
     assert world.describe(waiting)["statusReason"] == "JobQueue deleted"
     world.pass_time(SLOW.changing)
     assert len(world.call("DescribeJobQueues")["jobQueues"]) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.testing.aws.ecs.task import Kill, Start, Terminate
+from scaler.testing.aws.ecs.task import KillTask, StartTask, TerminateTask
 from tests.unit.testing.ecs_rig import EcsWorld
 
 
@@ -20,7 +20,7 @@ def test_a_task_takes_its_time_from_provisioning_to_running(world: EcsWorld) -> 
     assert world.core.due() == 1010
     assert world.pass_time(1) == []
     assert world.status(arn) == "PENDING"
-    assert world.pass_time(20) == [Start(arn)]
+    assert world.pass_time(20) == [StartTask(arn)]
     [task] = world.describe(arn)
     assert (task["lastStatus"], task["desiredStatus"], task["startedAt"]) == ("RUNNING", "RUNNING", 1030)
     assert task["containers"][0]["lastStatus"] == "RUNNING"
@@ -32,10 +32,10 @@ def test_a_stopped_task_gets_sigterm_and_after_its_stop_timeout_sigkill(world: E
     world.call("StopTask", cluster="c", task=arn, reason="scaled down")
     assert world.describe(arn)[0]["desiredStatus"] == "STOPPED"
     assert world.status(arn) == "DEACTIVATING"
-    assert world.pass_time(5) == [Terminate(arn)]
+    assert world.pass_time(5) == [TerminateTask(arn)]
     assert world.status(arn) == "STOPPING"
     assert world.pass_time(59) == []
-    assert world.pass_time(1) == [Kill(arn)]
+    assert world.pass_time(1) == [KillTask(arn)]
     world.core.exited(arn, 137, "", world.now)
     world.pass_time(0)
     assert world.status(arn) == "DEPROVISIONING"
@@ -70,11 +70,11 @@ def test_a_task_that_is_stopped_before_it_runs_never_starts(world: EcsWorld) -> 
 def test_a_task_that_is_stopped_while_its_container_starts_is_terminated(world: EcsWorld) -> None:
     [arn] = world.run()
     world.now += 30
-    world.core.turn(world.now - 20)
-    assert world.core.turn(world.now) == [Start(arn)]
+    world.core.step(world.now - 20)
+    assert world.core.step(world.now) == [StartTask(arn)]
     world.call("StopTask", cluster="c", task=arn)
     world.core.started(arn, world.now)
-    assert world.pass_time(5) == [Terminate(arn)]
+    assert world.pass_time(5) == [TerminateTask(arn)]
 
 
 def test_a_container_that_ends_stops_its_task_with_exit_code_and_reason(world: EcsWorld) -> None:
@@ -103,11 +103,11 @@ def test_a_spot_notice_terminates_at_once_and_kills_after_the_notice(world: EcsW
     [arn] = world.run_until_running(capacityProviderStrategy=[{"capacityProvider": "FARGATE_SPOT", "weight": 1}])
     world.core.spot_notice(arn, world.now)
     assert world.core.due() is not None
-    assert world.pass_time(0) == [Terminate(arn)]
+    assert world.pass_time(0) == [TerminateTask(arn)]
     assert world.describe(arn)[0]["desiredStatus"] == "STOPPED"
     world.pass_time(5)
     assert world.pass_time(114) == []
-    assert world.pass_time(1) == [Kill(arn)]
+    assert world.pass_time(1) == [KillTask(arn)]
     world.core.exited(arn, 137, "", world.now)
     world.pass_time(10)
     [task] = world.describe(arn)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scaler.testing.aws.batch.commands import Kill, Start, Terminate, Times
 from scaler.testing.aws.batch.core import BatchCore
-from scaler.testing.aws.batch.shell import Batch
+from scaler.testing.aws.batch.shell import EmulatedBatch
+from scaler.testing.aws.batch.timeline import KillContainer, StartContainer, TerminateContainer, Times
 
-__all__ = ["Batch", "BatchCore", "Kill", "Start", "Terminate", "Times"]
+__all__ = ["BatchCore", "EmulatedBatch", "KillContainer", "StartContainer", "TerminateContainer", "Times"]

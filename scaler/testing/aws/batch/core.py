@@ -12,15 +12,14 @@ from functools import partial
 from typing import Any
 
 from scaler.testing.aws.batch import listing, values
-from scaler.testing.aws.batch.agenda import Agenda
-from scaler.testing.aws.batch.commands import Command, Times
-from scaler.testing.aws.batch.definitions import Definitions
+from scaler.testing.aws.batch.definitions import JobDefinitions
 from scaler.testing.aws.batch.jobs import ENDED, PLACED, Array, Job, State, describe
-from scaler.testing.aws.batch.places import JobQueue, Place, Places
-from scaler.testing.aws.batch.running import Running
+from scaler.testing.aws.batch.resources import BatchResource, BatchResources, JobQueue
+from scaler.testing.aws.batch.running import JobRunner
 from scaler.testing.aws.batch.submitting import submission_of
+from scaler.testing.aws.batch.timeline import Command, Timeline, Times
 from scaler.testing.aws.batch.values import JSON, Invalid
-from scaler.testing.aws.faults import Refusal
+from scaler.testing.aws.faults import ServiceError
 
 MAX_REQUEST_BYTES = 30 * 1024
 MAX_DESCRIBED_JOBS = 100
@@ -44,10 +43,10 @@ class BatchCore:
         self.times = times or Times()
         self._arn_prefix = arn_prefix
         self._new_id = new_id
-        self._agenda = Agenda()
-        self._places = Places(arn_prefix, new_id)
-        self._definitions = Definitions(arn_prefix)
-        self.running = Running(self._places, self._agenda, self.times)
+        self._timeline = Timeline()
+        self._resources = BatchResources(arn_prefix, new_id)
+        self._definitions = JobDefinitions(arn_prefix)
+        self.running = JobRunner(self._resources, self._timeline, self.times)
         self._jobs: dict[str, Job | Array] = {}
         self._serial = 0
         self.operations: dict[str, Operation] = {
@@ -62,11 +61,11 @@ class BatchCore:
             "CreateComputeEnvironment": self._create_environment,
             "UpdateComputeEnvironment": self._update_environment,
             "DeleteComputeEnvironment": self._delete_environment,
-            "DescribeComputeEnvironments": lambda request, _: self._places.describe_environments(request),
+            "DescribeComputeEnvironments": lambda request, _: self._resources.describe_environments(request),
             "CreateJobQueue": self._create_queue,
             "UpdateJobQueue": self._update_queue,
             "DeleteJobQueue": self._delete_queue,
-            "DescribeJobQueues": lambda request, _: self._places.describe_queues(request),
+            "DescribeJobQueues": lambda request, _: self._resources.describe_queues(request),
             "TagResource": self._tag,
             "ListTagsForResource": self._list_tags,
         }
@@ -79,19 +78,19 @@ class BatchCore:
             answer = self.operations[operation](request, now)
         except Invalid as error:
             text = f"Error executing request, Exception : {error}, RequestId: {self._new_id()}"
-            raise Refusal("ClientException", text) from error
+            raise ServiceError("ClientException", text) from error
         self.running.place(now)
         return answer
 
     def advance(self, now: float) -> None:
         """Do what is due, in the order and at the times at which it was, however late this is called."""
-        while (due := self._agenda.step(now)) is not None:
+        while (due := self._timeline.step(now)) is not None:
             self.running.place(due)
         self.running.place(now)
 
     def next_due(self) -> float | None:
         """Return when `advance` is due. None: after the next request or news."""
-        return self._agenda.next_due()
+        return self._timeline.next_due()
 
     def take_commands(self) -> list[Command]:
         """Return what must be done outside, in this order, once."""
@@ -110,13 +109,13 @@ class BatchCore:
     def queue(self, wanted: str) -> JobQueue:
         """Return a queue by its name or ARN. Raises Refusal."""
         try:
-            return self._places.queue(wanted)
+            return self._resources.queue(wanted)
         except Invalid as error:
-            raise Refusal("ClientException", str(error)) from error
+            raise ServiceError("ClientException", str(error)) from error
 
     def check(self) -> None:
         """Raise AssertionError when the state contradicts itself."""
-        used = dict.fromkeys(self._places.environments.values(), 0.0)
+        used = dict.fromkeys(self._resources.environments.values(), 0.0)
         for job in self.running.placed():
             assert job.state in PLACED
             assert job.run is not None
@@ -136,7 +135,7 @@ class BatchCore:
         size = len(json.dumps(request))
         if size > MAX_REQUEST_BYTES:
             raise Invalid(f"Job size must be less than {MAX_REQUEST_BYTES // 1024} KiB, got {-(-size // 1024)} KiB")
-        queue = self._places.queue(values.need(request, "jobQueue"))
+        queue = self._resources.queue(values.need(request, "jobQueue"))
         definition = self._definitions.active(values.need(request, "jobDefinition"))
         submission = submission_of(request, queue, definition, now)
         array_size = values.array_size(request)
@@ -170,7 +169,7 @@ class BatchCore:
             if not isinstance(array, Array):
                 raise Invalid(f"array job {request['arrayJobId']} does not exist")
             return listing.list_children(request, array)
-        queue = self._places.queue(request["jobQueue"])
+        queue = self._resources.queue(request["jobQueue"])
         shown = now - self.times.listing
         newest_first = (job for job in reversed(self._jobs.values()) if job.submission.created_at <= shown)
         return listing.list_of(request, newest_first, queue)
@@ -199,25 +198,25 @@ class BatchCore:
             del self._jobs[job.job_id]
 
     def _create_environment(self, request: Mapping[str, Any], now: float) -> JSON:
-        return _environment(self._change(self._places.create_environment(request), now))
+        return _environment(self._change(self._resources.create_environment(request), now))
 
     def _update_environment(self, request: Mapping[str, Any], now: float) -> JSON:
-        return _environment(self._change(self._places.update_environment(request), now))
+        return _environment(self._change(self._resources.update_environment(request), now))
 
     def _delete_environment(self, request: Mapping[str, Any], now: float) -> JSON:
-        environment = self._places.delete_environment(request)
+        environment = self._resources.delete_environment(request)
         if environment is not None:
             self._change(environment, now)
         return {}
 
     def _create_queue(self, request: Mapping[str, Any], now: float) -> JSON:
-        return _queue(self._change(self._places.create_queue(request), now))
+        return _queue(self._change(self._resources.create_queue(request), now))
 
     def _update_queue(self, request: Mapping[str, Any], now: float) -> JSON:
-        return _queue(self._change(self._places.update_queue(request), now))
+        return _queue(self._change(self._resources.update_queue(request), now))
 
     def _delete_queue(self, request: Mapping[str, Any], now: float) -> JSON:
-        queue = self._places.delete_queue(request)
+        queue = self._resources.delete_queue(request)
         if queue is not None:
             for job in self._jobs.values():
                 if job.submission.queue is queue:
@@ -225,21 +224,21 @@ class BatchCore:
             self._change(queue, now)
         return {}
 
-    def _change(self, place: Place, now: float) -> Place:
-        self._agenda.at(now + self.times.changing, partial(self._settle, place))
+    def _change(self, place: BatchResource, now: float) -> BatchResource:
+        self._timeline.at(now + self.times.changing, partial(self._settle, place))
         return place
 
-    def _settle(self, place: Place, now: float) -> None:
+    def _settle(self, place: BatchResource, now: float) -> None:
         going = place.status == "DELETING" and isinstance(place, JobQueue)
         if going and any(job.submission.queue is place and job.state not in ENDED for job in self._jobs.values()):
             self._change(place, now)
         else:
-            self._places.settle(place)
+            self._resources.settle(place)
 
     def _tags(self, request: Mapping[str, Any]) -> dict[str, str]:
         arn = values.need(request, "resourceArn")
         job = self._jobs.get(arn.removeprefix(f"{self._arn_prefix}job/"))
-        found = job.submission.tags if job else self._places.tags_of(arn)
+        found = job.submission.tags if job else self._resources.tags_of(arn)
         found = self._definitions.tags_of(arn) if found is None else found
         if found is None:
             raise Invalid(f"resource {arn} does not exist")
@@ -254,9 +253,9 @@ class BatchCore:
         return {"tags": self._tags(request)}
 
 
-def _environment(place: Place) -> JSON:
+def _environment(place: BatchResource) -> JSON:
     return {"computeEnvironmentName": place.name, "computeEnvironmentArn": place.arn}
 
 
-def _queue(place: Place) -> JSON:
+def _queue(place: BatchResource) -> JSON:
     return {"jobQueueName": place.name, "jobQueueArn": place.arn}

@@ -8,8 +8,7 @@ from itertools import chain
 from typing import Any
 
 from scaler.testing.aws.batch import values
-from scaler.testing.aws.batch.paging import page
-from scaler.testing.aws.batch.values import JSON, Invalid, Retries
+from scaler.testing.aws.batch.values import JSON, Invalid, Retries, page
 
 NOT_EMULATED = ("nodeProperties", "eksProperties", "ecsProperties", "consumableResourceProperties")
 EMPTY_LISTS = ("command", "volumes", "environment", "mountPoints", "ulimits", "resourceRequirements", "secrets")
@@ -18,7 +17,7 @@ PAGE = 100
 
 
 @dataclass(slots=True, eq=False)
-class Definition:
+class JobDefinition:
     """One revision."""
 
     serial: int
@@ -62,12 +61,12 @@ class Definition:
         return shown
 
 
-class Definitions:
+class JobDefinitions:
     """All job definitions of an account."""
 
     def __init__(self, arn_prefix: str) -> None:
         self._arn_prefix = f"{arn_prefix}job-definition/"
-        self._by_name: dict[str, list[Definition]] = {}
+        self._by_name: dict[str, list[JobDefinition]] = {}
         self._registered = 0
 
     def register(self, request: Mapping[str, Any]) -> JSON:
@@ -89,7 +88,7 @@ class Definitions:
         revisions = self._by_name.get(name, [])
         revision = len(revisions) + 1
         self._registered += 1
-        definition = Definition(
+        definition = JobDefinition(
             self._registered,
             name,
             revision,
@@ -131,7 +130,7 @@ class Definitions:
                 definition.active = False
         return {}
 
-    def active(self, wanted: str) -> Definition:
+    def active(self, wanted: str) -> JobDefinition:
         """Return the revision that a job names, by default the newest active one. Raises Invalid."""
         name, _, revision = wanted.removeprefix(self._arn_prefix).partition(":")
         for definition in reversed(self._by_name.get(name, [])):

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scaler.testing.aws.batch.definitions import EMPTY_LISTS, Definition
-from scaler.testing.aws.batch.places import ComputeEnvironment, JobQueue
+from scaler.testing.aws.batch.definitions import EMPTY_LISTS, JobDefinition
+from scaler.testing.aws.batch.resources import ComputeEnvironment, JobQueue
 from scaler.testing.aws.batch.values import JSON, Resources, Retries
 
 
@@ -29,12 +29,12 @@ ENDED = (State.SUCCEEDED, State.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class JobSubmission:
     """What SubmitJob asked for. The children of an array share it."""
 
     name: str
     queue: JobQueue
-    definition: Definition
+    definition: JobDefinition
     parameters: dict[str, str]
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -48,7 +48,7 @@ class Submission:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class JobRun:
     """One attempt on a host. `ending` is why it is being stopped: empty while it is not."""
 
     run_id: str
@@ -75,10 +75,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class JobAttempt:
     """A run that has ended."""
 
-    run: Run
+    run: JobRun
     exit_code: int | None
     reason: str
     status_reason: str
@@ -103,13 +103,13 @@ class Job:
     serial: int
     job_id: str
     arn: str
-    submission: Submission
+    submission: JobSubmission
     array: Array | None = None
     index: int | None = None
     state: State = State.SUBMITTED
     reason: str = ""
-    attempts: list[Attempt] = field(default_factory=list)
-    run: Run | None = None
+    attempts: list[JobAttempt] = field(default_factory=list)
+    run: JobRun | None = None
     stopped_at: float | None = None
     blocked_since: float | None = None
     """Since when it is at the head of its queue and cannot be placed."""
@@ -144,7 +144,7 @@ class Array:
     serial: int
     job_id: str
     arn: str
-    submission: Submission
+    submission: JobSubmission
     size: int
     state: State = State.SUBMITTED
     reason: str = ""
@@ -156,7 +156,7 @@ class Array:
     cancelled: bool = False
     terminated: bool = False
 
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[JobAttempt, ...] = ()
     started_at: float | None = None
 
     @property
@@ -230,7 +230,7 @@ def _common(job: Job | Array) -> JSON:
     return shown
 
 
-def _definition_container(submission: Submission) -> JSON:
+def _definition_container(submission: JobSubmission) -> JSON:
     needed = submission.resources
     requirements = [("VCPU", f"{needed.vcpus:g}"), ("MEMORY", str(needed.memory_mib))]
     if needed.gpus:
@@ -245,7 +245,7 @@ def _definition_container(submission: Submission) -> JSON:
     }
 
 
-def _container_end(attempt: Attempt) -> JSON:
+def _container_end(attempt: JobAttempt) -> JSON:
     shown: JSON = {}
     if attempt.exit_code is not None:
         shown["exitCode"] = attempt.exit_code

@@ -7,9 +7,8 @@ from typing import Any
 
 from scaler.testing.aws.batch import values
 from scaler.testing.aws.batch.jobs import Array, Job, State, millis, summarize
-from scaler.testing.aws.batch.paging import page
-from scaler.testing.aws.batch.places import JobQueue
-from scaler.testing.aws.batch.values import JSON, Invalid
+from scaler.testing.aws.batch.resources import JobQueue
+from scaler.testing.aws.batch.values import JSON, Invalid, page
 
 PAGE, FILTERED_PAGE = 1000, 100
 

@@ -7,11 +7,17 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 
-from scaler.testing.aws.batch.agenda import Agenda
-from scaler.testing.aws.batch.commands import Command, Kill, Start, Terminate, Times
-from scaler.testing.aws.batch.jobs import ENDED, WAITING, Array, Attempt, Job, Run, State
-from scaler.testing.aws.batch.places import ComputeEnvironment, JobQueue, Places
+from scaler.testing.aws.batch.jobs import ENDED, WAITING, Array, Job, JobAttempt, JobRun, State
+from scaler.testing.aws.batch.resources import BatchResources, ComputeEnvironment, JobQueue
 from scaler.testing.aws.batch.submitting import MAX_OVERRIDES_LENGTH, overrides_length, own_variables
+from scaler.testing.aws.batch.timeline import (
+    Command,
+    KillContainer,
+    StartContainer,
+    TerminateContainer,
+    Timeline,
+    Times,
+)
 from scaler.testing.aws.batch.values import FARGATE
 
 EXITED = "Essential container in task exited"
@@ -27,24 +33,24 @@ TOO_LARGE = (
 CANCELED = "Canceled by JobStateTimeLimit action due to reason: "
 
 
-class Running:
+class JobRunner:
     """Moves jobs through their states. `commands` gathers what must be done outside."""
 
-    def __init__(self, places: Places, agenda: Agenda, times: Times) -> None:
+    def __init__(self, resources: BatchResources, timeline: Timeline, times: Times) -> None:
         self.commands: list[Command] = []
-        self._places = places
-        self._agenda = agenda
+        self._resources = resources
+        self._timeline = timeline
         self._times = times
         self._runs: dict[str, Job] = {}
         self._failing_starts: deque[str] = deque()
 
     def submit(self, job: Job | Array, now: float) -> None:
         """Take a new job."""
-        self._agenda.at(now + self._times.submitted, partial(self._evaluate, job))
+        self._timeline.at(now + self._times.submitted, partial(self._evaluate, job))
 
     def place(self, now: float) -> None:
         """Place what can be placed. A job at the head of its queue that cannot holds up those behind it."""
-        for queue in sorted(self._places.queues.values(), key=lambda each: (-each.priority, each.serial)):
+        for queue in sorted(self._resources.queues.values(), key=lambda each: (-each.priority, each.serial)):
             while (head := self._head(queue)) is not None:
                 environment = self._room(head, queue)
                 if environment is None:
@@ -90,7 +96,7 @@ class Running:
     def spot_notice(self, job: Job, now: float) -> None:
         """Take a job's host away with notice."""
         if job.run is not None:
-            self._stop(job, job.run, SPOT_INTERRUPTED, now, final=False, patience=self._times.notice)
+            self._stop(job, job.run, SPOT_INTERRUPTED, now, final=False, grace_seconds=self._times.notice)
 
     def host_lost(self, job: Job, now: float) -> None:
         """Take a job's host away at once."""
@@ -98,7 +104,7 @@ class Running:
             return
         run = job.run
         if run.started_at is not None:
-            self.commands.append(Kill(run.run_id))
+            self.commands.append(KillContainer(run.run_id))
         instance = (run.instance_arn or "").rpartition("/")[2]
         self._over(job, run, None, "", f"Host EC2 (instance i-{instance[:17]}) terminated.", now)
 
@@ -137,7 +143,7 @@ class Running:
         else:
             job.state = State.PENDING
         waiting = job.children if isinstance(job, Array) else [job]
-        self._agenda.at(now + self._times.pending, partial(self._release, waiting))
+        self._timeline.at(now + self._times.pending, partial(self._release, waiting))
 
     def _release(self, jobs: Iterable[Job], now: float) -> None:
         for job in jobs:
@@ -174,7 +180,7 @@ class Running:
         for action in queue.actions:
             if reason.startswith(action["reason"]):
                 due = partial(self._give_up, head, now, CANCELED + action["reason"])
-                self._agenda.at(now + action["maxTimeSeconds"], due)
+                self._timeline.at(now + action["maxTimeSeconds"], due)
 
     def _give_up(self, job: Job, blocked_since: float, reason: str, now: float) -> None:
         if job.state is State.RUNNABLE and job.blocked_since == blocked_since:
@@ -187,7 +193,7 @@ class Running:
         prefix, name = cluster.replace(":cluster/", ":task/"), job.submission.definition.name
         instance = cluster.replace(":cluster/", ":container-instance/")
         fargate = environment.resources.get("type") in FARGATE
-        job.run = Run(
+        job.run = JobRun(
             run_id,
             environment,
             environment.arn,
@@ -199,9 +205,9 @@ class Running:
         environment.used_vcpus += job.submission.resources.vcpus
         self._runs[run_id] = job
         self._move(job, State.STARTING, now)
-        self._agenda.at(now + self._times.starting, partial(self._launch, job, job.run))
+        self._timeline.at(now + self._times.starting, partial(self._launch, job, job.run))
 
-    def _launch(self, job: Job, run: Run, now: float) -> None:
+    def _launch(self, job: Job, run: JobRun, now: float) -> None:
         if job.run is not run:
             return
         own = own_variables(job, run.environment.name)
@@ -214,15 +220,17 @@ class Running:
             run.started_at = now
             self._move(job, State.RUNNING, now)
             environment = {**job.submission.environment, **own}
-            self.commands.append(Start(run.run_id, job.job_id, job.submission.command, environment))
+            self.commands.append(StartContainer(run.run_id, job.job_id, job.submission.command, environment))
             if job.submission.timeout_seconds is not None:
-                self._agenda.at(now + job.submission.timeout_seconds, partial(self._time_out, job, run))
+                self._timeline.at(now + job.submission.timeout_seconds, partial(self._time_out, job, run))
 
-    def _time_out(self, job: Job, run: Run, now: float) -> None:
+    def _time_out(self, job: Job, run: JobRun, now: float) -> None:
         if job.run is run:
             self.expire(job, now)
 
-    def _stop(self, job: Job, run: Run, reason: str, now: float, *, final: bool, patience: float | None = None) -> None:
+    def _stop(
+        self, job: Job, run: JobRun, reason: str, now: float, *, final: bool, grace_seconds: float | None = None
+    ) -> None:
         """Stop a run. A final stop is the last; one that is not may be followed by another, less patient one."""
         if run.final:
             return
@@ -230,21 +238,23 @@ class Running:
         if run.started_at is None:
             self._over(job, run, None, "", run.ending, now)
             return
-        self.commands.append(Terminate(run.run_id))
-        self._agenda.at(now + (self._times.stop if patience is None else patience), partial(self._kill, job, run))
+        self.commands.append(TerminateContainer(run.run_id))
+        self._timeline.at(
+            now + (self._times.stop if grace_seconds is None else grace_seconds), partial(self._kill, job, run)
+        )
 
-    def _kill(self, job: Job, run: Run, _: float) -> None:
+    def _kill(self, job: Job, run: JobRun, _: float) -> None:
         if job.run is run:
-            self.commands.append(Kill(run.run_id))
+            self.commands.append(KillContainer(run.run_id))
 
-    def _leave(self, job: Job, run: Run) -> None:
+    def _leave(self, job: Job, run: JobRun) -> None:
         run.environment.used_vcpus -= job.submission.resources.vcpus
         del self._runs[run.run_id]
         job.run = None
 
-    def _over(self, job: Job, run: Run, exit_code: int | None, reason: str, status_reason: str, now: float) -> None:
+    def _over(self, job: Job, run: JobRun, exit_code: int | None, reason: str, status_reason: str, now: float) -> None:
         self._leave(job, run)
-        job.attempts.append(Attempt(run, exit_code, reason, status_reason, now))
+        job.attempts.append(JobAttempt(run, exit_code, reason, status_reason, now))
         submission = job.submission
         if exit_code == 0 and not run.ending:
             job.reason, job.stopped_at = status_reason, now

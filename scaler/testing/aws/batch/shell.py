@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from scaler.errors import UsageError
-from scaler.testing.aws.batch.commands import Kill, Start, Terminate, Times
 from scaler.testing.aws.batch.core import BatchCore
 from scaler.testing.aws.batch.jobs import Job
+from scaler.testing.aws.batch.timeline import KillContainer, StartContainer, TerminateContainer, Times
 from scaler.testing.aws.batch.values import JSON
 from scaler.testing.aws.containers import Container, StartError
-from scaler.testing.aws.faults import Partial, Refusal
-from scaler.testing.aws.service import Answer, Call, Surroundings
+from scaler.testing.aws.faults import Partial, ServiceError
+from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall
 from scaler.testing.aws.ticker import Ticker
 
 PATHS = {
@@ -52,7 +52,7 @@ MAX_KEPT_OUTPUTS = 10_000
 """Of how many jobs the output of the last container is kept."""
 
 
-class Batch:
+class EmulatedBatch:
     """AWS Batch for clients, and the fate of its jobs in tests' hands. Its methods may be called from any thread.
 
     `times` are how long things take; they may be changed.
@@ -60,33 +60,33 @@ class Batch:
 
     name = "batch"
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._region = surroundings.region
-        self._containers = surroundings.containers
+    def __init__(self, context: EmulatorContext) -> None:
+        self._region = context.region
+        self._containers = context.containers
         self._lock = threading.Condition()  # is notified of every change
-        self._core = BatchCore(surroundings.arn("batch", ""), lambda: str(uuid.uuid4()))
+        self._core = BatchCore(context.arn("batch", ""), lambda: str(uuid.uuid4()))
         self.times: Times = self._core.times
         self._running: dict[str, Container] = {}
         self._last: dict[str, Container] = {}
-        self._ticker = Ticker("batch", self._turn)
+        self._ticker = Ticker("batch", self._step)
 
-    def name_of(self, call: Call) -> str | None:
+    def name_of(self, call: ServiceCall) -> str | None:
         if call.path.startswith(TAGS_PATH):
             return TAG_OPERATIONS.get(call.method)
         return PATHS.get(call.path) if call.method == "POST" else None
 
-    def answer(self, operation: str, call: Call, partial: Partial | None) -> Answer:  # noqa: ARG002 (of RunTask only)
+    def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:  # noqa: ARG002 (of RunTask only)
         request: JSON = json.loads(call.body or b"{}")
         if call.path.startswith(TAGS_PATH):
             request["resourceArn"] = call.path.removeprefix(TAGS_PATH)
         return Answer(200, json.dumps(self.call(operation, request)).encode(), {"Content-Type": "application/json"})
 
-    def refuse(self, refusal: Refusal) -> Answer:
+    def refuse(self, refusal: ServiceError) -> Answer:
         headers = {"Content-Type": "application/json", "x-amzn-ErrorType": refusal.code}
         return Answer(refusal.status, json.dumps({"message": refusal.message}).encode(), headers)
 
-    def throttle(self) -> Refusal:
-        return Refusal("TooManyRequestsException", "Too Many Requests", 429)
+    def throttle(self) -> ServiceError:
+        return ServiceError("TooManyRequestsException", "Too Many Requests", 429)
 
     def close(self) -> None:
         self._ticker.close()
@@ -243,23 +243,23 @@ class Batch:
             self._lock.notify_all()
         self._ticker.wake()
 
-    def _turn(self, now: float) -> float | None:
+    def _step(self, now: float) -> float | None:
         with self._lock:
             self._core.advance(now)
             for command in self._core.take_commands():
                 match command:
-                    case Start():
+                    case StartContainer():
                         self._start(command)
-                    case Terminate(run_id):
+                    case TerminateContainer(run_id):
                         if run_id in self._running:
                             self._running[run_id].terminate()
-                    case Kill(run_id):
+                    case KillContainer(run_id):
                         if run_id in self._running:
                             self._running[run_id].kill()
             self._lock.notify_all()
             return self._core.next_due()
 
-    def _start(self, command: Start) -> None:
+    def _start(self, command: StartContainer) -> None:
         def ended(container: Container) -> None:
             self._ended(command.run_id, container)
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaler.testing.aws.batch import values
-from scaler.testing.aws.batch.definitions import Definition
-from scaler.testing.aws.batch.jobs import Job, Submission
-from scaler.testing.aws.batch.places import JobQueue
+from scaler.testing.aws.batch.definitions import JobDefinition
+from scaler.testing.aws.batch.jobs import Job, JobSubmission
+from scaler.testing.aws.batch.resources import JobQueue
 from scaler.testing.aws.batch.values import Invalid
 
 NOT_EMULATED = (
@@ -28,7 +28,7 @@ HIDDEN_LENGTH = 256
 PLACEHOLDER = "Ref::"
 
 
-def submission_of(request: Mapping[str, Any], queue: JobQueue, definition: Definition, now: float) -> Submission:
+def submission_of(request: Mapping[str, Any], queue: JobQueue, definition: JobDefinition, now: float) -> JobSubmission:
     """Read a SubmitJob. Raises Invalid."""
     name = values.checked_name(request, "jobName")
     values.refuse_members(request, NOT_EMULATED)
@@ -45,7 +45,7 @@ def submission_of(request: Mapping[str, Any], queue: JobQueue, definition: Defin
     strategy = request.get("retryStrategy")
     timeout = values.timeout_seconds(request)
     propagate = bool(request.get("propagateTags", definition.propagate_tags))
-    return Submission(
+    return JobSubmission(
         name,
         queue,
         definition,
@@ -76,7 +76,7 @@ def own_variables(job: Job, environment_name: str) -> dict[str, str]:
     return variables
 
 
-def overrides_length(submission: Submission, own: Mapping[str, str]) -> int:
+def overrides_length(submission: JobSubmission, own: Mapping[str, str]) -> int:
     """Return the length of what Batch hands to ECS: all of a container that a job could have overridden."""
     environment = {**submission.environment, **own}
     container = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 JSON = dict[str, Any]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -253,3 +255,24 @@ def _check_fargate(taken: Resources) -> None:
         raise Invalid("GPU is not supported on Fargate")
     if taken.memory_mib not in sizes.get(taken.vcpus, ()):
         raise Invalid(f"Fargate has no size of {taken.vcpus:g} vCPU with {taken.memory_mib} MiB of memory")
+
+
+def page(found: Iterable[T], key: Callable[[T], int], request: Mapping[str, Any], most: int) -> tuple[list[T], JSON]:
+    """Return the page that a request asks for, and a `nextToken` if there is more. Raises Invalid.
+
+    found: ordered by `key`. What comes or goes between two pages moves nothing from one page to another.
+    """
+    wanted = request.get("maxResults", most)
+    if wanted < 1:
+        raise Invalid(f"maxResults must be at least 1, got {wanted}")
+    token = request.get("nextToken")
+    if token is not None:
+        try:
+            last = int(token)
+        except ValueError as error:
+            raise Invalid("nextToken is not one of this service") from error
+        found = (each for each in found if key(each) > last)
+    size = min(wanted, most)
+    shown = list(islice(found, size + 1))
+    more = len(shown) > size
+    return shown[:size], {"nextToken": str(key(shown[size - 1]))} if more else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import time
@@ -14,18 +15,18 @@ from scaler.testing.aws.ecs.core import EcsCore
 from scaler.testing.aws.ecs.rules import EcsRates, EcsTimes, throttled
 from scaler.testing.aws.ecs.run import container_command, container_environment
 from scaler.testing.aws.ecs.shape import metadata
-from scaler.testing.aws.ecs.task import Command, Kill, Start, Terminate
-from scaler.testing.aws.faults import Partial, Refusal
-from scaler.testing.aws.service import Answer, Call, Surroundings
+from scaler.testing.aws.ecs.task import Command, KillTask, StartTask, TerminateTask
+from scaler.testing.aws.faults import Partial, ServiceError
+from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall
 from scaler.testing.aws.ticker import Ticker
 
-__all__ = ["Ecs", "EcsRates", "EcsTimes"]
+__all__ = ["EcsRates", "EcsTimes", "EmulatedEcs", "TaskMetadata"]
 
 TARGET = "AmazonEC2ContainerServiceV20141113."
 METADATA_PATH = "/v4"
 
 
-class Ecs:
+class EmulatedEcs:
     """ECS for clients, and the fate of its tasks in tests' hands. A task is named by its ARN or the last part of it.
 
     Its `times` and `rates` may be changed at any time, and hold from then on.
@@ -33,15 +34,15 @@ class Ecs:
 
     name = "ecs"
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, context: EmulatorContext) -> None:
+        self._context = context
         self._changed = threading.Condition(threading.RLock())
-        self._core = EcsCore(lambda name: surroundings.arn("ecs", name), _new_id, EcsTimes(), EcsRates())
+        self._core = EcsCore(lambda name: context.arn("ecs", name), _new_id, EcsTimes(), EcsRates())
         self._containers: dict[str, Container] = {}
         self._reasons: dict[str, str] = {}
         self._ended: list[str] = []
         self._closed = False
-        self._ticker = Ticker("ecs", self._turn)
+        self._ticker = Ticker("ecs", self._step)
 
     @property
     def times(self) -> EcsTimes:
@@ -61,30 +62,30 @@ class Ecs:
     def rates(self, rates: EcsRates) -> None:
         self._core.rates = rates
 
-    def name_of(self, call: Call) -> str | None:
+    def name_of(self, call: ServiceCall) -> str | None:
         """Return the operation of a call to ECS."""
         target = call.headers.get("x-amz-target", "")
         return target.removeprefix(TARGET) if target.startswith(TARGET) else None
 
-    def answer(self, operation: str, call: Call, partial: Partial | None) -> Answer:
+    def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:
         """Serve a call. Raises Refusal."""
         try:
             request = json.loads(call.body or b"{}")
         except ValueError as error:
-            raise Refusal("SerializationException", str(error)) from error
+            raise ServiceError("SerializationException", str(error)) from error
         if not isinstance(request, dict):
-            raise Refusal("SerializationException", "The request is not a JSON object.")
+            raise ServiceError("SerializationException", "The request is not a JSON object.")
         with self._changed:
             answer = self._core.call(operation, request, time.time(), partial)
             self._changed.notify_all()
         self._ticker.wake()
         return _json_answer(200, answer)
 
-    def refuse(self, refusal: Refusal) -> Answer:
+    def refuse(self, refusal: ServiceError) -> Answer:
         """Return an error as clients of ECS read it."""
         return _json_answer(refusal.status, {"__type": refusal.code, "message": refusal.message})
 
-    def throttle(self) -> Refusal:
+    def throttle(self) -> ServiceError:
         """Return what ECS says to too many requests."""
         return throttled()
 
@@ -153,24 +154,24 @@ class Ecs:
             except LookupError:
                 return _json_answer(404, {"code": "NotFound", "message": f"no task {task}"})
 
-    def _turn(self, now: float) -> float | None:
+    def _step(self, now: float) -> float | None:
         with self._changed:
             ended, self._ended = self._ended, []
             for arn in ended:
                 code = self._containers[arn].poll()
                 self._core.exited(arn, code if code is not None else 0, self._reasons.pop(arn, ""), now)
-            for command in self._core.turn(now):
+            for command in self._core.step(now):
                 self._perform(command)
             self._changed.notify_all()
             return self._core.due()
 
     def _perform(self, command: Command) -> None:
         match command:
-            case Start(arn):
+            case StartTask(arn):
                 self._start(arn)
-            case Terminate(arn):
+            case TerminateTask(arn):
                 self._containers[arn].terminate()
-            case Kill(arn):
+            case KillTask(arn):
                 self._containers[arn].kill()
 
     def _start(self, arn: str) -> None:
@@ -178,7 +179,7 @@ class Ecs:
         task_id = arn.rpartition("/")[2]
         environment = {
             "AWS_EXECUTION_ENV": "AWS_ECS_FARGATE",
-            "ECS_CONTAINER_METADATA_URI_V4": f"{self._surroundings.endpoint_url}{METADATA_PATH}/{task_id}-1",
+            "ECS_CONTAINER_METADATA_URI_V4": f"{self._context.endpoint_url}{METADATA_PATH}/{task_id}-1",
             **container_environment(order),
         }
 
@@ -188,7 +189,7 @@ class Ecs:
             self._ticker.wake()
 
         try:
-            container = self._surroundings.containers.start(container_command(order), environment, task_id, on_exit)
+            container = self._context.containers.start(container_command(order), environment, task_id, on_exit)
         except StartError as error:
             self._core.start_failed(arn, f"CannotStartContainerError: {error}", time.time())
             return
@@ -202,3 +203,36 @@ def _new_id() -> str:
 
 def _json_answer(status: int, fields: dict[str, object]) -> Answer:
     return Answer(status, json.dumps(fields).encode(), {"Content-Type": "application/x-amz-json-1.1"})
+
+
+_PATH = re.compile(rf"{METADATA_PATH}/([0-9a-f]+)-1(/task|/taskWithTags|)/?")
+
+
+class TaskMetadata:
+    """The metadata of tasks, for the processes in their containers."""
+
+    name = "metadata"
+
+    def __init__(self, ecs: EmulatedEcs) -> None:
+        self._ecs = ecs
+
+    def name_of(self, call: ServiceCall) -> str | None:
+        """Return `GetTaskMetadata` or `GetContainerMetadata` for a path of this endpoint."""
+        found = _PATH.fullmatch(call.path) if call.method == "GET" else None
+        return None if found is None else "GetTaskMetadata" if found[2] else "GetContainerMetadata"
+
+    def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:  # noqa: ARG002 (as every service)
+        """Serve a call."""
+        found = _PATH.fullmatch(call.path)
+        return self._ecs.metadata("" if found is None else found[1], of_task=operation == "GetTaskMetadata")
+
+    def refuse(self, refusal: ServiceError) -> Answer:
+        """Return an error as text, as the endpoint does."""
+        return Answer(refusal.status, refusal.message.encode(), {"Content-Type": "text/plain"})
+
+    def throttle(self) -> ServiceError:
+        """Return what the endpoint says to too many requests."""
+        return ServiceError("TooManyRequests", "Too Many Requests", 429)
+
+    def close(self) -> None:
+        """It runs nothing."""

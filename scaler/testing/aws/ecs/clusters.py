@@ -14,11 +14,11 @@ from scaler.testing.aws.ecs.rules import (
     invalid,
     tag_pairs,
 )
-from scaler.testing.aws.faults import Refusal
+from scaler.testing.aws.faults import ServiceError
 
 
 @dataclass(slots=True)
-class Cluster:
+class EcsCluster:
     """A cluster. Deleted ones stay, as the service keeps them for a while."""
 
     arn: str
@@ -30,14 +30,14 @@ class Cluster:
     is_active: bool = True
 
 
-class Clusters:
+class EcsClusters:
     """All clusters."""
 
     def __init__(self, arn_of: Callable[[str], str], count_tasks: Callable[[str], tuple[int, int]]) -> None:
         """count_tasks: tells how many tasks of a cluster, by its ARN, are running and how many will run."""
         self._arn_of = arn_of
         self._count_tasks = count_tasks
-        self._clusters: dict[str, Cluster] = {}
+        self._clusters: dict[str, EcsCluster] = {}
 
     def create(self, request: Fields) -> Fields:
         """CreateCluster. An active cluster of the name is returned as it is."""
@@ -49,7 +49,7 @@ class Clusters:
             providers, strategy = _checked_providers(request)
             settings = request.get("settings") or [{"name": "containerInsights", "value": "disabled"}]
             tags = checked_tags(request.get("tags"))
-            cluster = Cluster(self._arn_of(f"cluster/{name}"), name, providers, strategy, settings, tags)
+            cluster = EcsCluster(self._arn_of(f"cluster/{name}"), name, providers, strategy, settings, tags)
             self._clusters[name] = cluster
         return {"cluster": self._shown(cluster, ["TAGS", "SETTINGS"])}
 
@@ -73,7 +73,7 @@ class Clusters:
         """DeleteCluster."""
         cluster = self.find(request.get("cluster"))
         if sum(self._count_tasks(cluster.arn)):
-            raise Refusal("ClusterContainsTasksException", "The Cluster cannot be deleted while Tasks are active.")
+            raise ServiceError("ClusterContainsTasksException", "The Cluster cannot be deleted while Tasks are active.")
         cluster.is_active = False
         return {"cluster": self._shown(cluster, ["SETTINGS"])}
 
@@ -83,16 +83,16 @@ class Clusters:
         cluster.providers, cluster.strategy = _checked_providers(request)
         return {"cluster": self._shown(cluster, ["SETTINGS"])}
 
-    def find(self, name: str | None) -> Cluster:
+    def find(self, name: str | None) -> EcsCluster:
         """Return an active cluster by name or ARN. Raises Refusal when there is none."""
         cluster = self._clusters.get(_plain(name or "default"))
         if cluster is None:
-            raise Refusal("ClusterNotFoundException", "Cluster not found.")
+            raise ServiceError("ClusterNotFoundException", "Cluster not found.")
         if not cluster.is_active:
-            raise Refusal("ClusterNotFoundException", "The referenced cluster was inactive.")
+            raise ServiceError("ClusterNotFoundException", "The referenced cluster was inactive.")
         return cluster
 
-    def _shown(self, cluster: Cluster, include: list[str]) -> Fields:
+    def _shown(self, cluster: EcsCluster, include: list[str]) -> Fields:
         running, pending = self._count_tasks(cluster.arn)
         return {
             "clusterArn": cluster.arn,

@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from scaler.testing.aws.ecs.clusters import Clusters
-from scaler.testing.aws.ecs.definitions import Definitions
+from scaler.testing.aws.ecs.clusters import EcsClusters
+from scaler.testing.aws.ecs.definitions import TaskDefinitions
 from scaler.testing.aws.ecs.rules import (
     MAX_DESCRIBED,
     STARTED_BY,
-    Bucket,
     EcsRates,
     EcsTimes,
     Fields,
+    RateLimit,
     checked_tags,
     invalid,
     page,
@@ -23,8 +23,8 @@ from scaler.testing.aws.ecs.rules import (
 )
 from scaler.testing.aws.ecs.run import read_run
 from scaler.testing.aws.ecs.shape import shown_task
-from scaler.testing.aws.ecs.task import Command, Running, Start, Stopped, Task
-from scaler.testing.aws.faults import Partial, Refusal
+from scaler.testing.aws.ecs.task import Command, EcsTask, Running, StartTask, Stopped
+from scaler.testing.aws.faults import Partial, ServiceError
 
 TOKEN_SECONDS = 24 * 3600
 """How long a clientToken is remembered."""
@@ -50,16 +50,16 @@ class EcsCore:
         """arn_of: makes an ARN of a resource's name. new_id: returns 32 hexadecimal digits, other ones each time."""
         self.times = times
         self.rates = rates
-        self.alive: dict[str, Task] = {}
+        self.alive: dict[str, EcsTask] = {}
         """By ARN, in the order of their start."""
         self._arn_of = arn_of
         self._new_id = new_id
-        self._tasks: dict[str, Task] = {}
-        self._clusters = Clusters(arn_of, self._count_tasks)
-        self._definitions = Definitions(arn_of)
+        self._tasks: dict[str, EcsTask] = {}
+        self._clusters = EcsClusters(arn_of, self._count_tasks)
+        self._definitions = TaskDefinitions(arn_of)
         self._tokens: dict[str, _Remembered] = {}
-        self._run_calls = Bucket(rates.run_calls_at_once)
-        self._launches = Bucket(rates.launches_at_once)
+        self._run_calls = RateLimit(rates.run_calls_at_once)
+        self._launches = RateLimit(rates.launches_at_once)
         self._failing_starts: list[str] = []
         self._commands: list[Command] = []
 
@@ -96,15 +96,15 @@ class EcsCore:
             case "ListTagsForResource":
                 return {"tags": tag_pairs(self._tags(request.get("resourceArn") or ""))}
             case _:
-                raise Refusal("UnknownOperationException", f"The emulator has no ECS operation {operation}.")
+                raise ServiceError("UnknownOperationException", f"The emulator has no ECS operation {operation}.")
 
-    def turn(self, now: float) -> list[Command]:
+    def step(self, now: float) -> list[Command]:
         """Do all that is due, and return what containers shall be told, in order."""
         commands, self._commands = self._commands, []
         for task in list(self.alive.values()):
             while task.due <= now:
                 for command in task.advance(now, self.times):
-                    if isinstance(command, Start) and self._failing_starts:
+                    if isinstance(command, StartTask) and self._failing_starts:
                         task.failed_to_start(self._failing_starts.pop(0), now, self.times)
                     else:
                         commands.append(command)
@@ -114,7 +114,7 @@ class EcsCore:
         return commands
 
     def due(self) -> float | None:
-        """Return when the next turn is due. None: when something happens."""
+        """Return when the next step is due. None: when something happens."""
         due = -math.inf if self._commands else min((task.due for task in self.alive.values()), default=math.inf)
         return None if due == math.inf else due
 
@@ -141,7 +141,7 @@ class EcsCore:
         """Have the next containers fail to start."""
         self._failing_starts += [reason] * times
 
-    def find(self, name: str) -> Task:
+    def find(self, name: str) -> EcsTask:
         """Return a task by its ARN or the last part of it. Raises LookupError."""
         if name in self._tasks:
             return self._tasks[name]
@@ -151,7 +151,7 @@ class EcsCore:
                 return task
         raise LookupError(f"there is no task {name}")
 
-    def tasks(self) -> Iterable[Task]:
+    def tasks(self) -> Iterable[EcsTask]:
         """Return all tasks that are remembered, in the order of their start."""
         return self._tasks.values()
 
@@ -163,7 +163,7 @@ class EcsCore:
         known = self._tokens.get(token) if token else None
         if known is not None:
             if known.request != request:
-                raise Refusal(
+                raise ServiceError(
                     "ConflictException", "The provided clientToken is already in use with a different RunTask request."
                 )
             return self._ran(known)
@@ -174,7 +174,7 @@ class EcsCore:
         arns = []
         for order in orders:
             arn = self._arn_of(f"task/{order.cluster_arn.rpartition('/')[2]}/{self._new_id()}")
-            self._tasks[arn] = self.alive[arn] = Task(arn, order, dict(wish.tags), now, self.times)
+            self._tasks[arn] = self.alive[arn] = EcsTask(arn, order, dict(wish.tags), now, self.times)
             arns.append(arn)
         failures = [{"reason": partial.reason} for _ in wish.orders[len(orders) :]] if partial is not None else []
         remembered = _Remembered(request, arns, failures, now)
@@ -234,14 +234,14 @@ class EcsCore:
                 failures.append({"arn": self._task_arn(cluster.arn, name), "reason": "MISSING"})
         return {"tasks": tasks, "failures": failures}
 
-    def _get(self, cluster_arn: str, name: str) -> Task | None:
+    def _get(self, cluster_arn: str, name: str) -> EcsTask | None:
         task = self._tasks.get(self._task_arn(cluster_arn, name))
         return task if task is not None and task.order.cluster_arn == cluster_arn else None
 
     def _task_arn(self, cluster_arn: str, name: str) -> str:
         return name if ":" in name else self._arn_of(f"task/{cluster_arn.rpartition('/')[2]}/{name}")
 
-    def _is_visible(self, task: Task, now: float) -> bool:
+    def _is_visible(self, task: EcsTask, now: float) -> bool:
         return now >= task.created_at + self.times.hidden
 
     def _tags(self, arn: str) -> dict[str, str]:

@@ -44,7 +44,7 @@ _CONTAINER_DEFAULTS: Fields = {
 
 
 @dataclass(slots=True)
-class Definition:
+class TaskDefinition:
     """A revision. `body` is what DescribeTaskDefinition shows, apart from the tags."""
 
     body: Fields
@@ -72,13 +72,13 @@ class Definition:
         return float(self.container.get("stopTimeout", DEFAULT_STOP_SECONDS))
 
 
-class Definitions:
+class TaskDefinitions:
     """All task definitions."""
 
     def __init__(self, arn_of: Callable[[str], str]) -> None:
         """arn_of: makes an ARN of `task-definition/family:1`."""
         self._arn_of = arn_of
-        self._revisions: dict[str, list[Definition]] = {}
+        self._revisions: dict[str, list[TaskDefinition]] = {}
 
     def register(self, request: Fields, now: float) -> Fields:
         """RegisterTaskDefinition."""
@@ -105,7 +105,7 @@ class Definitions:
             "registeredAt": now,
             "registeredBy": "arn:aws:iam::123456789012:root",
         }
-        revisions.append(Definition(body, tags))
+        revisions.append(TaskDefinition(body, tags))
         return {"taskDefinition": body, "tags": tag_pairs(tags)}
 
     def describe(self, request: Fields) -> Fields:
@@ -146,7 +146,7 @@ class Definitions:
         listed, more = page(arns, request)
         return {"taskDefinitionArns": listed, **more}
 
-    def find(self, name: str) -> Definition | None:
+    def find(self, name: str) -> TaskDefinition | None:
         """Return the revision of an ARN or `family:1`, or the newest active one of a family."""
         family, _, revision = name.rpartition("task-definition/")[2].partition(":")
         revisions = self._revisions.get(family, [])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaler.testing.aws.faults import Refusal
+from scaler.testing.aws.faults import ServiceError
 
 MAX_RUN_COUNT = 10
 MAX_OVERRIDES_CHARACTERS = 8192
@@ -57,7 +57,7 @@ class EcsRates:
     launches_at_once: float = 100
 
 
-class Bucket:
+class RateLimit:
     """A token bucket. It is full at first; `now` in seconds of any clock that does not go back."""
 
     __slots__ = ("_at", "_level")
@@ -76,19 +76,19 @@ class Bucket:
         return True
 
 
-def invalid(message: str) -> Refusal:
+def invalid(message: str) -> ServiceError:
     """Return what ECS says to a parameter that makes no sense."""
-    return Refusal("InvalidParameterException", message)
+    return ServiceError("InvalidParameterException", message)
 
 
-def client_fault(message: str) -> Refusal:
+def client_fault(message: str) -> ServiceError:
     """Return what ECS says to most other requests that it refuses."""
-    return Refusal("ClientException", message)
+    return ServiceError("ClientException", message)
 
 
-def throttled() -> Refusal:
+def throttled() -> ServiceError:
     """Return what ECS says to too many requests."""
-    return Refusal("ThrottlingException", "Rate exceeded")
+    return ServiceError("ThrottlingException", "Rate exceeded")
 
 
 def checked_tags(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:

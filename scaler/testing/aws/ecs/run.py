@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scaler.testing.aws.ecs.clusters import Cluster, Clusters, check_strategy
-from scaler.testing.aws.ecs.definitions import Definition, Definitions
+from scaler.testing.aws.ecs.clusters import EcsCluster, EcsClusters, check_strategy
+from scaler.testing.aws.ecs.definitions import TaskDefinition, TaskDefinitions
 from scaler.testing.aws.ecs.rules import (
     MAX_CLIENT_TOKEN_CHARACTERS,
     MAX_OVERRIDES_CHARACTERS,
@@ -31,7 +31,7 @@ class Wish:
     tags: dict[str, str]
 
 
-def read_run(request: Fields, clusters: Clusters, definitions: Definitions) -> Wish:
+def read_run(request: Fields, clusters: EcsClusters, definitions: TaskDefinitions) -> Wish:
     """Check a RunTask. Raises Refusal."""
     cluster = clusters.find(request.get("cluster"))
     definition = _definition(request, definitions)
@@ -88,7 +88,7 @@ def _is_token(token: str) -> bool:
     return 1 <= len(token) <= MAX_CLIENT_TOKEN_CHARACTERS and all(33 <= ord(character) <= 126 for character in token)
 
 
-def _definition(request: Fields, definitions: Definitions) -> Definition:
+def _definition(request: Fields, definitions: TaskDefinitions) -> TaskDefinition:
     if not request.get("taskDefinition"):
         raise client_fault("TaskDefinition can not be blank.")
     found = definitions.find(request["taskDefinition"])
@@ -111,7 +111,7 @@ def _network(request: Fields) -> Fields:
     return network
 
 
-def _overrides(request: Fields, definition: Definition) -> Fields:
+def _overrides(request: Fields, definition: TaskDefinition) -> Fields:
     overrides: Fields = request.get("overrides") or {}
     if len(json.dumps(overrides, separators=(",", ":"), ensure_ascii=False)) > MAX_OVERRIDES_CHARACTERS:
         raise invalid(f"Container Overrides length must be at most {MAX_OVERRIDES_CHARACTERS}")
@@ -123,7 +123,7 @@ def _overrides(request: Fields, definition: Definition) -> Fields:
     return overrides
 
 
-def _providers(request: Fields, cluster: Cluster, count: int) -> Sequence[str | None]:
+def _providers(request: Fields, cluster: EcsCluster, count: int) -> Sequence[str | None]:
     """Return the capacity provider of each task. None: the launch type says enough."""
     strategy: list[Fields] | None = request.get("capacityProviderStrategy")
     if request.get("launchType") is not None:

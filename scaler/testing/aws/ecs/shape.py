@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from scaler.testing.aws.ecs.rules import Fields, tag_pairs
-from scaler.testing.aws.ecs.task import Deprovisioning, Exit, Pending, Provisioning, Starting, Stopped, Task
+from scaler.testing.aws.ecs.task import Deprovisioning, EcsTask, Exit, Pending, Provisioning, Starting, Stopped
 
 _NETWORK_STATUS: dict[type, str] = {Provisioning: "PRECREATED", Deprovisioning: "DETACHING", Stopped: "DELETED"}
 
 
-def shown_task(task: Task, *, with_tags: bool) -> Fields:
+def shown_task(task: EcsTask, *, with_tags: bool) -> Fields:
     """Return a task as ECS shows it."""
     order = task.order
     body = order.definition.body
@@ -51,7 +51,7 @@ def shown_task(task: Task, *, with_tags: bool) -> Fields:
     return {name: value for name, value in shown.items() if value is not None}
 
 
-def metadata(task: Task, *, of_task: bool) -> Fields:
+def metadata(task: EcsTask, *, of_task: bool) -> Fields:
     """Return what the metadata endpoint, version 4, tells a container about its task or about itself."""
     body = task.order.definition.body
     container = task.order.definition.container
@@ -81,7 +81,7 @@ def metadata(task: Task, *, of_task: bool) -> Fields:
     }
 
 
-def _network(task: Task) -> Fields:
+def _network(task: EcsTask) -> Fields:
     subnets = task.order.network["subnets"]
     subnet = subnets[0] if isinstance(subnets, list) else ""
     return {
@@ -92,7 +92,7 @@ def _network(task: Task) -> Fields:
     }
 
 
-def _container(task: Task) -> Fields:
+def _container(task: EcsTask) -> Fields:
     container = task.order.definition.container
     shown: Fields = {
         "containerArn": f"{task.arn.replace(':task/', ':container/')}/1",
@@ -116,7 +116,7 @@ def _container(task: Task) -> Fields:
     return shown
 
 
-def _container_status(task: Task) -> str:
+def _container_status(task: EcsTask) -> str:
     if task.exit is not None:
         return "STOPPED"
     return "PENDING" if isinstance(task.phase, Provisioning | Pending | Starting) else "RUNNING"

@@ -9,32 +9,32 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scaler.testing.aws.ecs.definitions import Definition
+from scaler.testing.aws.ecs.definitions import TaskDefinition
 from scaler.testing.aws.ecs.rules import EcsTimes
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartTask:
     """Start the task's container."""
 
     arn: str
 
 
 @dataclass(frozen=True, slots=True)
-class Terminate:
+class TerminateTask:
     """Send SIGTERM to the task's container."""
 
     arn: str
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillTask:
     """Send SIGKILL to the task's container."""
 
     arn: str
 
 
-Command = Start | Terminate | Kill
+Command = StartTask | TerminateTask | KillTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ Phase = Provisioning | Pending | Starting | Running | Deactivating | Stopping | 
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopCause:
     """Why a task stops, and since when."""
 
     code: str
@@ -105,7 +105,7 @@ class Order:
     """What a RunTask has asked for; the tasks of one call share it."""
 
     cluster_arn: str
-    definition: Definition
+    definition: TaskDefinition
     provider: str | None
     network: dict[str, object]
     overrides: dict[str, object]
@@ -114,7 +114,7 @@ class Order:
     platform_version: str
 
 
-class Task:
+class EcsTask:
     """One task. Laws: it has a `stop` from the moment on that its desired status is STOPPED, and an `exit` exactly when
     its container has ended or will never start.
     """
@@ -125,7 +125,7 @@ class Task:
         self.tags = tags
         self.created_at = now
         self.phase: Phase = Provisioning(now + times.provisioning)
-        self.stop: Stop | None = None
+        self.stop: StopCause | None = None
         self.exit: Exit | None = None
         self.pull_started_at: float | None = None
         self.started_at: float | None = None
@@ -159,7 +159,7 @@ class Task:
         """Make STOPPED its desired status. The first reason stays."""
         if self.stop is not None:
             return
-        self.stop = Stop(code, reason, now)
+        self.stop = StopCause(code, reason, now)
         match self.phase:
             case Provisioning() | Pending():
                 self.exit = Exit(None)
@@ -178,7 +178,7 @@ class Task:
         if not running:
             return []
         self._enter(Deactivating(now + times.deactivating, now + times.spot_notice))
-        return [Terminate(self.arn)]
+        return [TerminateTask(self.arn)]
 
     def started(self, now: float, times: EcsTimes) -> None:
         """Its container runs."""
@@ -188,7 +188,7 @@ class Task:
     def failed_to_start(self, reason: str, now: float, times: EcsTimes) -> None:
         """Its container cannot start."""
         if self.stop is None:
-            self.stop = Stop("TaskFailedToStart", reason, now)
+            self.stop = StopCause("TaskFailedToStart", reason, now)
         self.exit = Exit(None, reason)
         self._enter(Deprovisioning(now + times.deprovisioning))
 
@@ -207,17 +207,17 @@ class Task:
                 self._enter(Pending(now + times.pending))
             case Pending():
                 self._enter(Starting())
-                return [Start(self.arn)]
+                return [StartTask(self.arn)]
             case Deactivating(until, None) if self.exit is None:
                 self._enter(Stopping(until + self.order.definition.stop_seconds))
-                return [Terminate(self.arn)]
+                return [TerminateTask(self.arn)]
             case Deactivating(_, kill_at):
                 self._enter(Stopping(now if kill_at is None else kill_at))
             case Stopping() if self.exit is not None:
                 self._enter(Deprovisioning(now + times.deprovisioning))
             case Stopping():
                 self._enter(Stopping(math.inf))
-                return [Kill(self.arn)]
+                return [KillTask(self.arn)]
             case Deprovisioning():
                 self._enter(Stopped(now))
             case Starting() | Running() | Stopped():

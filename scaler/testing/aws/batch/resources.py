@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scaler.testing.aws.batch import values
-from scaler.testing.aws.batch.paging import page
-from scaler.testing.aws.batch.values import JSON, Invalid
+from scaler.testing.aws.batch.values import JSON, Invalid, page
 
 if TYPE_CHECKING:
     from scaler.testing.aws.batch.jobs import Job
@@ -20,7 +19,7 @@ PAGE = 100
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class BatchResource:
     """What a compute environment and a queue have in common: `status` moves to VALID, or goes with the place."""
 
     serial: int
@@ -42,7 +41,7 @@ class Place:
 
 
 @dataclass(slots=True, eq=False)
-class ComputeEnvironment(Place):
+class ComputeEnvironment(BatchResource):
     """Hosts for jobs. used_vcpus: what runs there now."""
 
     type: str = "MANAGED"
@@ -77,7 +76,7 @@ class ComputeEnvironment(Place):
 
 
 @dataclass(slots=True, eq=False)
-class JobQueue(Place):
+class JobQueue(BatchResource):
     """Jobs wait here, first in first out. `runnable` has those that may be placed, beside some that no longer may."""
 
     priority: int = 1
@@ -107,7 +106,7 @@ class JobQueue(Place):
         }
 
 
-class Places:
+class BatchResources:
     """All compute environments and queues of an account. A place that was deleted stays until `forget`."""
 
     def __init__(self, arn_prefix: str, new_id: Callable[[], str]) -> None:
@@ -222,7 +221,7 @@ class Places:
         shown, token = page(found, lambda each: each.serial, request, PAGE)
         return {"jobQueues": [each.describe() for each in shown], **token}
 
-    def settle(self, place: Place) -> None:
+    def settle(self, place: BatchResource) -> None:
         """End what is under way with a place: it is VALID now, or gone."""
         if place.status != "DELETING":
             place.status = "VALID"
