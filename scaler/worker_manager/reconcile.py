@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from scaler.backoff import BackoffByCause
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.backoff import Backoff
 
 PROVEN_SECONDS = 5.0
 """A unit whose worker has been connected for this long has started well."""
@@ -98,9 +98,9 @@ class Reconciler:
         self._max_units = max_units
         self._running_is_joined = running_is_joined
         self._max_starting = max_starting
-        self._calls = Backoff()
+        self._calls = BackoffByCause()
         """After calls of the backend that failed."""
-        self._lives = Backoff()
+        self._lives = BackoffByCause()
         """After units that ended before they had proven themselves."""
         self._started: dict[str, float] = {}
         """Units that `start` returned and that were not listed yet, and when."""
@@ -148,7 +148,7 @@ class Reconciler:
         if self._surplus_since is not None:
             again.append(max(0.0, self._surplus_since + DRAIN_DEADLINE_SECONDS - now))
         self._stopping.update(dict.fromkeys(stop, now))
-        trouble = (self._calls.trouble(now) or self._lives.trouble(now)) if wanted > staying else ""
+        trouble = (self._calls.degraded_reason(now) or self._lives.degraded_reason(now)) if wanted > staying else ""
         return Actions(start, tuple(stop), min(again), trouble)
 
     def _look(self, goal: Goal, units: Sequence[Unit], now: float, jitter: float) -> _Existing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.worker_manager.backoff import Backoff
+from scaler.backoff import BackoffByCause
 
 NEWS_SECONDS = 5.0
 """Tasks that have come after a refusal wait for no longer than this because of it: it may be for other tasks only."""
@@ -18,8 +18,8 @@ class Setbacks:
     __slots__ = ("_loss", "_losses", "_refusal", "_refusals", "_refused_at", "executors_own")
 
     def __init__(self) -> None:
-        self._refusals = Backoff()
-        self._losses = Backoff()
+        self._refusals = BackoffByCause()
+        self._losses = BackoffByCause()
         self._refusal = ""
         self._refused_at = 0.0
         self._loss = ""
@@ -27,7 +27,7 @@ class Setbacks:
         """What the executor itself says; empty when it says nothing."""
 
     def refused(self, text: str, now: float, jitter: float) -> None:
-        """Tasks were not taken. jitter: see `Backoff.failed`."""
+        """Tasks were not taken. jitter: see `BackoffByCause.failed`."""
         self._refusals.failed(text, now, jitter)
         self._refusal = text
         self._refused_at = now

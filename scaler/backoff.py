@@ -1,0 +1,99 @@
+"""How long to wait after failures in a row. Pure: time and chance are arguments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays that double from `first` to `last` seconds. jitter: the share by which chance moves a delay up or down."""
+
+    first: float
+    last: float
+    jitter: float = 0.5
+
+    def seconds(self, failures: int, chance: float = 0.5) -> float:
+        """Return the delay after this many failures in a row; 0 without any. chance: random, from 0 up to 1."""
+        if failures < 1:
+            return 0.0
+        delay = min(self.last, self.first * 2.0 ** min(32, failures - 1))
+        return delay * (1.0 + self.jitter * (2.0 * chance - 1.0))
+
+
+EARLY = Backoff(0.5, 4.0)
+"""After the second failure of one cause. The first one delays nothing."""
+PAUSES = Backoff(30.0, 300.0)
+PAUSE_AFTER = 5
+"""Failures of one cause in a row after which starting pauses."""
+MAX_CAUSES = 32
+
+
+@dataclass(slots=True)
+class _Cause:
+    text: str
+    failures: int
+    last_at: float
+    retry_at: float
+
+
+class BackoffByCause:
+    """Counts failures by their cause. The first failure of a cause delays nothing; each one in a row delays longer."""
+
+    __slots__ = ("_causes",)
+
+    def __init__(self) -> None:
+        self._causes: dict[str, _Cause] = {}
+
+    def failed(self, cause: str, now: float, jitter: float, text: str = "", tried_at: float | None = None) -> None:
+        """Count a failure. jitter: random, from 0 up to 1.
+
+        text: shown in place of the cause. tried_at: when the failed attempt began; one that began before the last
+        failure was known adds no information, and is not counted.
+        """
+        known = self._causes.pop(cause, None)
+        if len(self._causes) >= MAX_CAUSES:
+            self._causes.pop(next(iter(self._causes)))
+        if known is not None and tried_at is not None and tried_at < known.last_at:
+            self._causes[cause] = known
+            return
+        failures = 1 if known is None else known.failures + 1
+        delay = (EARLY if failures < PAUSE_AFTER else PAUSES).seconds(
+            failures - 1 if failures < PAUSE_AFTER else failures - PAUSE_AFTER + 1, jitter
+        )
+        self._causes[cause] = _Cause(text or cause, failures, now, now + delay)
+
+    def proven(self, started_at: float) -> None:
+        """Note that an attempt which began at started_at turned out well. Call once for each.
+
+        Forgets the failures from before it began, and takes back one of those since: where some attempts fail and
+        others do not, none waits for long.
+        """
+        for cause, known in list(self._causes.items()):
+            known.failures = 0 if known.last_at <= started_at else known.failures - 1
+            known.retry_at = known.last_at
+            if not known.failures:
+                del self._causes[cause]
+
+    def succeeded(self) -> None:
+        """Forget all failures."""
+        self._causes.clear()
+
+    @property
+    def failing(self) -> bool:
+        """True when one cause failed repeatedly, with no success since."""
+        return any(cause.failures > 1 for cause in self._causes.values())
+
+    def wait_seconds(self, now: float) -> float:
+        """Return how long to wait before the next attempt."""
+        return max((cause.retry_at - now for cause in self._causes.values() if cause.retry_at > now), default=0.0)
+
+    def degraded_reason(self, now: float) -> str:
+        """Return what delays the next attempt, as display text; empty when nothing does."""
+        worst = max(self._causes.values(), key=lambda cause: cause.retry_at, default=None)
+        if worst is None or worst.retry_at <= now:
+            return ""
+        wait = f"next try in {math.ceil(worst.retry_at - now)} s"
+        pause = "paused, " if worst.failures >= PAUSE_AFTER else ""
+        return f"{worst.text}; failed {worst.failures} times in a row, {pause}{wait}"
