@@ -8,15 +8,101 @@ killed then.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import assert_never
 
-from scaler.testing.soamapi.agenda import CallbackThreads
 from scaler.testing.soamapi.instance import Answer, Answered, Died, Instance, Invoke, Threw
 from scaler.testing.soamapi.messages import FatalException, SoamException
-from scaler.testing.soamapi.records import GridSession, GridSlot, GridTask, Response
 from scaler.testing.soamapi.settings import Event, Fault, Script, StandIn
+
+CALLBACK_THREADS = 2
+DEFAULT_PRIORITY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How a task has ended: with its output, or an error. unreadable: it cannot be fetched, and this is why."""
+
+    task_id: str
+    output: bytes | None
+    error: SoamException | None = None
+    unreadable: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class GridTask:
+    """A task that has not ended."""
+
+    task_id: str
+    data: bytes
+    deaths: int = 0
+    slot: GridSlot | None = None
+    """Where it runs."""
+    interrupted: str = ""
+    """Its process is being ended, and this is why; the task goes on elsewhere if it is reclaimed."""
+    is_reclaimed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class GridSession:
+    """A session that has not ended has all its tasks that have not."""
+
+    session_id: str
+    name: str
+    priority: int
+    on_response: Callable[[Response], None]
+    on_exception: Callable[[SoamException], None]
+    tasks: dict[str, GridTask] = field(default_factory=dict)
+    count: int = 0
+    is_suspended: bool = False
+    ended: str = ""
+
+    def name_of(self, task: GridTask) -> str:
+        """Return how the product's texts call a task."""
+        return f"Task <{task.task_id}> of session <{self.session_id}>"
+
+
+@dataclass(eq=False, slots=True)
+class GridSlot:
+    """Where one service process runs."""
+
+    instance: Instance | None = None
+
+
+class CallbackThreads:
+    """The threads on which callbacks come: more than one, because callbacks may come at the same time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(CALLBACK_THREADS, thread_name_prefix="soam-callback")
+        self._timers: list[threading.Timer] = []
+
+    def add(self, action: Callable[[], None], seconds: float = 0.0) -> None:
+        """Call `action` after `seconds`; not at all when `close` comes first."""
+        if not seconds:
+            self._submit(action)
+            return
+        timer = threading.Timer(seconds, self._submit, (action,))
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def close(self) -> None:
+        """Drop what is pending, and wait for the callbacks under way."""
+        for timer in self._timers:
+            timer.cancel()
+        self._pool.shutdown(cancel_futures=True)
+
+    def is_own_thread(self) -> bool:
+        """Return True in a callback."""
+        return threading.current_thread().name.startswith("soam-callback")
+
+    def _submit(self, action: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            self._pool.submit(action)
 
 
 class Grid:
@@ -26,7 +112,7 @@ class Grid:
         self.settings = settings
         self.callback_errors: list[BaseException] = []
         """What callbacks have raised, which they must not."""
-        self.agenda = CallbackThreads()
+        self.callbacks = CallbackThreads()
         self._script = Script(settings.faults)
         self._changed = threading.Condition()
         self._sessions: dict[str, GridSession] = {}
@@ -49,7 +135,7 @@ class Grid:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-        self.agenda.close()
+        self.callbacks.close()
 
     def rest(self) -> None:
         """End all service processes, until a session is opened. All sessions must have ended."""
@@ -143,14 +229,14 @@ class Grid:
                 return
             self._end(session, text)
             error = FatalException(f"Session <{session.session_id}> was aborted: {text}")
-            self.agenda.add(lambda: self._call(lambda: session.on_exception(error)))
+            self.callbacks.add(lambda: self._call(lambda: session.on_exception(error)))
 
     def reclaim(self, session: GridSession, grace_seconds: float) -> None:
         """Take the slots away on which tasks of a session run, after a grace in which they may end."""
         with self._changed:
             running = [task for task in session.tasks.values() if task.slot is not None]
         for task in running:
-            self.agenda.add(lambda task=task: self._take_away(task), grace_seconds)  # type: ignore[misc]
+            self.callbacks.add(lambda task=task: self._take_away(task), grace_seconds)  # type: ignore[misc]
 
     def _take_away(self, task: GridTask) -> None:
         with self._changed:
@@ -284,7 +370,7 @@ class Grid:
             case _:
                 pass
         for _ in range(times):
-            self.agenda.add(lambda: self._deliver(session, response), seconds)
+            self.callbacks.add(lambda: self._deliver(session, response), seconds)
 
     def _deliver(self, session: GridSession, response: Response) -> None:
         with self._changed:

@@ -109,5 +109,5 @@ class ServiceEnd:
             try:
                 task = self._connection.recv()
             except (EOFError, ConnectionError):
-                os._exit(0)  # also in the middle of a task, which nobody waits for
+                os._exit(0)  # also in the middle of a task, whose result has no reader left
             self._tasks.put(task)

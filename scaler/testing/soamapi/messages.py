@@ -34,7 +34,7 @@ class OutputStream:
         self._parts: list[bytes] = []
 
     def write_byte_array(self, data: array[int], offset: int, count: int) -> None:
-        """Write so many items of an array of bytes."""
+        """Write `count` items of an array of bytes."""
         if not isinstance(data, array) or data.typecode not in _KINDS:
             raise TypeError("write_byte_array takes an array of the type 'b' or 'B'")
         self._parts.append(count.to_bytes(8, "little") + data[offset : offset + count].tobytes())

@@ -1,4 +1,4 @@
-"""What a service uses: its container, and what that is told."""
+"""What a service uses: its container, and the contexts passed to it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scaler.testing.soamapi.messages import FailureException, FatalException, Me
 
 
 class ServiceContext:
-    """What a service is told when it is created."""
+    """Passed to a service when it is created."""
 
 
 class SessionContext:
-    """What a service is told when tasks of another session follow."""
+    """Passed to a service when tasks of another session follow."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id

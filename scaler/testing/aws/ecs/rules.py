@@ -67,7 +67,7 @@ class RateLimit:
         self._at = 0.0
 
     def take(self, count: float, now: float, per_second: float, full: float) -> bool:
-        """Take so many tokens, or none when there are fewer. Returns whether they were taken."""
+        """Take `count` tokens, or none when there are fewer. Returns whether they were taken."""
         self._level = min(full, self._level + max(0.0, now - self._at) * per_second)
         self._at = now
         if count > self._level:
