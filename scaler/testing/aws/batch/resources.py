@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaler.testing.aws.batch import values
 from scaler.testing.aws.batch.values import JSON, Invalid, page
-
-if TYPE_CHECKING:
-    from scaler.testing.aws.batch.jobs import Job
 
 STATES = ("ENABLED", "DISABLED")
 MAX_ENVIRONMENTS_OF_A_QUEUE = 3
@@ -77,12 +73,11 @@ class ComputeEnvironment(BatchResource):
 
 @dataclass(slots=True, eq=False)
 class JobQueue(BatchResource):
-    """Jobs wait here, first in first out. `runnable` has those that may be placed, beside some that no longer may."""
+    """A queue. `JobRunner` has the jobs that wait in it."""
 
     priority: int = 1
     environments: list[ComputeEnvironment] = field(default_factory=list)
     actions: list[JSON] = field(default_factory=list)
-    runnable: deque[Job] = field(default_factory=deque)
     stuck: str = ""
     """Why nothing is placed, by a fault. Empty: jobs are placed."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from functools import partial
 
@@ -42,6 +42,8 @@ class JobRunner:
         self._timeline = timeline
         self._times = times
         self._runs: dict[str, Job] = {}
+        self._runnable: defaultdict[JobQueue, deque[Job]] = defaultdict(deque)
+        """Jobs that may be placed, first in first out, beside some that no longer may."""
         self._failing_starts: deque[str] = deque()
 
     def submit(self, job: Job | Array, now: float) -> None:
@@ -56,7 +58,7 @@ class JobRunner:
                 if environment is None:
                     self._block(head, queue, now)
                     break
-                queue.runnable.popleft()
+                self._runnable[queue].popleft()
                 self._begin(head, environment, now)
 
     def cancel(self, job: Job | Array, reason: str, now: float) -> None:
@@ -152,13 +154,13 @@ class JobRunner:
 
     def _enqueue(self, job: Job, now: float) -> None:
         self._move(job, State.RUNNABLE, now)
-        job.submission.queue.runnable.append(job)
+        self._runnable[job.submission.queue].append(job)
 
-    @staticmethod
-    def _head(queue: JobQueue) -> Job | None:
-        while queue.runnable and queue.runnable[0].state is not State.RUNNABLE:
-            queue.runnable.popleft()
-        return queue.runnable[0] if queue.runnable else None
+    def _head(self, queue: JobQueue) -> Job | None:
+        runnable = self._runnable[queue]
+        while runnable and runnable[0].state is not State.RUNNABLE:
+            runnable.popleft()
+        return runnable[0] if runnable else None
 
     @staticmethod
     def _room(job: Job, queue: JobQueue) -> ComputeEnvironment | None:
