@@ -18,9 +18,9 @@ from typing import IO
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.job import run_call
 from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
 
 _LENGTH = struct.Struct("<Q")
 
@@ -77,7 +77,7 @@ class MemoryExecutor:
     def finish(self, key: CallKey) -> bytes:
         """Run a call here, report its result, and return it."""
         data = run_call(pack_call(self.calls.pop(key)))
-        self.report(Finished(*key, data))
+        self.report(CallFinished(*key, data))
         return data
 
     def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -149,18 +149,18 @@ class ProcessExecutor:
                 if self._is_closed:
                     break
                 self._running[call.key] = process
-            report(Started(*call.key))
+            report(CallStarted(*call.key))
             answer = _ask(process, pack_call(call))
             with self._changed:
                 is_awaited = self._running.pop(call.key, None) is not None
             if answer is not None:
-                report(Finished(*call.key, answer))
+                report(CallFinished(*call.key, answer))
                 continue
             how = describe_exit(process.wait())
             _free(process)
             process = None
             if is_awaited:
-                report(Failed(*call.key, Outcome.PROCESSOR_DIED, f"the job's process died: {how}"))
+                report(CallFailed(*call.key, Outcome.PROCESSOR_DIED, f"the job's process died: {how}"))
         if process is not None:
             process.kill()
             process.wait()

@@ -10,11 +10,11 @@ from typing import Any
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, to_payload
 from scaler.testing.aws import AwsEmulator
 from scaler.worker.call import Call, CallResult, unpack_result
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, Report
 from scaler.worker_manager.aws.session import AwsClient
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.offload.executor import CallKey, Failed, Finished, Report, Started, Trouble
 
 WAIT_SECONDS = 20.0
 BUCKET = "calls-and-results"
@@ -73,23 +73,23 @@ class Rig:
     def run(self, *calls: Call) -> None:
         self.executor.run(calls)
 
-    def ends(self) -> dict[CallKey, Finished | Failed]:
-        return {(each.task, each.attempt): each for each in self.reports if isinstance(each, Finished | Failed)}
+    def ends(self) -> dict[CallKey, CallFinished | CallFailed]:
+        return {(each.task, each.attempt): each for each in self.reports if isinstance(each, CallFinished | CallFailed)}
 
-    def end_of(self, call: Call) -> Finished | Failed:
+    def end_of(self, call: Call) -> CallFinished | CallFailed:
         """Wait for the end of a call, which must be its only one."""
         self.until(lambda: call.key in self.ends())
         same = [
             each
             for each in self.reports
-            if isinstance(each, Finished | Failed) and (each.task, each.attempt) == call.key
+            if isinstance(each, CallFinished | CallFailed) and (each.task, each.attempt) == call.key
         ]
         assert len(same) == 1
         return same[0]
 
     def result(self, call: Call) -> CallResult:
         end = self.end_of(call)
-        assert isinstance(end, Finished), end
+        assert isinstance(end, CallFinished), end
         return unpack_result(end.data)
 
     def value(self, call: Call) -> Any:
@@ -98,16 +98,16 @@ class Rig:
     def exception(self, call: Call) -> BaseException:
         return load_exception(bytes(self.result(call).parts[0]))
 
-    def failure(self, call: Call) -> Failed:
+    def failure(self, call: Call) -> CallFailed:
         end = self.end_of(call)
-        assert isinstance(end, Failed), end
+        assert isinstance(end, CallFailed), end
         return end
 
     def has_started(self, call: Call) -> bool:
-        return Started(*call.key) in self.reports
+        return CallStarted(*call.key) in self.reports
 
     def troubles(self) -> list[str]:
-        return [each.text for each in self.reports if isinstance(each, Trouble)]
+        return [each.text for each in self.reports if isinstance(each, ExecutorDegraded)]
 
     def keys(self) -> list[str]:
         return self.aws.s3.keys(BUCKET)

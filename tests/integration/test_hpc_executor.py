@@ -14,11 +14,11 @@ import pytest
 from scaler.errors import ScalerError
 from scaler.protocol.messages import Outcome
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
+from scaler.worker.executor import ExecutorError
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws_hpc import errands
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_hpc.place import Place
-from scaler.worker_manager.offload.executor import ExecutorError
 from tests.integration.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
 from tests.integration.settings_rig import within
 

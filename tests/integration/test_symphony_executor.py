@@ -23,8 +23,8 @@ from scaler.serialization import dump_arguments, dump_function, load_exception, 
 from scaler.testing.soamapi import ON_PATH, Fault, StandIn, api
 from scaler.testing.soamapi.messages import OutputStream
 from scaler.worker.call import Call, CallResult, unpack_result
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
 from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend, soam
 from scaler.worker_manager.symphony.executor import SymphonyExecutor
 from scaler.worker_manager.symphony.settings import SymphonyConfig
@@ -82,8 +82,8 @@ class Rig:
         with self._changed:
             assert self._changed.wait_for(condition, DEADLINE_SECONDS), self.reports
 
-    def ends(self) -> dict[CallKey, Finished | Failed]:
-        found = [report for report in self.reports if isinstance(report, Finished | Failed)]
+    def ends(self) -> dict[CallKey, CallFinished | CallFailed]:
+        found = [report for report in self.reports if isinstance(report, CallFinished | CallFailed)]
         assert len({(end.task, end.attempt) for end in found}) == len(found), "a call ended twice"
         return {(end.task, end.attempt): end for end in found}
 
@@ -91,7 +91,7 @@ class Rig:
         """Wait until these have finished, and return how."""
         self.until(lambda: all(each.key in self.ends() for each in calls))
         ends = [self.ends()[each.key] for each in calls]
-        return [unpack_result(end.data) for end in ends if isinstance(end, Finished)]
+        return [unpack_result(end.data) for end in ends if isinstance(end, CallFinished)]
 
     def values(self, *calls: Call) -> list[Any]:
         return [load_value(result.parts, None, "") for result in self.results(calls)]
@@ -100,7 +100,7 @@ class Rig:
         """Wait until this call has failed, and return how."""
         self.until(lambda: failed.key in self.ends())
         end = self.ends()[failed.key]
-        assert isinstance(end, Failed), end
+        assert isinstance(end, CallFailed), end
         return end.outcome, end.text
 
 
@@ -173,7 +173,7 @@ def test_every_call_is_started_and_ends_once_with_its_value(begin: Begin) -> Non
     rig.run(*calls[:100])
     rig.run(*calls[100:])
     assert rig.values(*calls) == [number**2 for number in range(200)]
-    started = {(report.task, report.attempt) for report in rig.reports if isinstance(report, Started)}
+    started = {(report.task, report.attempt) for report in rig.reports if isinstance(report, CallStarted)}
     assert started == {each.key for each in calls}
 
 

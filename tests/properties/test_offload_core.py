@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from scaler.protocol.messages import Done, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
 from scaler.worker.attempts import Attempt
+from scaler.worker.executor import FAILURES, CallKey
 from scaler.worker_manager.offload.core import HandOn, OffloadCore, Settings, Withdraw
-from scaler.worker_manager.offload.executor import FAILURES, CallKey
 
 FUNCTION = b"f" * 16
 STEPS = 200

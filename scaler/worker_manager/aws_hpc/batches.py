@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scaler.worker.call import Call
+from scaler.worker.executor import CallKey
 from scaler.worker_manager.aws_hpc.bundle import pack_bundle
-from scaler.worker_manager.offload.executor import CallKey
 
 MAX_CALLS = 10_000
 """Of an array job. Source: service quotas of AWS Batch."""

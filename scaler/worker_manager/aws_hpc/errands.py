@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from scaler.protocol.messages import Outcome
+from scaler.worker.executor import CallFailed, Report
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws.known_units import LISTED_SECONDS
 from scaler.worker_manager.aws_hpc.service import BatchService
 from scaler.worker_manager.aws_hpc.tracking import DOUBT_SECONDS, Tracking
 from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON
-from scaler.worker_manager.offload.executor import Failed, Report
 
 STRANGER_SECONDS = 600.0
 """For so long a job is looked for that was given up, and terminated should it appear after all."""
@@ -137,7 +137,7 @@ class Errands:
                 lost = self._tracking.refused(submission)
             text = "AWS Batch did not answer SubmitJob, and lists no such job"
             for task, attempt in lost:
-                report(Failed(task, attempt, Outcome.NOT_STARTED, text))
+                report(CallFailed(task, attempt, Outcome.NOT_STARTED, text))
 
     def _end_strangers(self) -> None:
         now = time.monotonic()

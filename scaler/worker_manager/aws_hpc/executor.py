@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from scaler.errors import ScalerError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
+from scaler.worker.executor import CallFailed, CallKey, ExecutorDegraded, ExecutorError, Report
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws.session import AwsClient, aws_session
 from scaler.worker_manager.aws_hpc.batches import Batch, batches_of
@@ -28,7 +29,6 @@ from scaler.worker_manager.aws_hpc.tracking import DOUBT_SECONDS, STUCK_SECONDS,
 from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON
 from scaler.worker_manager.aws_hpc.watch import Watch
 from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Report, Trouble
 
 if TYPE_CHECKING:
     from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
@@ -136,7 +136,7 @@ class BatchExecutor:
         if batch.is_too_large:
             text = f"the task and its arguments take {len(batch.data)} bytes, more than S3 takes at once"
             for task, attempt in batch.keys:
-                self._watch.report(Failed(task, attempt, Outcome.REJECTED, text))
+                self._watch.report(CallFailed(task, attempt, Outcome.REJECTED, text))
             return
         self._count += 1
         number = self._count
@@ -230,7 +230,7 @@ class BatchExecutor:
         text = "; ".join(filter(None, (self._pace.trouble, self._watch.stuck)))
         if text != self._trouble:
             self._trouble = text
-            self._watch.report(Trouble(text))
+            self._watch.report(ExecutorDegraded(text))
 
     def _clear_others(self) -> None:
         try:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scaler.worker.executor import CallKey
 from scaler.worker_manager.aws_hpc.service import child_id
-from scaler.worker_manager.offload.executor import CallKey
 
 DOUBT_SECONDS = 20.0
 """A submission that was not answered and is not listed after this time does not exist."""

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from scaler.errors import ProtocolError
 from scaler.protocol.messages import Outcome
+from scaler.worker.executor import CallFailed, CallFinished, CallStarted, Report
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws_hpc.bundle import decompress
 from scaler.worker_manager.aws_hpc.errands import Errands
@@ -27,7 +28,6 @@ from scaler.worker_manager.aws_hpc.tracking import (
     Tracking,
 )
 from scaler.worker_manager.aws_hpc.verdicts import reason_of, verdict_on
-from scaler.worker_manager.offload.executor import Failed, Finished, Report, Started
 
 GARBAGE_AT_ONCE = 500
 """So many objects are removed together while there is work; the rest when there is none."""
@@ -122,7 +122,7 @@ class Watch:
 
     def _say_started(self, submission: Submission, indexes: Sequence[int]) -> None:
         for task, attempt in self._tracking.running(submission, indexes, time.monotonic()):
-            self.report(Started(task, attempt))
+            self.report(CallStarted(task, attempt))
 
     def _miss(self, submission: Submission) -> None:
         now = time.monotonic()
@@ -133,7 +133,7 @@ class Watch:
                 lost = self._tracking.refused(submission)
             text = f"AWS Batch does not know the job {submission.job_id} any more"
             for task, attempt in lost:
-                self.report(Failed(task, attempt, Outcome.WORKER_LOST, text))
+                self.report(CallFailed(task, attempt, Outcome.WORKER_LOST, text))
 
     # -- what they have left
 
@@ -166,9 +166,9 @@ class Watch:
         if key is None:
             return None
         try:
-            report = Finished(*key, decompress(packed))
+            report = CallFinished(*key, decompress(packed))
         except ProtocolError as error:
-            report = Failed(*key, Outcome.WORKER_LOST, f"the result of the task cannot be read: {error}")
+            report = CallFailed(*key, Outcome.WORKER_LOST, f"the result of the task cannot be read: {error}")
         self.report(report)
         return None
 
@@ -186,7 +186,7 @@ class Watch:
             with self._lock:
                 key = self._tracking.lose(*jobs[job_id], time.monotonic())
             if key is not None:
-                self.report(Failed(*key, outcome, text))
+                self.report(CallFailed(*key, outcome, text))
 
     def _remove_garbage(self) -> None:
         with self._lock:

@@ -17,8 +17,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role, WorkerDetails
 from scaler.worker_manager.offload.agent import OffloadAgent, OnEvents
-from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.offload.executor import load_executor
+from scaler.worker_manager.offload.config import OffloadConfig, load_executor
 
 
 class _Words:

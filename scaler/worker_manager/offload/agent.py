@@ -32,12 +32,12 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.serialization import Buffer
+from scaler.worker import executor as executors
 from scaler.worker.agent.lifetime import Lifetime
 from scaler.worker.agent.shell import MAX_OUTPUT_BACKLOG_BYTES
 from scaler.worker.attempts import Attempt
 from scaler.worker.call import CallResult, unpack_result
 from scaler.worker.processor.calling import failure_of
-from scaler.worker_manager.offload import executor as executors
 from scaler.worker_manager.offload import hands
 from scaler.worker_manager.offload.config import OffloadConfig
 from scaler.worker_manager.offload.core import HandOn, OffloadCore, Settings, Withdraw
@@ -182,13 +182,13 @@ class OffloadAgent:
     def _take_in(self, news: hands.News, now: float) -> None:
         core = self._core
         match news:
-            case executors.Started(task, attempt):
+            case executors.CallStarted(task, attempt):
                 core.started((task, attempt), now)
-            case executors.Finished(task, attempt, data):
+            case executors.CallFinished(task, attempt, data):
                 self._finished((task, attempt), data)
-            case executors.Failed(task, attempt, outcome, text):
+            case executors.CallFailed(task, attempt, outcome, text):
                 core.failed((task, attempt), outcome, text, now, random.random())  # noqa: S311
-            case executors.Trouble(text):
+            case executors.ExecutorDegraded(text):
                 core.setbacks.executors_own = text
             case hands.Taken():
                 core.taken()

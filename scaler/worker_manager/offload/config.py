@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from scaler.config.worker import WorkerConfig
+from scaler.errors import ConfigError
+from scaler.worker.executor import Executor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,3 +27,13 @@ class OffloadConfig(WorkerConfig):
         """Return a worker's document with an executor's."""
         fields = {item.name: getattr(worker, item.name) for item in dataclasses.fields(worker)}
         return cls(**fields, executor=executor, executor_settings=dict(settings))
+
+
+def load_executor(config: OffloadConfig) -> Executor:
+    """Make the executor that the configuration names. Raises ConfigError, or what the factory raises."""
+    module, _, factory = config.executor.partition(":")
+    try:
+        make = cast("Callable[[OffloadConfig], Executor]", getattr(importlib.import_module(module), factory))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"executor {config.executor!r} cannot be loaded as module:factory: {error}") from error
+    return make(config)

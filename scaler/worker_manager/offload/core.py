@@ -19,9 +19,9 @@ from scaler.protocol.messages import ForgetFunctions, Outcome, Recall, Run, Star
 from scaler.worker.attempts import Attempt, Library, Queue
 from scaler.worker.contact import Contact, Silence
 from scaler.worker.core import IDLE_TICK_SECONDS, Ending
+from scaler.worker.executor import CallKey
 from scaler.worker.leaving import Leaving
 from scaler.worker.outbox import Level, Outbox
-from scaler.worker_manager.offload.executor import CallKey
 from scaler.worker_manager.offload.outs import Out, Outs
 from scaler.worker_manager.offload.setbacks import Setbacks
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scaler.errors import ScalerError
 from scaler.worker.call import Call
-from scaler.worker_manager.offload.executor import CallKey, Executor, ExecutorError, Report
+from scaler.worker.executor import CallKey, Executor, ExecutorError, Report
 
 _log = logging.getLogger(__name__)
 

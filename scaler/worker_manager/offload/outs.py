@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS
 from scaler.worker.attempts import Attempt
-from scaler.worker_manager.offload.executor import CallKey
+from scaler.worker.executor import CallKey
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call
+from scaler.worker.executor import CallFailed, CallKey, ExecutorError, Report
 from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Report
 from scaler.worker_manager.symphony.refusals import Refusals
 from scaler.worker_manager.symphony.session import Place, SoamSession
 from scaler.worker_manager.symphony.soam import load_library
@@ -39,7 +39,7 @@ class SymphonyExecutor:
         tried = self._session.send(self._refusals.order(calls))
         given_up = self._refusals.note(calls, tried)
         for key, why in given_up.items():
-            self._report(Failed(*key, Outcome.REJECTED, f"Symphony does not take the task: {why}"))
+            self._report(CallFailed(*key, Outcome.REJECTED, f"Symphony does not take the task: {why}"))
         settled = [key for key, refusal in tried.items() if refusal is None or key in given_up]
         if len(settled) < len(calls):
             texts = [refusal.text for refusal in tried.values() if refusal is not None]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scaler.worker.call import Call
-from scaler.worker_manager.offload.executor import CallKey
+from scaler.worker.executor import CallKey
 
 MAX_REFUSALS_OF_ONE = 3
 

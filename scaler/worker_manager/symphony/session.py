@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, CallResult, pack_call, pack_result
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.processor.calling import failure_of
-from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Report, Started
 from scaler.worker_manager.symphony.login import read_password
 from scaler.worker_manager.symphony.refusals import Refusal
 from scaler.worker_manager.symphony.soam import payload_class
@@ -181,7 +181,7 @@ class SoamSession:
                 self._keys[task_id] = call.key
                 self._ids[call.key] = task_id
         if refusal is None:
-            self._report(Started(*call.key))  # nobody tells when it really starts
+            self._report(CallStarted(*call.key))  # nobody tells when it really starts
         elif _SESSION_ENDED.search(refusal.text):
             self._lose(refusal.text)
         return refusal
@@ -209,24 +209,26 @@ class SoamSession:
         try:
             report = self._outcome(key, handle)
         except Exception as error:  # noqa: BLE001 (as above)
-            report = Failed(*key, Outcome.WORKER_LOST, f"Symphony ran the task, and its result cannot be read: {error}")
+            report = CallFailed(
+                *key, Outcome.WORKER_LOST, f"Symphony ran the task, and its result cannot be read: {error}"
+            )
         self._report(report)
 
     def _outcome(self, key: CallKey, handle: Any) -> Report:
         if handle.is_successful():
             message = self._message()
             handle.populate_task_output(message)
-            return Finished(*key, message.data)
+            return CallFinished(*key, message.data)
         exception = handle.get_exception()
         embedded = exception.get_embedded_exception()
         if isinstance(embedded, BaseException):
             outcome, payload = failure_of(embedded, lambda _: False, __file__)
-            return Finished(*key, pack_result(CallResult(outcome, [payload])))
+            return CallFinished(*key, pack_result(CallResult(outcome, [payload])))
         text = str(exception) or type(exception).__name__
         if _SESSION_ENDED.search(text):
             self._lose(text)
-            return Failed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}")
-        return Failed(*key, Outcome.PROCESSOR_DIED, f"Symphony gave the task up: {text}")
+            return CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}")
+        return CallFailed(*key, Outcome.PROCESSOR_DIED, f"Symphony gave the task up: {text}")
 
     def _lose(self, why: object) -> None:
         """Give all calls back."""
@@ -242,7 +244,7 @@ class SoamSession:
             self._ending.start()
         _log.warning("Symphony's session was lost with %d tasks: %s", len(keys), text)
         for key in keys:
-            self._report(Failed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}"))
+            self._report(CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}"))
 
 
 def _callback_class(soamapi: Any) -> Any:

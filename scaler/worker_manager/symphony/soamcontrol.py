@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from scaler.worker_manager.offload.executor import ExecutorError
+from scaler.worker.executor import ExecutorError
 
 COMMAND = "soamcontrol"
 COMMAND_SECONDS = 10.0

@@ -40,9 +40,9 @@ from scaler.serialization import (
     to_payload,
 )
 from scaler.testing.executors import MemoryExecutor
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, ExecutorError
 from scaler.worker_manager.offload.agent import OffloadAgent
 from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.offload.executor import CallKey, ExecutorError, Failed, Finished, Started, Trouble
 
 DEADLINE_SECONDS = 10.0
 
@@ -259,8 +259,8 @@ def test_a_task_that_is_cancelled_while_it_is_handed_on_is_ended_behind_it() -> 
         assert (await rig.outcome(key))[0] is Outcome.CANCELLED
         rig.executor.gate.set()
         await asyncio.to_thread(rig.executor.until, lambda: rig.executor.cancelled == [key])
-        rig.executor.report(Finished(*key, b"late"))
-        rig.executor.report(Failed(*key, Outcome.PROCESSOR_DIED, "killed"))
+        rig.executor.report(CallFinished(*key, b"late"))
+        rig.executor.report(CallFailed(*key, Outcome.PROCESSOR_DIED, "killed"))
 
     play(story)
 
@@ -362,7 +362,7 @@ def test_bytes_that_are_no_result_are_the_tasks_failure() -> None:
     async def story(rig: Rig) -> None:
         [key] = rig.submit(len, arguments("abc"))
         await rig.handed_on(key)
-        rig.executor.report(Finished(*key, b"<html>502</html>"))
+        rig.executor.report(CallFinished(*key, b"<html>502</html>"))
         outcome, payload = await rig.outcome(key)
         assert outcome is Outcome.EXCEPTION
         assert "that should be a result are not" in str(load_exception(payload))
@@ -374,8 +374,8 @@ def test_a_failure_of_the_execution_is_told_with_its_text() -> None:
     async def story(rig: Rig) -> None:
         [key] = rig.submit(len, arguments("abc"))
         await rig.handed_on(key)
-        rig.executor.report(Started(*key))
-        rig.executor.report(Failed(*key, Outcome.PROCESSOR_DIED, "exit code 137: OutOfMemoryError"))
+        rig.executor.report(CallStarted(*key))
+        rig.executor.report(CallFailed(*key, Outcome.PROCESSOR_DIED, "exit code 137: OutOfMemoryError"))
         assert await rig.outcome(key) == (Outcome.PROCESSOR_DIED, b"exit code 137: OutOfMemoryError")
 
     play(story)
@@ -433,9 +433,9 @@ def test_trouble_is_shown_while_it_lasts() -> None:
     async def story(rig: Rig) -> None:
         [key] = rig.submit(len, arguments("abc"))
         await rig.handed_on(key)
-        rig.executor.report(Trouble("no capacity"))
-        rig.executor.report(Trouble(""))
-        rig.executor.report(Trouble("no capacity"))
+        rig.executor.report(ExecutorDegraded("no capacity"))
+        rig.executor.report(ExecutorDegraded(""))
+        rig.executor.report(ExecutorDegraded("no capacity"))
         rig.executor.finish(key)
         await rig.outcome(key)
         assert rig.troubles == ["no capacity"]

@@ -20,8 +20,7 @@ from scaler.worker_manager import offload
 from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 from scaler.worker_manager.offload import OffloadBackend
-from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.offload.executor import load_executor
+from scaler.worker_manager.offload.config import OffloadConfig, load_executor
 
 DEADLINE_SECONDS = 10.0
 AGENT = """
