@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler_top": ("scaler.config.commands:parse_top", "scaler.monitor.top.command:run"),
 }
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
-    f"scaler {verb}": ("scaler.config.questions:parse_question", "scaler.monitor.questions:run")
+    f"scaler {verb}": ("scaler.config.commands:parse_question", "scaler.monitor.questions:run")
     for verb in ("explain", "logs", "trace")
 }
 """What `scaler` does instead of starting a file, when its first argument is one of these words."""

@@ -18,9 +18,10 @@ from scaler.cluster.ports import ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, Component
 from scaler.cluster.supervisor import Supervisor
 from scaler.config.addresses import check_address, local_address, port_of
-from scaler.config.load import Sources, resolve
-from scaler.config.models import ClusterConfig, ObjectStorageServerConfig, SchedulerConfig
-from scaler.config.setting import SettingsModel
+from scaler.config.load import model_of
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.setting import SettingsModel, describe
+from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError
 from scaler.notebook import table
 from scaler.policy.load import load_policy
@@ -263,10 +264,8 @@ def _components(
 
 def _resolve(model: type[M], values: Mapping[str, object], **own: object) -> M:
     """Return the model with those of the values that it knows, and those of its own that are not None."""
-    shared = {name: value for name, value in values.items() if name in model.model_fields}
-    return resolve(
-        model, Sources("combo", implied=shared | {name: value for name, value in own.items() if value is not None})
-    )
+    shared = {name: value for name, value in values.items() if name in describe(model)}
+    return model_of(model, shared | {name: value for name, value in own.items() if value is not None})
 
 
 def _refuse_unknown(values: Mapping[str, object]) -> None:

@@ -11,14 +11,11 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scaler.cluster.child import python_command
 from scaler.cluster.inside import COMPONENT_VARIABLE
 from scaler.cluster.supervision import Component
-
-if TYPE_CHECKING:
-    from scaler.config.setting import SettingsModel
+from scaler.config.setting import SettingsModel
 
 STORAGE_TIER = 0
 SCHEDULER_TIER = 1
@@ -29,7 +26,7 @@ def component(
     kind: str, config: SettingsModel, *, tier: int, name: str = "", patience_seconds: float = 0.0
 ) -> Component:
     """Return the process that runs this kind (a key of `inside.RUNS`) with this configuration. name is for people."""
-    environment = {COMPONENT_VARIABLE: config.model_dump_json()}
+    environment = {COMPONENT_VARIABLE: config.to_json()}
     if paths := _own_import_paths(sys.path):
         inherited = os.environ.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.config.models import ClusterConfig
+from scaler.config.worker_managers import ClusterConfig
 from scaler.worker_manager import runner
 
 

@@ -19,8 +19,8 @@ from types import FrameType
 from scaler.cluster.components import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, component
 from scaler.cluster.supervision import Component
 from scaler.cluster.supervisor import Supervisor
+from scaler.config.commands import LauncherConfig
 from scaler.config.files import BAREMETAL_NATIVE
-from scaler.config.models import LauncherConfig
 from scaler.policy.load import load_policy
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 

@@ -1,15 +1,15 @@
-"""What each command is told: from its command line, the environment and a file to the component's configuration."""
+"""The commands: from command line, environment and file to the configuration of a component."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
-
-from pydantic import ValidationError
 
 from scaler.config.addresses import local_address
 from scaler.config.files import (
@@ -28,167 +28,246 @@ from scaler.config.files import (
     read_file,
 )
 from scaler.config.flags import CommandLine, add_file, bare_parser, flags_parser, parse_flags
-from scaler.config.launcher import LauncherConfig
-from scaler.config.load import Sources, reason_of, resolve, variable_of
-from scaler.config.questions import Verb as Question
+from scaler.config.load import Sources, resolve, variable_of
+from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
-from scaler.config.top import TopConfig, TopForm, TopRequest
-from scaler.config.webui import WebUiConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
 from scaler.plugins import WORKER_MANAGERS
 
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
+QuestionVerb = Literal["explain", "logs", "trace"]
+QUESTION_VERBS: tuple[QuestionVerb, ...] = get_args(QuestionVerb)
+TopForm = Literal["screen", "once", "json"]
+
+_QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
+    "explain": ("TASK_ID", "Explain why a task waits, or how it ended."),
+    "logs": ("TASK_ID", "Print what a task has printed, to the same streams."),
+    "trace": ("FILE", "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."),
+}
+"""The first argument, and the purpose."""
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherConfig:
+    """Every component of one file, with the addresses by which they find each other filled in."""
+
+    object_storage_server: ObjectStorageServerConfig | None = None
+    """None: the scheduler has its own, or uses one that runs elsewhere."""
+    scheduler: SchedulerConfig
+    worker_managers: tuple[WorkerManagerConfig, ...] = ()
+    """All of them, in the order of the file; `[cluster]` is one of them."""
+    webui: WebUiConfig | None = None
+
+    def __post_init__(self) -> None:
+        counts = Counter(manager.worker_manager_id for manager in self.worker_managers)
+        twice = sorted(name for name, count in counts.items() if count > 1)
+        if twice:
+            raise ConfigError(f"two worker managers have the same worker_manager_id: {', '.join(map(repr, twice))}")
+        # A worker starts nothing new after two thirds of its timeout without contact.
+        limit = self.scheduler.worker_timeout_seconds * 2 / 3
+        for manager in self.worker_managers:
+            if manager.heartbeat_interval_seconds >= limit:
+                raise ConfigError(
+                    f"heartbeat_interval_seconds ({manager.heartbeat_interval_seconds:g}) of worker manager "
+                    f"{manager.worker_manager_id!r} must be less than two thirds of the scheduler's "
+                    f"worker_timeout_seconds ({self.scheduler.worker_timeout_seconds:g})"
+                )
+
+
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """What `scaler_worker_manager TYPE VERB` is told: to make, list or remove what a manager needs in its cloud."""
+    """The request of `scaler_worker_manager TYPE VERB`: make, list or remove what a manager needs in its cloud."""
 
     verb: Verb
     config: WorkerManagerConfig
     dry_run: bool
-    """Say what would be done, and do nothing."""
+    """Print the actions without performing them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopRequest:
+    """The request of `scaler_top`: what to monitor, and whether to show it on a screen or print it once."""
+
+    config: TopConfig
+    form: TopForm
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The request of `scaler explain`, `scaler logs` and `scaler trace`."""
+
+    config: TopConfig
+    verb: QuestionVerb
+    subject: str
+    """A task's id in hex; of `trace` the file to write."""
+    seconds: float = 0.0
+    """Of `trace`: how long to watch before writing."""
+
+
+# -- one function per command; all raise UsageError
 
 
 def parse_object_storage_server(
     program: str, arguments: Sequence[str], environment: Environment
 ) -> ObjectStorageServerConfig:
-    """Return what `scaler_object_storage_server` is told. Raises UsageError, like all functions here."""
-    parser = flags_parser(program, OBJECT_STORAGE_SERVER, ObjectStorageServerConfig, "Run an object storage.")
-    line = parse_flags(parser, arguments)
-    file = _file_of(line)
-    table = file.object_storage_server if file else None
-    return resolve(ObjectStorageServerConfig, _sources(OBJECT_STORAGE_SERVER, line, environment, table))
+    """Return the configuration of `scaler_object_storage_server`."""
+    return _parse(
+        ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, "Run an object storage.", program, arguments, environment
+    )
 
 
 def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
-    """Return what `scaler_scheduler` is told."""
-    line = parse_flags(flags_parser(program, SCHEDULER, SchedulerConfig, "Run a scheduler."), arguments)
-    file = _file_of(line)
-    return resolve(SchedulerConfig, _sources(SCHEDULER, line, environment, file.scheduler if file else None))
+    """Return the configuration of `scaler_scheduler`."""
+    return _parse(SchedulerConfig, SCHEDULER, "Run a scheduler.", program, arguments, environment)
 
 
 def parse_cluster(program: str, arguments: Sequence[str], environment: Environment) -> ClusterConfig:
-    """Return what `scaler_cluster` is told."""
-    line = parse_flags(flags_parser(program, CLUSTER, ClusterConfig, "Run a fixed set of local workers."), arguments)
-    file = _file_of(line)
-    return resolve(ClusterConfig, _sources(CLUSTER, line, environment, file.cluster if file else None))
+    """Return the configuration of `scaler_cluster`."""
+    return _parse(ClusterConfig, CLUSTER, "Run a fixed set of local workers.", program, arguments, environment)
 
 
 def parse_webui(program: str, arguments: Sequence[str], environment: Environment) -> WebUiConfig:
-    """Return what `scaler_ui` is told."""
-    purpose = "Serve what goes on in a cluster as web pages, JSON and metrics."
-    line = parse_flags(flags_parser(program, WEBUI, WebUiConfig, purpose), arguments)
-    file = _file_of(line)
-    return resolve(WebUiConfig, _sources(WEBUI, line, environment, file.webui if file else None))
+    """Return the configuration of `scaler_ui`."""
+    purpose = "Serve the state of a cluster as web pages, JSON and metrics."
+    return _parse(WebUiConfig, WEBUI, purpose, program, arguments, environment)
+
+
+def _parse(
+    model: type[M], section: str, purpose: str, program: str, arguments: Sequence[str], environment: Environment
+) -> M:
+    line = parse_flags(flags_parser(program, section, model, purpose), arguments)
+    return resolve(model, _sources(section, line, environment))
 
 
 def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:
-    """Return what `scaler_top` is told."""
-    parser = flags_parser(program, TOP, TopConfig, "Show what goes on in a cluster, in a terminal.")
+    """Return the request of `scaler_top`."""
+    parser = flags_parser(program, TOP, TopConfig, "Show the state of a cluster in a terminal.")
     parser.usage = f"{program} [--once | --json] [-c FILE] [settings] [ADDRESS]"
     options: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
-    parser.add_argument("--once", **options, help="print what it would show as plain text, and end")
-    parser.add_argument("--json", **options, help="print the same as one JSON document, and end")
+    parser.add_argument("--once", **options, help="print the state once as plain text, and exit")
+    parser.add_argument("--json", **options, help="print the state once as one JSON document, and exit")
     line = parse_flags(parser, arguments)
     once, as_json = line.flags.pop("once", False), line.flags.pop("json", False)
     form: TopForm = "json" if as_json else "once" if once else "screen"
+    return TopRequest(resolve(TopConfig, _sources(TOP, line, environment)), form)
+
+
+def parse_question(program: str, arguments: Sequence[str], environment: Environment) -> Question:
+    """Return the request of `scaler explain`, `scaler logs` and `scaler trace`."""
+    verb = next(verb for verb in QUESTION_VERBS if program.endswith(verb))
+    subject, purpose = _QUESTIONS[verb]
+    parser = flags_parser(program, TOP, TopConfig, purpose)
+    parser.usage = f"{program} {subject} [-c FILE] [settings] [ADDRESS]"
+    if verb == "trace":
+        text = "watch for this long before writing; by default the scheduler's history is written at once"
+        parser.add_argument("--seconds", type=float, metavar="SECONDS", default=argparse.SUPPRESS, help=text)
+    if not arguments or (arguments[0].startswith("-") and arguments[0] != "-"):
+        parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
+        raise UsageError(f"give the {subject} first: {program} {subject} ADDRESS")
+    line = parse_flags(parser, arguments[1:])
+    seconds = line.flags.pop("seconds", 0.0)
+    if not (isinstance(seconds, float) and math.isfinite(seconds) and seconds >= 0):
+        raise UsageError(f"--seconds {seconds}: give a number of at least 0")
+    sources = _sources(TOP, line, environment)
     file = _file_of(line)
-    return TopRequest(resolve(TopConfig, _sources(TOP, line, environment, file.top if file else None)), form)
+    if file is not None and SCHEDULER in file.tables:
+        # A cluster that was started from a file can be asked with the same file.
+        scheduler = resolve(
+            SchedulerConfig,
+            Sources(SCHEDULER, environment=environment, file=file.path, table=file.tables[SCHEDULER]),
+        )
+        sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
+    return Question(resolve(TopConfig, sources), verb, arguments[0], seconds)
 
 
 def parse_worker_manager(
     program: str, arguments: Sequence[str], environment: Environment
 ) -> WorkerManagerConfig | Provision:
-    """Return what `scaler_worker_manager TYPE` is told."""
+    """Return the configuration or request of `scaler_worker_manager TYPE`."""
     if not arguments or arguments[0].startswith("-"):
+        known = ", ".join(WORKER_MANAGERS.names())
         parser = bare_parser(program, f"Run a worker manager. {program} TYPE -h lists the settings of a type.")
         parser.usage = f"{program} TYPE [{'|'.join(VERBS)}] [-c FILE] [settings] [ADDRESS]"
         parser.epilog = f"{program} TYPE {'|'.join(VERBS)} makes, lists or removes what a type needs in its cloud."
-        parser.add_argument("type", metavar="TYPE", nargs="?", help=f"one of {', '.join(WORKER_MANAGERS.names())}")
+        parser.add_argument("type", metavar="TYPE", nargs="?", help=f"one of {known}")
         parser.parse_known_args(arguments[:1])
-        raise UsageError(f"give the type first: {program} TYPE ADDRESS; types are {', '.join(WORKER_MANAGERS.names())}")
-    kind = arguments[0]
-    for verb in VERBS:
-        if list(arguments[1:2]) == [verb]:
-            return _parse_provision(verb, kind, f"{program} {kind} {verb}", arguments[2:], environment)
-    return _parse_worker_manager_of(kind, f"{program} {kind}", arguments[1:], environment)
+        raise UsageError(f"give the type first: {program} TYPE ADDRESS; types are {known}")
+    kind, *rest = arguments
+    verb = next((verb for verb in VERBS if rest[:1] == [verb]), None)
+    if verb is None:
+        return _parse_manager(kind, f"{program} {kind}", rest, environment)
+    purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}[verb]
+    parser = _manager_parser(
+        kind, f"{program} {kind} {verb}", f"{purpose} what a worker manager of the type {kind} needs in its cloud."
+    )
+    parser.usage = f"{parser.prog} [--dry-run] [-c FILE] [settings]"
+    text = "print the actions without performing them"
+    parser.add_argument("--dry-run", action="store_true", default=argparse.SUPPRESS, help=text)
+    line = parse_flags(parser, rest[1:])
+    dry_run = bool(line.flags.pop("dry_run", False))
+    implied = {"worker_manager_id": kind, **settings_model(kind).setup_defaults}
+    config = _resolve_manager(kind, line, environment, implied)
+    return Provision(verb, config, dry_run)
 
 
 def parse_worker_adapter_native(
     program: str, arguments: Sequence[str], environment: Environment
 ) -> WorkerManagerConfig:
-    """Return what `scaler_worker_adapter_native` is told: its type goes without saying, and so may its name."""
+    """Return the configuration of `scaler_worker_adapter_native`: its type is fixed, and its name has a default."""
     implied = {"worker_manager_id": NATIVE_WORKER_ADAPTER}
-    return _parse_worker_manager_of(BAREMETAL_NATIVE, program, arguments, environment, implied)
+    return _parse_manager(BAREMETAL_NATIVE, program, arguments, environment, implied)
 
 
 def parse_worker_adapter_symphony(
     program: str, arguments: Sequence[str], environment: Environment
 ) -> WorkerManagerConfig:
-    """Return what `scaler_worker_adapter_symphony` is told, in the same way."""
+    """Return the configuration of `scaler_worker_adapter_symphony`, in the same way."""
     implied = {"worker_manager_id": SYMPHONY_WORKER_ADAPTER}
-    return _parse_worker_manager_of(SYMPHONY, program, arguments, environment, implied)
+    return _parse_manager(SYMPHONY, program, arguments, environment, implied)
 
 
-def _parse_worker_manager_of(
+def _manager_parser(kind: str, program: str, purpose: str) -> argparse.ArgumentParser:
+    return flags_parser(program, WORKER_MANAGER, settings_model(kind), purpose)
+
+
+def _parse_manager(
     kind: str,
     program: str,
     arguments: Sequence[str],
     environment: Environment,
     implied: Mapping[str, object] | None = None,
 ) -> WorkerManagerConfig:
-    model = settings_model(kind)
-    parser = flags_parser(program, WORKER_MANAGER, model, f"Run a worker manager of the type {kind}.")
-    line = parse_flags(parser, arguments)
-    return _resolve_worker_manager(kind, line, environment, implied or {})
+    parser = _manager_parser(kind, program, f"Run a worker manager of the type {kind}.")
+    return _resolve_manager(kind, parse_flags(parser, arguments), environment, implied or {})
 
 
-def _parse_provision(
-    verb: Verb, kind: str, program: str, arguments: Sequence[str], environment: Environment
-) -> Provision:
-    model = settings_model(kind)
-    purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}[verb]
-    parser = flags_parser(
-        program, WORKER_MANAGER, model, f"{purpose} what a worker manager of the type {kind} needs in its cloud."
-    )
-    parser.usage = f"{program} [--dry-run] [-c FILE] [settings]"
-    parser.add_argument(
-        "--dry-run", action="store_true", default=argparse.SUPPRESS, help="say what would be done, and do nothing"
-    )
-    line = parse_flags(parser, arguments)
-    dry_run = bool(line.flags.pop("dry_run", False))
-    config = _resolve_worker_manager(kind, line, environment, {"worker_manager_id": kind, **model.setup_defaults})
-    return Provision(verb, config, dry_run)
-
-
-def _resolve_worker_manager(
+def _resolve_manager(
     kind: str, line: CommandLine, environment: Environment, implied: Mapping[str, object]
 ) -> WorkerManagerConfig:
     file = _file_of(line)
     table = _table_of_type(kind, file, line, environment) if file else None
-    sources = _sources(WORKER_MANAGER, line, environment, table)
-    return resolve(settings_model(kind), replace(sources, implied={"type": kind, **implied}))
+    sources = _sources(WORKER_MANAGER, line, environment)
+    return resolve(settings_model(kind), replace(sources, table=table, implied={"type": kind, **implied}))
 
 
 def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
-    """Return what `scaler FILE` starts."""
+    """Return the components that `scaler FILE` starts."""
     parser = bare_parser(program, "Start everything that a TOML file describes, and stop it on Ctrl-C.")
     parser.epilog = (
         "The file has the sections [object_storage_server], [scheduler], [[worker_manager]], [cluster] and [webui]; "
         "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h, scaler_cluster -h and "
-        "scaler_ui -h list their keys. scaler explain, scaler logs and scaler trace ask a cluster that runs about a "
+        "scaler_ui -h list their keys. scaler explain, scaler logs and scaler trace ask a running cluster about a "
         "task or for its timeline, and have a -h of their own; ./explain is a file of that name."
     )
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
     first = next(iter(arguments), "")
-    near = get_close_matches(first, get_args(Question), n=1)
+    near = get_close_matches(first, QUESTION_VERBS, n=1)
     if near and not Path(first).exists():
         raise UsageError(f"there is no file {first!r}; did you mean 'scaler {near[0]}'?")
     line = parse_flags(parser, arguments)
@@ -200,45 +279,47 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
 
 def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfig:
     """Return the components of a whole file, with the addresses by which they find each other filled in."""
-    if file.scheduler is None:
+    if SCHEDULER not in file.tables:
         raise ConfigError(
             f"{file.path}: section [{SCHEDULER}] is missing: everything else needs a scheduler; "
             'write it with its bind_address, such as "tcp://127.0.0.1:8516"'
         )
 
-    def load(model: type[M], section: str, table: Section, implied: Mapping[str, object]) -> M:
-        sources = Sources(section, environment=environment, file=file.path, table=table, implied=implied)
-        return resolve(model, sources)
+    def load(model: type[M], section: str, table: Section, **implied: object) -> M:
+        return resolve(model, Sources(section, environment=environment, file=file.path, table=table, implied=implied))
 
+    tables = file.tables
     storage = None
     beside: dict[str, object] = {}
-    if file.object_storage_server is not None:
-        storage = load(ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, file.object_storage_server, {})
+    if OBJECT_STORAGE_SERVER in tables:
+        storage = load(ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, tables[OBJECT_STORAGE_SERVER])
         beside = {"object_storage_address": local_address(storage.bind_address)}
-    scheduler = load(SchedulerConfig, SCHEDULER, file.scheduler, beside)
-    here = {"scheduler_address": local_address(scheduler.bind_address)}
+    scheduler = load(SchedulerConfig, SCHEDULER, tables[SCHEDULER], **beside)
+    address = local_address(scheduler.bind_address)
     managers = [
-        load(settings_model(_type_in(file, table)), WORKER_MANAGER, table, here) for table in file.worker_managers
+        load(settings_model(_type_in(file, table)), WORKER_MANAGER, table, scheduler_address=address)
+        for table in file.worker_managers
     ]
-    if file.cluster is not None:
-        managers.append(load(ClusterConfig, CLUSTER, file.cluster, here).as_worker_manager())
+    if CLUSTER in tables:
+        managers.append(load(ClusterConfig, CLUSTER, tables[CLUSTER], scheduler_address=address).as_worker_manager())
     webui = None
-    if file.webui is not None:
-        watched = {"monitor_address": local_address(scheduler.monitor_address)}
-        webui = load(WebUiConfig, WEBUI, file.webui, watched)
+    if WEBUI in tables:
+        webui = load(WebUiConfig, WEBUI, tables[WEBUI], monitor_address=local_address(scheduler.monitor_address))
     try:
         return LauncherConfig(
             object_storage_server=storage, scheduler=scheduler, worker_managers=tuple(managers), webui=webui
         )
-    except ValidationError as error:
-        raise ConfigError(f"{file.path}: {reason_of(error)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{file.path}: {error}") from None
 
 
 def _file_of(line: CommandLine) -> ConfigFile | None:
     return None if line.file is None else read_file(line.file)
 
 
-def _sources(section: str, line: CommandLine, environment: Environment, table: Section | None) -> Sources:
+def _sources(section: str, line: CommandLine, environment: Environment) -> Sources:
+    file = _file_of(line)
+    table = file.tables.get(section) if file else None
     return Sources(section, flags=line.flags, environment=environment, file=line.file or "", table=table)
 
 

@@ -1,4 +1,4 @@
-"""TOML files: sections and their older names, before any value is looked at."""
+"""TOML files: sections and their older names, before any value is checked."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ OBJECT_STORAGE_SERVER = "object_storage_server"
 SCHEDULER = "scheduler"
 WORKER_MANAGER = "worker_manager"
 CLUSTER = "cluster"
+WEBUI = "webui"
+TOP = "top"
 BAREMETAL_NATIVE = "baremetal_native"
-NATIVE_WORKER_ADAPTER = "native_worker_adapter"
-"""Older name of a worker manager of the type baremetal_native."""
 SYMPHONY = "symphony"
+NATIVE_WORKER_ADAPTER = "native_worker_adapter"
 SYMPHONY_WORKER_ADAPTER = "symphony_worker_adapter"
-"""Older name of a worker manager of the type symphony."""
 ADAPTERS = {NATIVE_WORKER_ADAPTER: BAREMETAL_NATIVE, SYMPHONY_WORKER_ADAPTER: SYMPHONY}
 """Older sections of worker managers, and their types."""
-
-WEBUI = "webui"
 GUI = "gui"
 """Older name of the web server's section."""
-TOP = "top"
 
 SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, *ADAPTERS, WEBUI, GUI, TOP)
 
@@ -35,7 +32,7 @@ Table = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of a file. title is how messages call it."""
+    """One table of a file. title is its name in messages."""
 
     title: str
     values: Table = field(default_factory=dict)
@@ -43,19 +40,15 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file's tables by section; worker managers of all spellings are one list."""
+    """A file's tables: those of which there is one by section, and the worker managers of all spellings."""
 
     path: str
-    object_storage_server: Section | None
-    scheduler: Section | None
-    cluster: Section | None
+    tables: Mapping[str, Section]
     worker_managers: tuple[Section, ...]
-    webui: Section | None
-    top: Section | None
 
 
 def read_file(path: str) -> ConfigFile:
-    """Read a file. Raises ConfigError when it cannot be read, is not TOML, or has a section that nobody knows."""
+    """Read a file. Raises ConfigError when it cannot be read, is not TOML, or has an unknown section."""
     try:
         document = tomli.loads(_text_of(path))
     except OSError as error:
@@ -63,22 +56,22 @@ def read_file(path: str) -> ConfigFile:
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from None
     for name, value in document.items():
-        if name in SECTIONS:
-            continue
-        if not isinstance(value, dict | list):
-            raise ConfigError(
-                f"{path}: the key {name!r} stands above the first section, and every key belongs into one"
-            )
-        raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, list(SECTIONS))}")
-    return ConfigFile(
-        path=path,
-        object_storage_server=_single(path, document, OBJECT_STORAGE_SERVER),
-        scheduler=_single(path, document, SCHEDULER),
-        cluster=_single(path, document, CLUSTER),
-        worker_managers=(*_managers(path, document), *_adapters(path, document)),
-        webui=_webui(path, document),
-        top=_single(path, document, TOP),
-    )
+        if name not in SECTIONS:
+            if isinstance(value, dict | list):
+                raise ConfigError(f"{path}: unknown section [{name}]{nearest(name, list(SECTIONS))}")
+            raise ConfigError(f"{path}: the key {name!r} stands above the first section; write it below its [section]")
+    tables = {name: section for name in SECTIONS if (section := _single(path, document, name)) is not None}
+    if GUI in tables:
+        if WEBUI in tables:
+            raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names of one section; give one of them")
+        tables[WEBUI] = tables.pop(GUI)
+    adapters = [
+        # The older sections have neither types nor names of managers.
+        Section(section.title, {"worker_manager_id": name, **section.values, "type": kind})
+        for name, kind in ADAPTERS.items()
+        if (section := tables.pop(name, None)) is not None
+    ]
+    return ConfigFile(path, tables, (*_managers(path, document), *adapters))
 
 
 def title_of(section: str) -> str:
@@ -101,18 +94,11 @@ def _text_of(path: str) -> str:
 
 def _single(path: str, document: Table, name: str) -> Section | None:
     value = document.get(name)
-    if value is None:
+    if value is None or name == WORKER_MANAGER:
         return None
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: {name} must be one table, [{name}]")
     return Section(f"[{name}]", value)
-
-
-def _webui(path: str, document: Table) -> Section | None:
-    found = [section for name in (WEBUI, GUI) if (section := _single(path, document, name)) is not None]
-    if len(found) > 1:
-        raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names of one section; give one of them")
-    return found[0] if found else None
 
 
 def _managers(path: str, document: Table) -> list[Section]:
@@ -125,14 +111,3 @@ def _managers(path: str, document: Table) -> list[Section]:
         Section(f"[[{WORKER_MANAGER}]]" if one else f"[[{WORKER_MANAGER}]] number {number}", table)
         for number, table in enumerate(tables, 1)
     ]
-
-
-def _adapters(path: str, document: Table) -> list[Section]:
-    found = []
-    for name, kind in ADAPTERS.items():
-        section = _single(path, document, name)
-        if section is not None:
-            # The older sections knew neither types nor names of managers.
-            values = {"worker_manager_id": name, **section.values, "type": kind}
-            found.append(Section(section.title, values))
-    return found

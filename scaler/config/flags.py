@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, get_args, get_origin
+from typing import Any, NoReturn
 
 from scaler._version import __version__
 from scaler.config.files import title_of
 from scaler.config.load import variable_of
-from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of
+from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
 from scaler.errors import UsageError, nearest
 
 _POSITIONAL = "positional:"
@@ -19,7 +20,7 @@ _HELP_COLUMN = 34
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What a command line says: the file, and texts by key or alias."""
+    """A parsed command line: the configuration file, and texts by key or alias."""
 
     file: str | None
     flags: dict[str, object]
@@ -28,14 +29,14 @@ class CommandLine:
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> CommandLine:
     """Parse a command line. Raises UsageError; `-h` and `--version` print and raise SystemExit(0)."""
     known = sorted(text for action in parser._actions for text in action.option_strings)  # noqa: SLF001
-    # argparse takes -os for -osa, even when it is told not to take abbreviations.
-    cut = [
+    # argparse accepts -os for -osa, even with allow_abbrev=False.
+    abbreviated = [
         text
         for text in arguments
         if text not in known and any(text.startswith("-") and flag.startswith(text) for flag in known)
     ]
-    namespace, extra = parser.parse_known_intermixed_args(_with_the_address_apart(parser, arguments))
-    unknown = [text for text in (*cut, *extra) if text.startswith("-")]
+    namespace, extra = parser.parse_known_intermixed_args(_with_addresses_apart(parser, arguments))
+    unknown = [text for text in (*abbreviated, *extra) if text.startswith("-")]
     if unknown:
         flag = unknown[0].partition("=")[0]
         near = nearest(flag, known) if flag.startswith("--") else ""
@@ -57,7 +58,8 @@ def flags_parser(program: str, section: str, model: type[SettingsModel], purpose
     """Return the parser of a component's command: one flag per key and alias, grouped as the models are."""
     parser = bare_parser(program, purpose)
     parser.usage = f"{program} [-c FILE] [settings] [ADDRESS]"
-    key = list(model.model_fields)[-1]
+    described = describe(model)
+    *_, key = (item.name for item in described.values() if item.group == group_title(model))
     parser.epilog = (
         f"Every key works as a flag, as a key in {title_of(section)} of FILE ({flag_of(key)} is {key} there), and "
         f"in the environment (as {variable_of(section, key)}). Flags win over the environment, and that over the file."
@@ -65,7 +67,7 @@ def flags_parser(program: str, section: str, model: type[SettingsModel], purpose
     add_file(parser, "a TOML file")
     groups: dict[str, Any] = {}
     documented = documentation(model)
-    for item in describe(model).values():
+    for item in described.values():
         if item.name == "type":
             continue
         if item.group not in groups:
@@ -75,12 +77,12 @@ def flags_parser(program: str, section: str, model: type[SettingsModel], purpose
 
 
 def add_file(parser: argparse.ArgumentParser, text: str) -> None:
-    """Have the parser know `--config`."""
+    """Add the flag `--config` to a parser."""
     parser.add_argument("-c", "--config", action=_Once, metavar="FILE", default=argparse.SUPPRESS, help=text)
 
 
 def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
-    """Return a parser that knows -h and --version."""
+    """Return a parser with -h and --version only."""
     parser = _Parser(
         prog=program,
         description=purpose,
@@ -97,7 +99,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """Stores a flag's value, and refuses a second one, under whichever of its names."""
+    """Stores a flag's value, and refuses a second one under any of its names."""
 
     def __call__(
         self,
@@ -113,13 +115,12 @@ class _Once(argparse.Action):
 
 def _add(group: Any, item: Described, text: str) -> None:  # argparse has no public name for a group's type
     options: dict[str, Any] = {"action": _Once, "default": argparse.SUPPRESS, "metavar": item.setting.metavar or None}
-    choices = _choices(item.field.annotation)
-    if item.field.annotation is bool:
+    if item.base is bool:
         options |= {"nargs": "?", "const": "true", "metavar": "true|false"}
-    elif get_origin(item.field.annotation) is tuple:
+    elif typing.get_origin(item.base) is tuple:
         options |= {"nargs": "+", "action": "extend"}
-    elif choices:
-        options["metavar"] = "|".join(choices)
+    elif typing.get_origin(item.base) is typing.Literal:
+        options["metavar"] = "|".join(typing.get_args(item.base))
     default = f" [default: {item.default_text}]" if item.default_text else ""
     help_text = f"{text}{default}".replace("%", "%%")
     if item.setting.positional:
@@ -141,39 +142,26 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
             group.add_argument(flag_of(alias.name), dest=alias.name, **options, help=f"another name of {item.name}")
 
 
-def _choices(annotation: object) -> tuple[str, ...]:
-    arguments = get_args(annotation)
-    return arguments if arguments and all(isinstance(item, str) for item in arguments) else ()
-
-
-def _with_the_address_apart(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+def _with_addresses_apart(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
     """Return the arguments so that no flag swallows an address that follows it.
 
-    `-p` becomes `-p=true` before an address, and an address behind the paths of `-lp` comes before all flags.
+    `-p` becomes `-p=true` before an address, and an address behind the paths of `-lp` moves before all flags.
     """
-    booleans = _flags_with(parser, "?")
-    lists = _flags_with(parser, "+")
+    by_nargs: dict[object, set[str]] = {"?": set(), "+": set()}
+    for action in parser._actions:  # noqa: SLF001 (argparse has no public list of its flags)
+        by_nargs.setdefault(action.nargs, set()).update(action.option_strings)
     addresses: list[str] = []
     result: list[str] = []
     values = -1
-    """How many values the list before has so far; -1 after any other flag."""
+    """The number of values of the list flag before, so far; -1 after any other flag."""
     for index, text in enumerate(arguments):
         following = arguments[index + 1] if index + 1 < len(arguments) else ""
         if text.startswith("-"):
-            values = 0 if text in lists else -1
+            values = 0 if text in by_nargs["+"] else -1
         elif values >= 0:
             values += 1
         if values > 1 and "://" in text:
             addresses.append(text)
         else:
-            result.append(f"{text}=true" if text in booleans and "://" in following else text)
+            result.append(f"{text}=true" if text in by_nargs["?"] and "://" in following else text)
     return addresses + result
-
-
-def _flags_with(parser: argparse.ArgumentParser, nargs: str) -> set[str]:
-    return {
-        text
-        for action in parser._actions  # noqa: SLF001 (the one list of what the parser knows)
-        if action.nargs == nargs
-        for text in action.option_strings
-    }

@@ -16,11 +16,15 @@ from scaler.config.files import (
     WEBUI,
     WORKER_MANAGER,
 )
+from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
-from scaler.config.top import TopConfig
-from scaler.config.webui import WebUiConfig
-from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, WorkerSettings, settings_model
+from scaler.config.worker_managers import (
+    ClusterConfig,
+    ConnectedWorkerSettings,
+    WorkerManagerConfig,
+    settings_model,
+)
 from scaler.plugins import WORKER_MANAGERS
 
 _INTRODUCTION = f"""\
@@ -64,15 +68,19 @@ list in TOML, and separated by commas in the environment.
 
 def settings_page() -> str:
     """Return the whole page as Markdown."""
-    worker_keys = list(WorkerSettings.model_fields)
+    worker_keys = list(describe(ConnectedWorkerSettings))
     sections = [
         _section(f"[{OBJECT_STORAGE_SERVER}]", OBJECT_STORAGE_SERVER, ObjectStorageServerConfig),
         _section(f"[{SCHEDULER}]", SCHEDULER, SchedulerConfig),
         _section(f"[[{WORKER_MANAGER}]] of every type", WORKER_MANAGER, WorkerManagerConfig),
         *(
-            _section(f"[[{WORKER_MANAGER}]] of the type {kind}", WORKER_MANAGER, model, _shared_keys(model))
+            _section(
+                f"[[{WORKER_MANAGER}]] of the type {kind}",
+                WORKER_MANAGER,
+                settings_model(kind),
+                _shared_keys(settings_model(kind)),
+            )
             for kind in WORKER_MANAGERS.usual
-            for model in [settings_model(kind)]
         ),
         _section(f"[{CLUSTER}]", CLUSTER, ClusterConfig, worker_keys),
     ]
@@ -86,7 +94,7 @@ def settings_page() -> str:
 def _shared_keys(model: type[WorkerManagerConfig]) -> list[str]:
     """Return the keys that mean the same in every type of worker manager."""
     own = set(inspect.get_annotations(model)) - {"type"}
-    return [name for name in WorkerManagerConfig.model_fields if name not in own]
+    return [name for name in describe(WorkerManagerConfig) if name not in own]
 
 
 def _section(title: str, section: str, model: type[SettingsModel], without: list[str] | None = None) -> str:

@@ -1,19 +1,28 @@
-"""The two servers: object storage and scheduler."""
+"""Settings of the two servers: object storage and scheduler."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from pydantic import Field
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
 
 from scaler.config.addresses import monitor_address_beside
-from scaler.config.kinds import Address, Count, Limit, Name, Seconds, SecondsOrNone, ServerAddress
-from scaler.config.logging import LoggingConfig
-from scaler.config.machine import default_memory_limit_bytes
-from scaler.config.setting import Alias, Setting
-from scaler.config.worker import EventLoop
+from scaler.config.setting import Alias, LoggingConfig, Setting
+from scaler.config.values import Address, Count, EventLoop, Limit, Name, Seconds, SecondsOrNone, ServerAddress
 
 _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def default_memory_limit_bytes() -> int:
+    """Return half of the memory that this process may use: the machine's, or its container's."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        container = _CGROUP_LIMIT.read_text().strip()
+    except OSError:
+        container = "max"
+    return (min(memory, int(container)) if container.isdigit() else memory) // 2
 
 
 def _content_of_allocate_policy(value: object) -> object:
@@ -23,15 +32,7 @@ def _content_of_allocate_policy(value: object) -> object:
     return f"allocate={allocate}; scaling=vanilla"
 
 
-def _default_monitor_address(validated: dict[str, Any]) -> str:
-    return monitor_address_beside(validated["bind_address"])
-
-
-def _object_storage_address(validated: dict[str, Any]) -> str | None:
-    address: str | None = validated["object_storage_address"]
-    return address
-
-
+@dataclass(frozen=True, kw_only=True)
 class ObjectStorageServerConfig(LoggingConfig):
     """Object storage."""
 
@@ -39,19 +40,20 @@ class ObjectStorageServerConfig(LoggingConfig):
         Address, Setting(positional=True, aliases=(Alias("object_storage_address"),), metavar="ADDRESS")
     ]
     """Where it listens: tcp://host:port or ipc://path."""
-    memory_limit_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = Field(
+    memory_limit_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
         default_factory=default_memory_limit_bytes
     )
-    """Most bytes of objects that it keeps; -1: no limit. Beyond it, a new object is refused."""
+    """Maximum bytes of objects that it keeps; -1: no limit. Beyond it, a new object is refused."""
     max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Largest object that it accepts; -1: no limit."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class SchedulerConfig(LoggingConfig):
     """Scheduler."""
 
     bind_address: Annotated[Address, Setting(positional=True, aliases=(Alias("scheduler_address"),), metavar="ADDRESS")]
-    """Where clients, workers and worker managers connect to: tcp://host:port or ipc://path."""
+    """Where clients, workers and worker managers connect: tcp://host:port or ipc://path."""
     object_storage_address: Annotated[
         ServerAddress | None,
         Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS"),
@@ -59,33 +61,33 @@ class SchedulerConfig(LoggingConfig):
     """Where the scheduler finds the object storage."""
     advertised_object_storage_address: Annotated[
         ServerAddress | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
-    ] = Field(default_factory=_object_storage_address)
-    """Where clients and workers find the object storage, when that is another address than the scheduler's own."""
+    ] = None
+    """Where clients and workers find the object storage, when that is not the address that the scheduler uses."""
     monitor_address: Annotated[
         Address,
         Setting("-ma", default_text="two ports above bind_address, or .monitor after its path", metavar="ADDRESS"),
-    ] = Field(default_factory=_default_monitor_address)
-    """Where monitors connect to."""
+    ] = ""
+    """Where monitors connect."""
     protected: Annotated[bool, Setting("-p")] = True
     """Refuse to shut down when a client asks for it."""
     max_number_of_tasks_waiting: Annotated[Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
-    """Most unfinished tasks of all clients together; a task beyond it is rejected."""
+    """Maximum number of unfinished tasks of all clients together; a task beyond it is rejected."""
     client_timeout_seconds: Annotated[Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
-    """A client out of contact for this long is given up: its tasks are cancelled, and nobody keeps its objects."""
+    """A client without contact for this long is lost: its tasks are cancelled and its objects are no longer kept."""
     worker_timeout_seconds: Annotated[Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
-    """A worker out of contact for this long is given up: its tasks go to others."""
+    """A worker without contact for this long is lost: its tasks run on other workers."""
     object_retention_seconds: Annotated[SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
-    """How long the objects of a client that was given up are kept, should it come back."""
+    """How long the objects of a lost client are kept, in case it comes back."""
     load_balance_seconds: Annotated[Seconds, Setting("-ls", metavar="SECONDS")] = 1.0
-    """How often the scheduler looks whether some workers wait while tasks queue behind others."""
+    """How often the scheduler checks whether some workers are idle while tasks queue behind others."""
     load_balance_trigger_times: Annotated[Count, Setting("-lbt", metavar="COUNT")] = 2
-    """How many looks in a row must find this before queued tasks are moved."""
+    """How many checks in a row must find this before queued tasks are moved."""
     event_loop: Annotated[EventLoop, Setting("-el", "-e")] = "builtin"
     """Python's own event loop, or uvloop."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
-    """Threads that move bytes between ZeroMQ's sockets and the process. Peers on the scheduler's host need none."""
+    """Threads that move bytes between ZeroMQ sockets and the process. Peers on the scheduler's host need none."""
     status_report_interval_seconds: Annotated[Seconds, Setting("-sri", metavar="SECONDS")] = 1.0
-    """How often monitors are told how things stand; what happens comes sooner, within 0.25 s."""
+    """Interval of status reports to monitors; events are reported within 0.25 s."""
     policy_engine_type: Annotated[Name, Setting("-et", metavar="NAME")] = "simple"
     """The scaling policy: simple, waterfall_v1, target_v1, or one that is installed under scaler.scaling_policies."""
     policy_content: Annotated[
@@ -93,3 +95,9 @@ class SchedulerConfig(LoggingConfig):
         Setting("-pc", aliases=(Alias("allocate_policy", _content_of_allocate_policy),), metavar="TEXT"),
     ] = "allocate=even_load; scaling=vanilla"
     """The policy's own settings, in its own syntax."""
+
+    def __post_init__(self) -> None:
+        if not self.monitor_address:
+            self.default("monitor_address", monitor_address_beside(self.bind_address))
+        self.default("advertised_object_storage_address", self.object_storage_address)
+        super().__post_init__()

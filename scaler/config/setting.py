@@ -1,22 +1,29 @@
-"""What a field of a model says beside its type and default: flags, aliases, and how it is shown."""
+"""The base of every settings model, and what its fields say beside type and default: flags, aliases, help.
+
+A model is a frozen dataclass. Its fields are declared once: `key: Annotated[Type, Setting(...)] = default`, with a
+docstring below; flags, environment variables, TOML keys, help and docs/settings.md follow from that. A rule about
+several fields is the method `check`.
+"""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
+import json
 import textwrap
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from scaler.config.values import LoggingFormat, LoggingLevel, Names
+from scaler.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another key for a setting. translate turns its value into the setting's; None: they are the same."""
+    """Another key of a setting. translate turns its value into the setting's; None: they are the same."""
 
     name: str
     translate: Callable[[object], object] | None = None
@@ -40,7 +47,7 @@ class Setting:
         default_text: str = "",
         metavar: str = "",
     ) -> None:
-        """default_text says in words what the default is, where its value would not."""
+        """default_text: the default in words, where its value would not explain it."""
         object.__setattr__(self, "short_flags", short_flags)
         object.__setattr__(self, "aliases", aliases)
         object.__setattr__(self, "positional", positional)
@@ -48,19 +55,71 @@ class Setting:
         object.__setattr__(self, "metavar", metavar)
 
 
-class SettingsModel(BaseModel):
-    """Base of all models: frozen, and unknown keys are errors."""
+@dataclass(frozen=True, kw_only=True)
+class SettingsModel:
+    """Base of all models. The constructor checks the rules between fields; `load.py` checks single values."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError when fields contradict each other. Overriding methods call this one."""
+
+    def default(self, key: str, value: object) -> None:
+        """Give a field that was left empty the value that follows from other fields. For `__post_init__` only."""
+        if not getattr(self, key):
+            object.__setattr__(self, key, value)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the model of a document made by `to_json`, whose values were checked where they were read.
+
+        Raises ConfigError that names unknown and missing keys.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"not JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise ConfigError("not a JSON object")
+        known = {item.name: item for item in dataclasses.fields(cls)}
+        if unknown := [key for key in document if key not in known]:
+            raise ConfigError(f"unknown key {unknown[0]!r}")
+        if missing := [key for key, item in known.items() if is_required(item) and key not in document]:
+            raise ConfigError(f"{', '.join(missing)} missing")
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in document.items()})
+
+    def to_json(self) -> str:
+        """Return all values as a JSON document."""
+        return json.dumps(vars(self), separators=(",", ":"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggingConfig(SettingsModel):
+    """Logging."""
+
+    logging_level: Annotated[LoggingLevel, Setting("-ll")] = "INFO"
+    """Lowest level that is written: DEBUG, INFO, WARNING, ERROR or CRITICAL."""
+    logging_format: LoggingFormat = "text"
+    """Lines of text, or one JSON object per line."""
+    logging_paths: Annotated[Names, Setting("-lp", metavar="PATH")] = ("/dev/stdout",)
+    """Files that the log is appended to; /dev/stdout and /dev/stderr are the streams of the process."""
+    logging_config_file: Annotated[str | None, Setting("-lcf", metavar="FILE")] = None
+    """A file with a logging configuration for Python (INI, or JSON of a dictionary) that replaces the keys above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One field of one model with all that help, reference and loader say about it."""
+    """One field of one model with everything that help, reference and loader need."""
 
     name: str
-    field: FieldInfo
+    annotation: Any
+    """The whole type with its rules."""
+    base: Any
+    """The type without `Annotated`."""
     setting: Setting
+    default: object
+    required: bool
     group: str
 
     @property
@@ -69,21 +128,26 @@ class Described:
 
     @property
     def default_text(self) -> str:
-        """The default in words, empty when the setting is required."""
+        """The default in words; empty when the setting is required."""
         if self.setting.default_text:
             return self.setting.default_text
-        value = self.field.default
-        if value is PydanticUndefined:
+        if self.required:
             return ""
-        if value is None:
-            return "none"
-        if isinstance(value, bool):
-            return str(value).lower()
-        if isinstance(value, float):
-            return f"{value:g}"
-        if isinstance(value, tuple):
-            return ", ".join(str(item) for item in value)
-        return str(value)
+        match self.default:
+            case None:
+                return "none"
+            case bool():
+                return str(self.default).lower()
+            case float():
+                return f"{self.default:g}"
+            case tuple():
+                return ", ".join(map(str, self.default))
+        return str(self.default)
+
+
+def is_required(field: dataclasses.Field[Any]) -> bool:
+    """Return True when a field has no default."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def flag_of(key: str) -> str:
@@ -91,24 +155,31 @@ def flag_of(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-@cache
 def describe(model: type[SettingsModel]) -> dict[str, Described]:
     """Return the model's fields by name, those of the model itself first, then those of its bases."""
-    own: dict[str, dict[str, Described]] = {}
-    for name, field in model.model_fields.items():
-        home = _home(model, name)
-        setting = next((item for item in field.metadata if isinstance(item, Setting)), Setting())
-        own.setdefault(home.__qualname__, {})[name] = Described(name, field, setting, group_title(home))
-    order = [cls.__qualname__ for cls in model.__mro__]
-    return {name: item for home in sorted(own, key=order.index) for name, item in own[home].items()}
+    hints = typing.get_type_hints(model, include_extras=True)
+    fields = {item.name: item for item in dataclasses.fields(model)}
+    found: dict[str, Described] = {}
+    for home in model.__mro__:
+        for name in inspect.get_annotations(home):
+            if name not in fields or name in found:
+                continue
+            annotation = hints[name]
+            rules = typing.get_args(annotation)[1:] if typing.get_origin(annotation) is Annotated else ()
+            base = typing.get_args(annotation)[0] if rules else annotation
+            setting = next((rule for rule in rules if isinstance(rule, Setting)), Setting())
+            field = fields[name]
+            found[name] = Described(
+                name, annotation, base, setting, field.default, is_required(field), group_title(home)
+            )
+    return found
 
 
-def group_title(model: type[SettingsModel]) -> str:
-    """Return what the settings of this class have in common: the first line of its docstring, without its stop."""
+def group_title(model: type) -> str:
+    """Return what the settings of this class have in common: the first line of its docstring without the full stop."""
     return (model.__doc__ or model.__name__).strip().splitlines()[0].rstrip(".")
 
 
-@cache
 def documentation(model: type[SettingsModel]) -> dict[str, str]:
     """Return the docstring under each field. Reads the source: for help and reference only."""
     found: dict[str, str] = {}
@@ -118,19 +189,7 @@ def documentation(model: type[SettingsModel]) -> dict[str, str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
         assert isinstance(tree, ast.ClassDef)
         for statement, following in zip(tree.body, tree.body[1:], strict=False):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(following, ast.Expr)
-                and isinstance(following.value, ast.Constant)
-                and isinstance(following.value.value, str)
-            ):
-                found[statement.target.id] = " ".join(following.value.value.split())
+            match statement, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split())
     return found
-
-
-def _home(model: type[SettingsModel], name: str) -> type[SettingsModel]:
-    for cls in model.__mro__:
-        if issubclass(cls, SettingsModel) and name in inspect.get_annotations(cls):
-            return cls
-    raise AssertionError(f"{model.__name__} has no field {name}")

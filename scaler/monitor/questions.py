@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from scaler.config.questions import Question
+from scaler.config.commands import Question
 from scaler.errors import UsageError
 from scaler.logs import escaped
 from scaler.monitor.connection import MonitorConnection, task_id_of

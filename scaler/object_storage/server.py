@@ -8,10 +8,10 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from scaler.component import Component, run_component
-from scaler.config.machine import default_memory_limit_bytes
+from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
 from scaler.net.connection import Admit, Closed, Listener, ListenerEvent, Received
 from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions
@@ -27,9 +27,6 @@ HEARTBEAT_SECONDS = 2.0
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
 """How often readers with unacknowledged bytes are looked at: acknowledgements are no events."""
-
-if TYPE_CHECKING:
-    from scaler.config.models import ObjectStorageServerConfig  # importing it takes a tenth of a second
 
 OnEvents = Callable[[list[ListenerEvent]], None]
 

@@ -9,9 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from scaler.component import Component, run_component
+from scaler.config.servers import SchedulerConfig
 from scaler.errors import ProtocolError, UsageError
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped
@@ -68,9 +69,6 @@ from scaler.scheduler.garbage import FULL_SECONDS, collect_when_small, configure
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import Policy, Recorder
 from scaler.scheduler.status import Surroundings
-
-if TYPE_CHECKING:
-    from scaler.config.models import SchedulerConfig  # importing it takes a tenth of a second
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
+from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ScalerError
 from scaler.plugins import load, worker_manager_type
 from scaler.protocol.messages import UnitState
-
-if TYPE_CHECKING:
-    from scaler.config.worker_managers import WorkerManagerConfig  # importing it takes a tenth of a second
 
 
 class BackendError(ScalerError):

@@ -16,9 +16,10 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from scaler.component import Component, run_component
+from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError
 from scaler.ids import new_peer_id
 from scaler.logs import about, identify
@@ -37,9 +38,6 @@ from scaler.protocol.messages import (
 )
 from scaler.worker_manager.backend import Backend, BackendError, Unit, load_backend
 from scaler.worker_manager.reconcile import Actions, Goal, Reconciler
-
-if TYPE_CHECKING:
-    from scaler.config.worker_managers import WorkerManagerConfig  # importing it takes a tenth of a second
 
 ROUND_GAP_SECONDS = 0.05
 """Rounds are at least this far apart, so that units which change together cost one round."""

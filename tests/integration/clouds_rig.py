@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scaler.config.load import model_of
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.session import AwsClient
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
@@ -27,16 +28,16 @@ def ecs_client(aws: AwsEmulator) -> Iterator[AwsClient]:
 
 
 def ecs_config(**values: Any) -> AwsRawEcsConfig:
-    return AwsRawEcsConfig.model_validate({**MANAGED, "ecs_subnets": ("subnet-1",), **values})
+    return model_of(AwsRawEcsConfig, {**MANAGED, "ecs_subnets": ("subnet-1",), **values})
 
 
 def hpc_config(**values: Any) -> AwsHpcConfig:
     place = {"job_queue": "queue", "job_definition": "definition", "s3_bucket": BUCKET}
-    return AwsHpcConfig.model_validate({**MANAGED, **place, **values})
+    return model_of(AwsHpcConfig, {**MANAGED, **place, **values})
 
 
 def symphony_config(**values: Any) -> SymphonyConfig:
-    return SymphonyConfig.model_validate({**MANAGED, "service_name": "app", **values})
+    return model_of(SymphonyConfig, {**MANAGED, "service_name": "app", **values})
 
 
 @contextmanager

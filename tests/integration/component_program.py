@@ -10,7 +10,7 @@ import sys
 import time
 
 from scaler.component import Component, run_component
-from scaler.config.models import SchedulerConfig
+from scaler.config.servers import SchedulerConfig
 from scaler.errors import ConfigError, LimitError
 
 

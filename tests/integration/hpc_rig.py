@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from scaler.config.load import model_of
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, to_payload
 from scaler.testing.aws import AwsEmulator
 from scaler.worker.call import Call, CallResult, unpack_result
@@ -29,7 +30,7 @@ def settings(aws: AwsEmulator, **changes: Any) -> AwsHpcConfig:
         "s3_bucket": BUCKET,
         "aws_endpoint_url": aws.endpoint_url,
     }
-    return AwsHpcConfig.model_validate({**told, **changes})
+    return model_of(AwsHpcConfig, {**told, **changes})
 
 
 def furnish(aws: AwsEmulator, **changes: Any) -> None:

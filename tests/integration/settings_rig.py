@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from scaler.config.models import SchedulerConfig
+from scaler.config.servers import SchedulerConfig
 from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector

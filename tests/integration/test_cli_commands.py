@@ -30,7 +30,9 @@ def test_every_command_explains_itself(name: str) -> None:
 
 def test_help_lists_every_key_with_its_default_and_meaning() -> None:
     text = " ".join(run("scaler_worker_manager", "baremetal_native", "-h").stdout.split())
-    assert "-wtqs COUNT, --per-worker-task-queue-size COUNT Most tasks that wait behind the running one" in text
+    assert (
+        "-wtqs COUNT, --per-worker-task-queue-size COUNT Maximum number of tasks queued behind the running one" in text
+    )
     assert "[default: 1000]" in text
     assert "CPUs minus 1, at least 1" in text
 

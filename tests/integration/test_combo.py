@@ -18,7 +18,9 @@ import pytest
 from scaler import Client
 from scaler.cluster.combo import ComboSettings, SchedulerClusterCombo
 from scaler.cluster.ports import ReservedPorts
-from scaler.config.models import ClusterConfig, SchedulerConfig
+from scaler.config.servers import SchedulerConfig
+from scaler.config.setting import describe
+from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, ConfigError, UsageError
 from tests.conftest import wait_for_end
 
@@ -200,6 +202,6 @@ def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> N
 
 
 def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
-    keys = {*SchedulerConfig.model_fields, *ClusterConfig.model_fields} - GIVEN_BY_THE_COMBO - ARGUMENTS
+    keys = {*describe(SchedulerConfig), *describe(ClusterConfig)} - GIVEN_BY_THE_COMBO - ARGUMENTS
     assert set(ComboSettings.__annotations__) == keys | {"per_worker_queue_size"}
     assert keys < set(inspect.signature(SchedulerClusterCombo).parameters), "where libraries look what they may pass on"

@@ -32,7 +32,7 @@ settings = json.loads(sys.argv[2])
 runner.load_backend = lambda config: OffloadBackend(
     config, settings.pop("executor"), settings.pop("slots"), settings, stop_grace_seconds=settings.pop("grace")
 )
-sys.exit(runner.run(BaremetalNativeConfig.model_validate_json(sys.argv[1])))
+sys.exit(runner.run(BaremetalNativeConfig.from_json(sys.argv[1])))
 """
 
 

@@ -15,17 +15,12 @@ import pytest
 
 import scaler
 from scaler.cluster.combo import ComboSettings
-from scaler.config.models import (
-    ClusterConfig,
-    LauncherConfig,
-    ObjectStorageServerConfig,
-    SchedulerConfig,
-    TopConfig,
-    WebUiConfig,
-    WorkerConfig,
-)
+from scaler.config.commands import LauncherConfig
+from scaler.config.monitors import TopConfig, WebUiConfig
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel, describe
-from scaler.config.worker_managers import PROCESSOR_SETTINGS
+from scaler.config.worker import WorkerConfig
+from scaler.config.worker_managers import PROCESSOR_SETTINGS, ClusterConfig
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
@@ -250,10 +245,8 @@ ALIASES = {
 
 
 def settings_of(model: type) -> set[str]:
-    if dataclasses.is_dataclass(model):
-        return {item.name for item in dataclasses.fields(model)}
-    fields: dict[str, object] = model.model_fields  # type: ignore[attr-defined]
-    return set(fields)
+    assert dataclasses.is_dataclass(model)
+    return {item.name for item in dataclasses.fields(model)}
 
 
 @cache
@@ -276,7 +269,9 @@ def models_of_the_package() -> set[str]:
 
 
 def test_every_model_of_settings_is_here() -> None:
-    assert models_of_the_package() == {model.__name__ for model in EFFECTS if issubclass(model, SettingsModel)}
+    documents = {"OffloadConfig"}  # made by a manager from its own settings
+    expected = {model.__name__ for model in EFFECTS if issubclass(model, SettingsModel)} - {"WorkerConfig"}
+    assert models_of_the_package() == expected | documents
 
 
 @pytest.mark.parametrize("model", EFFECTS, ids=lambda model: model.__name__)

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scaler.config.load import model_of
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
@@ -37,7 +38,7 @@ MANAGER = """
 import sys
 from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 from scaler.worker_manager.runner import run
-sys.exit(run(BaremetalNativeConfig.model_validate_json(sys.argv[1])))
+sys.exit(run(BaremetalNativeConfig.from_json(sys.argv[1])))
 """
 
 
@@ -106,12 +107,13 @@ def manager(
     address: str, ready_fd: int | None = None, directory: Path | None = None, **settings: object
 ) -> Iterator[subprocess.Popen[str]]:
     """directory: one that its workers find modules in."""
-    config = BaremetalNativeConfig.model_validate(
+    config = model_of(
+        BaremetalNativeConfig,
         {"scheduler_address": address, "worker_manager_id": "local", "worker_type": "box", "max_task_concurrency": 4}
-        | settings
+        | settings,
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", MANAGER, config.model_dump_json()],
+        [sys.executable, "-c", MANAGER, config.to_json()],
         env=dict(os.environ)
         | ({} if ready_fd is None else {"SCALER_READY_FD": str(ready_fd)})
         | ({} if directory is None else {"PYTHONPATH": str(directory)}),

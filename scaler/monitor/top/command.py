@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from scaler.config.top import TopRequest
+from scaler.config.commands import TopRequest
 from scaler.errors import UsageError
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import report

@@ -7,21 +7,19 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scaler.component import Component, run_component
+from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
 from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
 from scaler.monitor.web.app import WebApp, WebSettings
 from scaler.monitor.web.security import is_open_to_others
 from scaler.monitor.web.stream import ABORT
 from scaler.net.address import cannot_bind
-
-if TYPE_CHECKING:
-    from scaler.config.models import WebUiConfig  # importing it takes a tenth of a second
 
 BACKLOG = 256
 KEEP_ALIVE_SECONDS = 60

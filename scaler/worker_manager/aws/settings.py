@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AfterValidator
-
-from scaler.config.kinds import Name
 from scaler.config.setting import Setting, SettingsModel
+from scaler.config.values import Check, Name
 
 FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
     1: tuple(range(2, 9)),
@@ -26,9 +25,10 @@ def _url(value: str) -> str:
     return value
 
 
-Url = Annotated[str, AfterValidator(_url)]
+Url = Annotated[str, Check(_url)]
 
 
+@dataclass(frozen=True, kw_only=True)
 class AwsSettings(SettingsModel):
     """AWS. Credentials come from the default chain: environment, profile, instance."""
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws.session import AwsCalls
 from scaler.worker_manager.aws.setup_tools import MANAGED_TAG, NOT_OURS, Steps, is_ours
 from scaler.worker_manager.aws_hpc.requests import Fields
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.wanted import ENCRYPTION, EXPIRY_DAYS, NO_PUBLIC_ACCESS, RULE_ID, lifecycle
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 OLDEST_REGION = "us-east-1"
 """S3 takes no place for buckets there."""

@@ -6,17 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws.session import AwsCalls
 from scaler.worker_manager.aws.setup_tools import MANAGED_TAG, NOT_OURS, Steps
 from scaler.worker_manager.aws_hpc.requests import Fields
 from scaler.worker_manager.aws_hpc.service import ALIVE
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.wanted import differences
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 VALID_SECONDS = 300.0
 """How long a change may take. Batch needs seconds for Fargate, and minutes when instances must go first."""

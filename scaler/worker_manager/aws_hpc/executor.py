@@ -24,6 +24,7 @@ from scaler.worker_manager.aws_hpc.pace import Pace
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.requests import Definition, Fields, fits, parameters_for, places_for, submission
 from scaler.worker_manager.aws_hpc.service import BatchService
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.ticket import JOB_MODULE, TICKET_VARIABLE, InputFrom, Ticket
 from scaler.worker_manager.aws_hpc.tracking import DOUBT_SECONDS, STUCK_SECONDS, Tracking
 from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON
@@ -31,7 +32,6 @@ from scaler.worker_manager.aws_hpc.watch import Watch
 from scaler.worker_manager.offload.config import OffloadConfig
 
 if TYPE_CHECKING:
-    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
     from scaler.worker_manager.offload import OffloadBackend
 
 THREADS = 8

@@ -11,13 +11,11 @@ import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from scaler.worker_manager.aws.reach import is_only_here
 from scaler.worker_manager.aws.session import tag_value
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 MANAGER_TAG = "scaler:manager"
 CLUSTER_TAG = "scaler:cluster"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from annotated_types import Interval, Len
 
-from scaler.config.kinds import Limit, Name, Names
 from scaler.config.setting import Setting
+from scaler.config.values import Check, Limit, Name, Names
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
 from scaler.worker_manager.aws.settings import AwsSettings, check_fargate
 
@@ -29,6 +30,7 @@ def _prefix(value: str) -> str:
     return stripped
 
 
+@dataclass(frozen=True, kw_only=True)
 class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
     """Worker manager aws_hpc: AWS Batch jobs."""
 
@@ -38,9 +40,9 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
     """The job queue."""
     job_definition: Annotated[Name, Setting(metavar="NAME")]
     """The job definition: a container with scaler in it, such as one made with docker/worker.Dockerfile."""
-    s3_bucket: Annotated[str, Setting(metavar="BUCKET"), AfterValidator(_bucket)]
+    s3_bucket: Annotated[str, Setting(metavar="BUCKET"), Check(_bucket)]
     """Where large payloads and all results pass through."""
-    s3_prefix: Annotated[str, Setting(metavar="PREFIX"), AfterValidator(_prefix)] = "scaler-tasks"
+    s3_prefix: Annotated[str, Setting(metavar="PREFIX"), Check(_prefix)] = "scaler-tasks"
     """Begins the keys of everything there."""
     backend: Literal["batch"] = "batch"
     """The service that runs the jobs."""
@@ -50,19 +52,15 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
     """Most tasks that run at once; -1: as many as max_concurrent_jobs allows."""
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Begins the names of the jobs."""
-    max_concurrent_jobs: Annotated[int, Field(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
+    max_concurrent_jobs: Annotated[int, Interval(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
     """offload: most tasks that are submitted as jobs at the same time. worker: most jobs."""
-    job_timeout_minutes: Annotated[int, Field(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
+    job_timeout_minutes: Annotated[int, Interval(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
     """AWS Batch ends a job that runs for longer."""
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
     """What `setup` makes jobs run on; those with SPOT cost less, and their jobs may be taken away and run again."""
-    batch_subnets: Annotated[Names, Setting(default_text="those of the default VPC", metavar="SUBNET")] = Field(
-        default=(), max_length=16
-    )
+    batch_subnets: Annotated[Names, Len(0, 16), Setting(default_text="those of the default VPC", metavar="SUBNET")] = ()
     """Subnets for the jobs that `setup` makes a queue for; from there they must reach S3."""
-    batch_security_groups: Annotated[Names, Setting(default_text="the VPC's default", metavar="GROUP")] = Field(
-        default=(), max_length=5
-    )
+    batch_security_groups: Annotated[Names, Len(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
     """Security groups for these jobs."""
     batch_image: Annotated[
         Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
@@ -72,19 +70,14 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
         str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")
     ] = ""
     """What its container installs with pip before it starts, separated by blanks; an own image needs nothing."""
-    batch_cpu: Annotated[int, Field(ge=1, le=16), Setting(metavar="COUNT")] = 1
+    batch_cpu: Annotated[int, Interval(ge=1, le=16), Setting(metavar="COUNT")] = 1
     """CPUs of a job by that definition; in mode worker it has as many workers."""
-    batch_memory: Annotated[int, Field(ge=1, le=120), Setting(metavar="GB")] = 2
+    batch_memory: Annotated[int, Interval(ge=1, le=120), Setting(metavar="GB")] = 2
     """Memory of a job by that definition in GB; Fargate has ranges for every number of CPUs."""
 
-    @model_validator(mode="after")
-    def _memory_fits(self) -> AwsHpcConfig:
+    def check(self) -> None:
+        super().check()
         if self.batch_capacity.startswith("FARGATE"):
             check_fargate("batch_cpu", self.batch_cpu, "batch_memory", self.batch_memory)
-        return self
-
-    @model_validator(mode="after")
-    def _settings_have_an_effect(self) -> AwsHpcConfig:
         if self.mode == "offload":
             refuse_processor_settings(self, "tasks of aws_hpc in mode offload")
-        return self

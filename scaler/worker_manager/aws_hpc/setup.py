@@ -28,6 +28,7 @@ from scaler.worker_manager.aws_hpc.bucket import Bucket
 from scaler.worker_manager.aws_hpc.environment import PAUSE_SECONDS, Environment
 from scaler.worker_manager.aws_hpc.hosts import Hosts
 from scaler.worker_manager.aws_hpc.requests import Fields
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.wanted import (
     Network,
     changed_parts,
@@ -40,7 +41,6 @@ from scaler.worker_manager.aws_hpc.wanted import (
 
 if TYPE_CHECKING:
     from scaler.config.commands import Verb
-    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaler.worker_manager.aws.install import pip_install, requirements_of
 from scaler.worker_manager.aws.setup_tools import Document, Role
 from scaler.worker_manager.aws_hpc.requests import MODULE, Fields
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.ticket import JOB_MODULE
 from scaler.worker_manager.aws_raw_ecs.setup import execution_role
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 TASKS_SERVICE = "ecs-tasks.amazonaws.com"
 HOSTS_SERVICE = "ec2.amazonaws.com"

@@ -10,9 +10,8 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.errors import AwsError
@@ -23,12 +22,10 @@ from scaler.worker_manager.aws_hpc.fleet import Fleet
 from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.requests import Definition, Fields, fits, submission
 from scaler.worker_manager.aws_hpc.service import BatchService, child_id
+from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.ticket import WORKER_MODULE
 from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON
 from scaler.worker_manager.backend import Backend, BackendError, Capacity, Unit
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 STOP_GRACE_SECONDS = 25.0
 """How long running tasks of a worker that is stopped may take: Batch kills its container 30 s after SIGTERM."""
@@ -165,7 +162,7 @@ def _unit_ids(job_id: str, size: int) -> list[str]:
 
 def _worker_request(config: AwsHpcConfig, place: Place, definition: Definition, slots: int) -> Fields:
     """Return the request that all starts share. Raises UsageError when it is longer than Batch allows."""
-    worker = WorkerConfig.of(config, "", slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
+    worker = config.worker_config("", slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
     # Log files of the manager's machine are none of its containers'.
     document = replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
     variables = {WORKER_CONFIG_VARIABLE: document}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from scaler.worker_manager.aws.errors import AwsError
 from scaler.worker_manager.aws.known_units import KnownUnits
@@ -14,11 +13,9 @@ from scaler.worker_manager.aws.session import AwsCalls, AwsClient
 from scaler.worker_manager.aws.stops import Stops
 from scaler.worker_manager.aws_raw_ecs.fleet import Fleet
 from scaler.worker_manager.aws_raw_ecs.launches import Launches, with_hint
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.tasks import STOP_REASON
 from scaler.worker_manager.backend import BackendError, Capacity, Unit
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 MANAGER_STOP_SECONDS = 20.0
 """How long the manager may take to have ECS accept that all tasks stop. Nobody waits for their end."""

@@ -7,15 +7,13 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.install import pip_install, requirements_of
 from scaler.worker_manager.aws.session import tag_value
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 CONTAINER = "worker"
 STOP_SECONDS = 120
@@ -124,7 +122,7 @@ def _worker_container(containers: Sequence[Fields], family: str) -> Fields:
 
 def worker_document(config: AwsRawEcsConfig) -> str:
     """Return what every worker is told. Log files of the manager's machine are none of its container's."""
-    worker = WorkerConfig.of(config, "", config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=STOP_GRACE_SECONDS)
+    worker = config.worker_config("", config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=STOP_GRACE_SECONDS)
     return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
 
 

@@ -10,17 +10,15 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.known_units import LISTED_SECONDS, KnownUnits
 from scaler.worker_manager.aws.session import AwsCalls
 from scaler.worker_manager.aws_raw_ecs.definition import started_by
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.tasks import MAX_DESCRIBED, age_seconds, reason_of, state_of, unit_id_of
 from scaler.worker_manager.backend import Unit
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 _log = logging.getLogger(__name__)
 _ENDED = (UnitState.FAILED, UnitState.STOPPED)

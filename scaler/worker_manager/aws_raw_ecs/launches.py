@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaler._version import __version__
 from scaler.errors import UsageError
@@ -27,11 +27,9 @@ from scaler.worker_manager.aws_raw_ecs.definition import (
     worker_container,
     worker_document,
 )
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.tasks import unit_id_of
 from scaler.worker_manager.backend import BackendError
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 BATCH = 10
 """Most tasks of one RunTask."""

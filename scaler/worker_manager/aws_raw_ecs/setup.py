@@ -28,10 +28,10 @@ from scaler.worker_manager.aws.setup_tools import (
 )
 from scaler.worker_manager.aws_raw_ecs.definition import Fields, image_of, registered
 from scaler.worker_manager.aws_raw_ecs.launches import describe_definition, ensure_definition
+from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 if TYPE_CHECKING:
     from scaler.config.commands import Verb
-    from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 SERVICES = ("ecs", "iam", "logs", "sts")
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import socket
 import sys
-from functools import partial
-from typing import TYPE_CHECKING
 
-from scaler.config.machine import default_concurrency
-from scaler.config.worker import WorkerConfig
+from scaler.config.worker_managers import default_concurrency
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.backend import Capacity
+from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 from scaler.worker_manager.local_agents import LocalAgents
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.baremetal_native:BaremetalNative",
@@ -34,7 +29,7 @@ class BaremetalNative(LocalAgents):
     def __init__(self, config: BaremetalNativeConfig) -> None:
         sizes = _fixed_sizes(config)
         label = socket.gethostname() if config.worker_type == "auto" else config.worker_type
-        super().__init__(_capacity(config, sizes), label, COMMAND, partial(WorkerConfig.of, config), sizes=sizes)
+        super().__init__(_capacity(config, sizes), label, COMMAND, config.worker_config, sizes=sizes)
 
 
 def _fixed_sizes(config: BaremetalNativeConfig) -> tuple[int, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from scaler.config.kinds import Name
 from scaler.config.setting import Setting
+from scaler.config.values import Name
 from scaler.config.worker_managers import WorkerManagerConfig
 
 
+@dataclass(frozen=True, kw_only=True)
 class BaremetalNativeConfig(WorkerManagerConfig):
     """Worker manager baremetal_native: processes of this machine."""
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from scaler.config.worker import WorkerConfig
+from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.worker_manager.backend import Capacity
 from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload.config import OffloadConfig
-
-if TYPE_CHECKING:
-    from scaler.config.worker_managers import WorkerManagerConfig  # importing it takes a tenth of a second
 
 COMMAND = (sys.executable, "-m", "scaler.worker_manager.offload")
 CLOSE_SECONDS = 20.0
@@ -44,7 +41,7 @@ class OffloadBackend(LocalAgents):
         """
 
         def document(unit_id: str, unit_slots: int) -> OffloadConfig:
-            worker = WorkerConfig.of(config, unit_id, unit_slots, stop_grace_seconds=stop_grace_seconds)
+            worker = config.worker_config(unit_id, unit_slots, stop_grace_seconds=stop_grace_seconds)
             return OffloadConfig.around(worker, executor, settings)
 
         patience = stop_grace_seconds + CLOSE_SECONDS

@@ -7,15 +7,12 @@ and the program `python -m scaler.worker_manager.symphony.service` as the applic
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.symphony.login import read_password
+from scaler.worker_manager.symphony.settings import SymphonyConfig
 from scaler.worker_manager.symphony.soam import check_installed
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.symphony:make_backend",

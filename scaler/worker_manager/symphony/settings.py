@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from annotated_types import Interval
 
-from scaler.config.kinds import Limit, Name
 from scaler.config.setting import Setting
+from scaler.config.values import Limit, Name
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
 
 
+@dataclass(frozen=True, kw_only=True)
 class SymphonyConfig(WorkerManagerConfig):
     """Worker manager symphony: tasks of a Symphony session."""
 
@@ -24,12 +26,13 @@ class SymphonyConfig(WorkerManagerConfig):
     """File whose first line is the password; nobody but its owner may read it."""
     session_name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Name of the session, as Symphony's own tools show it."""
-    session_priority: Annotated[int | None, Field(ge=1, le=10_000), Setting(default_text="the application's")] = None
+    session_priority: Annotated[
+        Annotated[int, Interval(ge=1, le=10_000)] | None, Setting(default_text="the application's")
+    ] = None
     """From 1 to 10000; sessions with a higher one get hosts first."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = 1000
     """Most tasks that are in the session at the same time; -1: no limit."""
 
-    @model_validator(mode="after")
-    def _settings_have_an_effect(self) -> SymphonyConfig:
+    def check(self) -> None:
+        super().check()
         refuse_processor_settings(self, "tasks of symphony")
-        return self

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaler.config.commands import (
+    LauncherConfig,
     parse_cluster,
     parse_launcher,
     parse_scheduler,
@@ -16,10 +17,7 @@ from scaler.config.commands import (
     parse_worker_adapter_symphony,
     parse_worker_manager,
 )
-from scaler.config.models import (
-    LauncherConfig,
-    SchedulerConfig,
-)
+from scaler.config.servers import SchedulerConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig

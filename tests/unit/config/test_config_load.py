@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaler.config.commands import parse_cluster, parse_object_storage_server, parse_scheduler
-from scaler.config.models import SchedulerConfig
+from scaler.config.servers import SchedulerConfig
 from scaler.errors import ConfigError, UsageError
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
 
 import pytest
-from pydantic import ValidationError
 
-from scaler.config.models import (
-    ClusterConfig,
-    LauncherConfig,
-    ObjectStorageServerConfig,
-    SchedulerConfig,
-    WorkerConfig,
-    WorkerManagerConfig,
-)
-from scaler.config.worker_managers import PROCESSOR_SETTINGS
+from scaler.config.commands import LauncherConfig
+from scaler.config.load import model_of
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.setting import describe
+from scaler.config.worker import WorkerConfig
+from scaler.config.worker_managers import PROCESSOR_SETTINGS, ClusterConfig, WorkerManagerConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
@@ -27,7 +24,7 @@ ADDRESS = "tcp://127.0.0.1:8516"
 
 
 def worker_manager(**values: object) -> BaremetalNativeConfig:
-    return BaremetalNativeConfig.model_validate({"scheduler_address": ADDRESS, "worker_manager_id": "m", **values})
+    return model_of(BaremetalNativeConfig, {"scheduler_address": ADDRESS, "worker_manager_id": "m", **values})
 
 
 def test_monitors_are_served_two_ports_above_the_scheduler() -> None:
@@ -62,8 +59,8 @@ def test_the_storage_may_use_half_of_the_memory() -> None:
 
 
 def test_a_model_does_not_change() -> None:
-    with pytest.raises(ValidationError):
-        worker_manager().mode = "fixed"
+    with pytest.raises(FrozenInstanceError):
+        worker_manager().mode = "fixed"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +93,7 @@ def test_a_model_does_not_change() -> None:
     ],
 )
 def test_values_out_of_range_are_refused(values: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ConfigError):
         worker_manager(**values)
 
 
@@ -114,12 +111,13 @@ def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) 
     ]
     for model, values in elsewhere:
         told = {"scheduler_address": ADDRESS, **values}
-        default = model.model_fields[key].default
-        assert getattr(model.model_validate({**told, key: default}), key) == default
-        with pytest.raises(ValidationError, match=f"{key} is for the processors of workers, and tasks of .* have none"):
-            model.model_validate({**told, key: True if default is False else 7})
-    with_workers = {"scheduler_address": ADDRESS, **offload, "mode": "worker", key: 1}
-    assert getattr(AwsHpcConfig.model_validate(with_workers), key) == 1
+        default = describe(model)[key].default
+        assert getattr(model_of(model, {**told, key: default}), key) == default
+        with pytest.raises(ConfigError, match=f"{key} is for the processors of workers, and tasks of .* have none"):
+            model_of(model, {**told, key: True if default is False else 7})
+    value = key == "hard_processor_suspend" or 1
+    with_workers = {"scheduler_address": ADDRESS, **offload, "mode": "worker", key: value}
+    assert getattr(model_of(AwsHpcConfig, with_workers), key) == value
 
 
 def test_no_limit_is_minus_one() -> None:
@@ -140,14 +138,14 @@ def test_a_cluster_is_a_worker_manager_in_fixed_mode() -> None:
 
 
 def test_two_managers_of_one_name_are_refused() -> None:
-    with pytest.raises(ValidationError, match="same worker_manager_id: 'm'"):
+    with pytest.raises(ConfigError, match="same worker_manager_id: 'm'"):
         LauncherConfig(
             scheduler=SchedulerConfig(bind_address=ADDRESS), worker_managers=(worker_manager(), worker_manager())
         )
 
 
 def test_a_heartbeat_that_comes_too_late_for_the_workers_timeout_is_refused() -> None:
-    with pytest.raises(ValidationError, match="less than two thirds"):
+    with pytest.raises(ConfigError, match="less than two thirds"):
         LauncherConfig(
             scheduler=SchedulerConfig(bind_address=ADDRESS, worker_timeout_seconds=3),
             worker_managers=(worker_manager(heartbeat_interval_seconds=2),),
@@ -162,45 +160,34 @@ def test_a_worker_gets_what_its_manager_was_told() -> None:
         task_timeout_seconds=9,
         logging_paths=("/dev/stderr", "/dev/stdout"),
     )
-    worker = WorkerConfig.of(manager, "unit-1", slots=4)
+    worker = manager.worker_config("unit-1", slots=4)
     assert (worker.scheduler_address, worker.unit_id, worker.slots) == ("tcp://host:1", "unit-1", 4)
     assert worker.per_worker_capabilities == {"linux": None, "gpu": 2.0}
     assert (worker.preload, worker.task_timeout_seconds) == ("m:f(1)", 9)
     assert worker.logging_paths == ("/dev/stderr", "/dev/stdout")
-    assert worker.object_storage_address == ""
+    assert worker.object_storage_address is None
 
 
 def test_a_workers_document_says_the_same_on_the_other_side() -> None:
-    worker = WorkerConfig.of(worker_manager(per_worker_capabilities="linux,gpu=2"), "unit-1", slots=4)
+    worker = worker_manager(per_worker_capabilities="linux,gpu=2").worker_config("unit-1", slots=4)
     assert WorkerConfig.from_environment({"SCALER_WORKER_CONFIG": worker.to_json()}) == worker
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"surprise": 1}, "unknown key 'surprise'"),
-        ({"slots": "4"}, "slots cannot be '4'"),
-        ({"slots": True}, "slots cannot be True"),
-        ({"event_loop": "trio"}, "event_loop cannot be 'trio'"),
-        ({"per_worker_capabilities": {"gpu": "2"}}, "per_worker_capabilities cannot be"),
-        ({"logging_paths": "/dev/stdout"}, "logging_paths cannot be"),
-    ],
-)
-def test_a_document_of_another_version_is_refused_by_the_key(change: dict[str, object], reason: str) -> None:
-    document = json.loads(WorkerConfig.of(worker_manager(), "unit-1", slots=4).to_json()) | change
-    with pytest.raises(ConfigError, match=reason):
-        WorkerConfig.from_json(json.dumps(document))
+def test_a_document_of_another_version_is_refused_by_the_key() -> None:
+    document = json.loads(worker_manager().worker_config("unit-1", slots=4).to_json()) | {"surprise": 1}
+    with pytest.raises(ConfigError, match=r"SCALER_WORKER_CONFIG: unknown key 'surprise': .* differ in version"):
+        WorkerConfig.from_environment({"SCALER_WORKER_CONFIG": json.dumps(document)})
 
 
 def test_a_document_that_lacks_what_it_must_say_is_refused() -> None:
     with pytest.raises(ConfigError, match="worker_manager_id, unit_id missing"):
         WorkerConfig.from_json('{"scheduler_address": "tcp://127.0.0.1:1"}')
-    with pytest.raises(ConfigError, match="is not JSON"):
+    with pytest.raises(ConfigError, match="not JSON"):
         WorkerConfig.from_json("{")
     with pytest.raises(ConfigError, match="is not set"):
         WorkerConfig.from_environment({})
 
 
 def test_a_workers_process_does_not_import_pydantic() -> None:
-    code = "import sys; from scaler.config.models import WorkerConfig; print('pydantic' in sys.modules)"
+    code = "import sys; from scaler.config.worker import WorkerConfig; print('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler import logs
-from scaler.config.logging import LoggingConfig
+from scaler.config.setting import LoggingConfig
 from scaler.errors import UsageError
 
 

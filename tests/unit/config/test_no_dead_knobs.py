@@ -9,16 +9,12 @@ from pathlib import Path
 import pytest
 
 import scaler
-from scaler.config.models import (
-    ClusterConfig,
-    LauncherConfig,
-    ObjectStorageServerConfig,
-    SchedulerConfig,
-    TopConfig,
-    WebUiConfig,
-    WorkerConfig,
-    WorkerManagerConfig,
-)
+from scaler.config.commands import LauncherConfig
+from scaler.config.monitors import TopConfig, WebUiConfig
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.setting import describe
+from scaler.config.worker import WorkerConfig
+from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.worker_manager.aws.settings import AwsSettings
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
@@ -45,8 +41,8 @@ READERS: dict[type, tuple[str, ...]] = {
 
 OF_THE_WORKER = frozenset(item.name for item in dataclasses.fields(WorkerConfig)) | {"worker_scheduler_address"}
 """A manager's settings that have their effect in its workers: `WorkerConfig.of` hands them over."""
-OF_EVERY_MANAGER = frozenset(WorkerManagerConfig.model_fields)
-OF_EVERY_SERVICE = frozenset(AwsSettings.model_fields)
+OF_EVERY_MANAGER = frozenset(describe(WorkerManagerConfig))
+OF_EVERY_SERVICE = frozenset(describe(AwsSettings))
 """Clients of AWS read them, to whom a configuration is one of several kinds of settings."""
 ONLY_CHOICE = {"backend"}
 """Settings with one value so far: any other is refused."""
@@ -81,10 +77,8 @@ def reads_of(places: tuple[str, ...]) -> set[str]:
 
 
 def settings_of(model: type) -> set[str]:
-    if dataclasses.is_dataclass(model):
-        return {item.name for item in dataclasses.fields(model)}
-    fields: dict[str, object] = model.model_fields  # type: ignore[attr-defined]
-    return set(fields)
+    assert dataclasses.is_dataclass(model)
+    return {item.name for item in dataclasses.fields(model)}
 
 
 @pytest.mark.parametrize("model", READERS, ids=lambda model: model.__name__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -187,10 +186,8 @@ def test_a_worker_is_told_everything_by_one_document() -> None:
     assert (told.logging_paths, told.logging_config_file) == (("/dev/stdout",), None), "files of another machine"
 
 
-def test_a_managers_process_has_plain_values_only() -> None:
-    plain = SimpleNamespace(**json.loads(config().model_dump_json()))
-    assert worker_document(plain) == worker_document(config())  # type: ignore[arg-type]
-    assert run_request(plain, "arn", {}) == run_request(config(), "arn", {})  # type: ignore[arg-type]
+def test_a_managers_process_has_the_same_settings() -> None:
+    assert AwsRawEcsConfig.from_json(config().to_json()) == config()
 
 
 def test_what_ecs_would_refuse_as_too_long_is_refused_before() -> None:

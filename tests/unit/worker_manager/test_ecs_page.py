@@ -11,6 +11,7 @@ import pytest
 
 from scaler.config.commands import launcher_config
 from scaler.config.files import read_file
+from scaler.config.setting import describe
 from scaler.worker_manager.aws_raw_ecs.definition import WORKER_COMMAND
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.setup import execution_role
@@ -60,7 +61,7 @@ def test_the_execution_role_is_the_one_that_setup_makes() -> None:
 
 
 def test_the_page_names_no_setting_that_is_none() -> None:
-    known = set(AwsRawEcsConfig.model_fields)
+    known = set(describe(AwsRawEcsConfig))
     named = {name for name in re.findall(r"`((?:ecs|aws)_[a-z_]+)`", PAGE) if name not in ("aws_raw_ecs", "aws_hpc")}
     assert named <= known
     assert {name for name in known if name.startswith("ecs_")} <= named

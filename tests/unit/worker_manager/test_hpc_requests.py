@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scaler.config.load import model_of
 from scaler.errors import ConfigError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
@@ -26,7 +27,7 @@ DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)
 
 def place(**changes: Any) -> Place:
     settings = {"scheduler_address": "tcp://h:1", "worker_manager_id": "burst", "job_queue": "q", "job_definition": "d"}
-    return Place.of(AwsHpcConfig.model_validate({**settings, "s3_bucket": "bucket", **changes}))
+    return Place.of(model_of(AwsHpcConfig, {**settings, "s3_bucket": "bucket", **changes}))
 
 
 def request(**changes: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from scaler.config.models import WorkerManagerConfig
+from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError
 from scaler.net.connection import (
     Broken,

@@ -1,19 +1,19 @@
-"""The web server of monitors: its pages, live events, JSON and metrics."""
+"""Settings of the monitors: the web server and the terminal monitor."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
+from annotated_types import Interval
 
 from scaler.config.addresses import MAX_PORT
-from scaler.config.kinds import Name, Names, Seconds, ServerAddress
-from scaler.config.logging import LoggingConfig
-from scaler.config.setting import Alias, Setting
+from scaler.config.setting import Alias, LoggingConfig, Setting, SettingsModel
+from scaler.config.values import Name, Names, Seconds, ServerAddress
 
 MAX_LISTED_TASKS = 10_000
-"""The model remembers no more."""
+"""The monitors' model keeps no more."""
 
 _GUI_ADDRESS = re.compile(r"(?:tcp://|http://)?(?P<host>\[[^\]]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})/?")
 
@@ -33,25 +33,36 @@ def _gui_address(value: object) -> re.Match[str]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
 class WebUiConfig(LoggingConfig):
     """Web server."""
 
     monitor_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
-    """Where the scheduler serves its monitors: two ports above its own address unless it was told otherwise."""
+    """The scheduler's monitor address: by default two ports above the address of the scheduler."""
     web_host: Annotated[Name, Setting(aliases=(Alias("gui_address", _host_of),), metavar="HOST")] = "127.0.0.1"
-    """Where it listens. Everybody who can connect there can read everything: there are no passwords.
+    """Where it listens. Anyone who can connect there can read everything: there are no passwords.
 
     gui_address, host:port, gives web_host and web_port together.
     """
     web_port: Annotated[
         int,
-        Field(ge=0, le=MAX_PORT),
+        Interval(ge=0, le=MAX_PORT),
         Setting(aliases=(Alias("port"), Alias("gui_address", _port_of)), metavar="PORT"),
     ] = 50001
     """The port of the page; 0 means any free one."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
     """Further names under which browsers reach it, such as that of a proxy; others are refused."""
     broadcast_interval_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 0.5
-    """How often, at most, browsers are told what has changed."""
-    task_log_max_size: Annotated[int, Field(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500
-    """How many of the last tasks a page lists."""
+    """Minimum interval between updates to browsers."""
+    task_log_max_size: Annotated[int, Interval(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500
+    """How many of the most recent tasks a page lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopConfig(SettingsModel):
+    """Terminal monitor."""
+
+    monitor_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
+    """The scheduler's monitor address: by default two ports above the address of the scheduler."""
+    timeout_seconds: Annotated[Seconds, Setting("-t", aliases=(Alias("timeout"),), metavar="SECONDS")] = 5.0
+    """How long it waits for a scheduler when it starts, and for the answer to a question about a task."""

@@ -1,0 +1,99 @@
+"""The types of settings: annotations with the rules that a value must keep.
+
+Every process imports this module, so pydantic, which checks values where files, flags and the environment are read
+(`load.py`), is not imported here: it costs a process 10 MB and 45 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
+
+from scaler.config.addresses import check_address, check_server_address
+from scaler.config.preload import parse_preload
+from scaler.needs import Offers, parse_capabilities
+
+MAX_COUNT = 1_000_000
+"""More is a mistake, and would not fit in a message."""
+MAX_LIMIT = 2**63 - 1
+MAX_SECONDS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A rule: takes a value and returns it, maybe normalised. Raises ValueError with the reason.
+
+    before: the rule is applied before the type is checked, so it may turn another form, such as text, into the type.
+    """
+
+    function: Callable[[Any], object]
+    before: bool = False
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> Any:
+        from pydantic_core import core_schema  # noqa: PLC0415 (see the module)
+
+        if self.before:
+            return core_schema.no_info_before_validator_function(self.function, handler(source))
+        return core_schema.no_info_after_validator_function(self.function, handler(source))
+
+
+def _limit(value: int) -> int:
+    if value == -1 or 0 < value <= MAX_LIMIT:
+        return value
+    raise ValueError(f"must be -1 (no limit), or from 1 to {MAX_LIMIT}")
+
+
+def _name(value: str) -> str:
+    if not value or not value.isprintable() or value != value.strip():
+        raise ValueError("must be a name: not empty, without control characters and outer blanks")
+    return value
+
+
+def _capabilities(value: object) -> object:
+    return parse_capabilities(value) if isinstance(value, str) else value
+
+
+def _offered(value: dict[str, float | None]) -> dict[str, float | None]:
+    Offers.of(value)
+    return value
+
+
+def _preload(value: str) -> str:
+    parse_preload(value)
+    return value
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+Address = Annotated[str, Check(check_address)]
+"""`tcp://host:port` or `ipc://path`: where to listen."""
+ServerAddress = Annotated[str, Check(check_server_address)]
+"""The same, of a server to connect to."""
+Count = Annotated[int, Interval(ge=1, le=MAX_COUNT)]
+Bytes = Annotated[int, Interval(ge=0)]
+Limit = Annotated[int, Check(_limit)]
+"""At least 1, or -1: no limit."""
+Seconds = Annotated[float, Interval(gt=0, le=MAX_SECONDS)]
+"""A duration above zero."""
+SecondsOrNone = Annotated[float, Interval(ge=0, le=MAX_SECONDS)]
+"""A duration; 0 switches it off."""
+Name = Annotated[str, Check(_name)]
+Capabilities = Annotated[dict[str, float | None], Check(_capabilities, before=True), Check(_offered)]
+"""A mapping of name to amount (None: a label), written as `linux,cpu=4,gpu=1`."""
+Preload = Annotated[str, Check(_preload)]
+"""`module.path:function(literals)`."""
+Names = Annotated[tuple[Name, ...], Check(_split, before=True)]
+"""One or more names or paths, as a list or separated by commas."""
+EventLoop = Literal["builtin", "uvloop"]
+LoggingLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Check(_upper, before=True)]
+"""A level of logging, in any case."""
+LoggingFormat = Literal["text", "json"]
