@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
@@ -31,6 +31,21 @@ MAX_QUESTIONS = 1000
 """Questions that wait for their answers; beyond it, asking raises."""
 
 A = TypeVar("A", Explained, TaskLog)
+
+
+class ModelSource(Protocol):
+    """What views need of a `MonitorConnection`."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def trouble(self) -> str: ...
+    async def explain(self, task_id: str) -> str: ...
+    async def log(self, task_id: str) -> TaskLog: ...
 
 
 class MonitorConnection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 NAMES = (
     "tasks_per_second",
@@ -15,7 +15,7 @@ NAMES = (
     "cpu_percent",
     "memory_bytes",
 )
-"""What is kept. cpu_percent and memory_bytes are those of the scheduler and of all workers that are listed."""
+"""cpu_percent and memory_bytes are those of the scheduler and of all listed workers."""
 FINE_SECONDS = 1800.0
 MAX_FINE = 3600
 COARSE_SECONDS = 10.0
@@ -26,7 +26,7 @@ Point = tuple[float, ...]
 
 
 class Series:
-    """All series together, for they have their times in common.
+    """All series together, because they share their times.
 
     Law: points are in the order of their times; one that is not later than the last one is dropped.
     """
@@ -48,42 +48,15 @@ class Series:
         while len(self._fine) > MAX_FINE or self._fine[-1][0] - self._fine[0][0] > FINE_SECONDS:
             self._retire(self._fine.popleft())
 
-    def since(self, name: str, at: float) -> list[tuple[float, float]]:
-        """Return the points of one series that are not older, as (unix seconds, value). Raises ValueError."""
-        place = NAMES.index(name) + 1
-        return [(point[0], point[place]) for point in self._points() if point[0] >= at]
-
     def last(self, name: str) -> float:
         """Return the newest value of one series; 0 while there is none."""
         return self._fine[-1][NAMES.index(name) + 1] if self._fine else 0.0
 
-    def columns(self, at: float = 0.0) -> dict[str, list[float]]:
-        """Return all series as columns, `at` among them, from this time on."""
-        points = [point for point in self._points() if point[0] >= at]
+    def columns(self, since: float = 0.0) -> dict[str, list[float]]:
+        """Return all series as columns, `at` among them, from this time (unix seconds) on."""
+        points = [point for point in self._points() if point[0] >= since]
         columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
         return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}
-
-    def snapshot(self) -> dict[str, object]:
-        """Return everything as JSON-able values."""
-        return {
-            "fine": [list(point) for point in self._fine],
-            "coarse": [list(point) for point in self._coarse],
-            "sums": list(self._sums),
-            "count": self._count,
-        }
-
-    @classmethod
-    def from_snapshot(cls, document: Mapping[str, object]) -> Series:
-        """Return what `snapshot` was taken of. Raises ValueError for anything else."""
-        series = cls()
-        series._fine.extend(_points_of(document.get("fine")))
-        series._coarse.extend(_points_of(document.get("coarse")))
-        sums, count = document.get("sums"), document.get("count")
-        if not isinstance(sums, list) or not isinstance(count, int):
-            raise ValueError("this is no snapshot of series")
-        series._sums = [float(value) for value in sums]
-        series._count = count
-        return series
 
     def _points(self) -> Iterator[Point]:
         yield from self._coarse
@@ -101,17 +74,6 @@ class Series:
             self._sums, self._count = [], 0
         if not self._count:
             self._sums = [point[0], *([0.0] * len(NAMES))]
-        for place, value in enumerate(point[1:], 1):
-            self._sums[place] += value
+        for index, value in enumerate(point[1:], 1):
+            self._sums[index] += value
         self._count += 1
-
-
-def _points_of(value: object) -> list[Point]:
-    if not isinstance(value, list):
-        raise ValueError("this is no snapshot of series")
-    points: list[Point] = []
-    for each in value:
-        if not isinstance(each, Sequence) or len(each) != len(NAMES) + 1:
-            raise ValueError("this is a snapshot of other series")
-        points.append(tuple(float(number) for number in each))
-    return points

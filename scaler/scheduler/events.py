@@ -1,17 +1,16 @@
-"""What monitors are told of what happens: one JSON document per report, made once for all of them. Pure.
+"""The MonitorEvents document: what has happened since the last report, made once for all monitors. Pure.
 
-The document has these parts:
+The parts of the document (the columns are declared in `scaler.protocol.monitor_rows`):
 
-- `version`, `at` (unix seconds); `dropped`: how many tasks that ended are left out, because there were too many.
-- `tasks`: a table (`columns`, `rows`) of tasks that ended, have run for a while, or are to run again. `state` is
-  `running`, `retrying`, `done`, or the name of the outcome. A report has at most `MAX_TASK_ROWS` of them: failures
-  first, then cancelled and retried ones, then those that run, then the last ones of the others. Where that leaves some
-  out, nobody reads them one by one, and ordinary ones fill it up to `FLOOD_ROWS` only. So a million tasks a second
-  cost a report less than two thousand do.
-- `decisions` of the scaling policy, with what they were made from. `incidents`: peers that came or went, tasks that run
-  again, workers that get no more tasks, and what somebody did wrong.
+- `version`, `at` (unix seconds); `dropped`: how many ended tasks are left out because there were too many.
+- `tasks`: a table (`columns`, `rows`) of tasks that ended, have run for a while, or are to run again. A report has at
+  most `MAX_TASK_ROWS` of them: failures first, then cancelled and retried tasks, then running ones, then the last of
+  the others. Where that leaves some out, a reader cannot follow single tasks, and ordinary ones fill it up to
+  `FLOOD_ROWS` only. So a million tasks a second cost a report less than two thousand do.
+- `decisions` of the scaling policy, with what they were made from. `incidents`: peers that came or went, retried tasks,
+  quarantined workers, failures of the policy, protocol errors of peers.
 
-A monitor that comes is told at once what is remembered: the last `MAX_PAST_TASKS` tasks that ended, what workers run,
+A new monitor gets a report of the past at once: the last `MAX_PAST_TASKS` tasks that ended, the tasks that workers run,
 the last decisions and incidents.
 """
 
@@ -25,101 +24,147 @@ from functools import partial
 from itertools import islice
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
+from scaler.protocol.monitor_rows import LIVE, RETRYING, RUNNING, TASK_COLUMNS, DecisionRow, IncidentRow, TaskRow
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import Fact, ScalingDecided, TaskRetried, TasksEnded, TasksStarted
-from scaler.scheduler.core.state import Task, Terminated
-from scaler.scheduler.event_rows import (
-    COLUMNS,
-    MAX_RUNNING_ROWS,
-    Place,
-    Row,
-    decision,
-    ended_row,
-    incident,
-    last_objects,
-    retried_row,
-    running_row,
-    running_rows,
-    table,
+from scaler.scheduler.core.facts import (
+    Fact,
+    PeerJoined,
+    PeerLost,
+    PeerProtocolError,
+    PolicyFailed,
+    ScalingDecided,
+    TaskRetried,
+    TasksEnded,
+    TasksStarted,
+    WorkerQuarantined,
 )
+from scaler.scheduler.core.state import Task, Terminated
+from scaler.scheduler.status import MAX_TEXT, live_task, scaling_inputs, state_name
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000
 """Rows about tasks in one report."""
 FLOOD_ROWS = 200
-"""The same when more tasks have ended: ordinary ones are told of up to here."""
+"""The same when more tasks have ended: ordinary ones get rows up to here."""
+MAX_RUNNING_ROWS = 500
 MAX_PAST_TASKS = 1_000
 MAX_SHOWN = 10_000
-"""Living tasks that monitors were told of, whose ends must be told; as many as a monitor remembers."""
-MAX_TOLD = 200
-"""Decisions in one report and remembered; the same for incidents."""
+"""Live tasks that monitors show, whose ends they must learn; as many as a monitor keeps."""
+MAX_LISTED = 200
+"""Decisions in one report and kept for new monitors; the same for incidents."""
+TASKS_BYTES = 640 * 1024
+"""All rows of tasks in a report together."""
 OBJECTS_BYTES = 128 * 1024
-"""Of decisions, and of incidents."""
+"""All decisions, and all incidents."""
+MAX_FAILURE_TEXT = 1_000
+MAX_TRACEBACK = 16 * 1024
+
+Position = tuple[int, int]
+"""When something happened, among all that happened: number of the fact, index in it."""
+Ended = tuple[Position, float, TasksEnded]
+"""One task that ended: the index in the batch is that of its position; the float is the time in unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A MonitorEvents document but for the number of tasks that it leaves out, which differs between monitors.
+class EventReport:
+    """A document without the number of tasks that it leaves out, which differs between monitors.
 
-    rows: how many rows about tasks were made for it. told: how many tasks that ended have one in it.
+    rows: rows about tasks that were made for it. listed: tasks that ended and have a row in it.
     """
 
     head: str
     tail: str
     rows: int
-    told: int
+    listed: int
     dropped: int
 
     def document(self, missed: int = 0) -> bytes:
-        """Return the document for a monitor that was not told of this many tasks in earlier reports."""
+        """Return the document for a monitor that did not get this many tasks in earlier reports."""
         return f'{self.head}, "dropped": {self.dropped + missed}, {self.tail}'.encode()
 
 
-Ended = tuple[Place, float, TasksEnded]
-"""One task that ended: index in the batch is that of its place; the float is when, in unix seconds."""
+class Events:
+    """Collects facts between reports, and keeps some for monitors that connect later."""
+
+    def __init__(self) -> None:
+        self._shown: dict[bytes, None] = {}
+        """Tasks that monitors believe to be live: the end of each is listed, in the next report or one after it."""
+        self._since = _Since(0, self._shown, [])
+        self._decisions: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
+        self._incidents: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
+
+    def add(self, facts: Iterable[Fact], at: float) -> None:
+        """Take in the facts of one step. at: unix seconds."""
+        since = self._since
+        for fact in facts:
+            since.number += 1
+            match fact:
+                case TasksEnded():
+                    since.add_ended(fact, at)
+                    continue
+                case TasksStarted():
+                    since.started.append((since.number, at, fact))
+                    continue
+                case ScalingDecided():
+                    document = _decision(fact, at)
+                    since.decisions.append(document)
+                    self._decisions.append(document)
+                    continue
+                case TaskRetried():
+                    since.retried.append(((since.number, 0), at, fact))
+            document = _incident(fact, at)
+            since.incidents.append(document)
+            self._incidents.append(document)
+
+    def report(self, at: float) -> EventReport | None:
+        """Return what has happened since the last call; None for nothing. at: unix seconds."""
+        since = self._since
+        if since.number == since.first and not since.ended:
+            return None
+        rows, due = since.rows(at)
+        self._since = _Since(since.number, self._shown, due)
+        return _report(at, rows, since.decisions, since.incidents, since.ended - len(due))
+
+    def past(self, core: SchedulerCore, unix: Callable[[float], float], at: float) -> EventReport:
+        """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
+        rows = [_ended_row(ended, index, unix(ended.step_at)) for ended, index in core.history.latest(MAX_PAST_TASKS)]
+        for task, row in _running_rows(core):
+            self._since.show(task)
+            rows.append(row)
+        positioned = [((-number, 0), row) for number, row in enumerate(reversed(rows))]
+        return _report(at, positioned, self._decisions, self._incidents, 0)
 
 
 class _Since:
-    """What has happened since the last report, as far as a report could tell it.
-
-    shown: tasks that monitors believe to be alive; of these the end is always told, if not in this report then in one
-    of the next: `due`.
-    """
+    """What has happened since the last report, as far as a report could list it."""
 
     def __init__(self, number: int, shown: dict[bytes, None], due: list[Ended]) -> None:
+        """shown: see `Events`. due: ends of shown tasks for which the last report had no room."""
         self.number = number
         """Of the last fact."""
         self.first = number
         self.ended = len(due)
+        self.retried: deque[tuple[Position, float, TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
+        self.started: deque[tuple[int, float, TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
+        self.decisions: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
+        self.incidents: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
         self._shown = shown
         self._due: deque[Ended] = deque(due, maxlen=MAX_SHOWN)
         self._batches: deque[tuple[int, float, TasksEnded]] = deque()
         self._in_batches = 0
         self._failed: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
-        self._odd: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
-        self._retried: deque[tuple[Place, float, TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
-        self._started: deque[tuple[int, float, TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
-        self.decisions: deque[dict[str, object]] = deque(maxlen=MAX_TOLD)
-        self.incidents: deque[dict[str, object]] = deque(maxlen=MAX_TOLD)
+        self._unusual: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
+        """Cancelled tasks, and those that succeeded after a failed attempt."""
 
-    def add(self, fact: TasksEnded | TasksStarted | TaskRetried, at: float) -> None:
-        """Take in a fact about tasks, the one of the present number."""
-        match fact:
-            case TasksEnded():
-                self._add_ended(fact, at)
-            case TasksStarted():
-                self._started.append((self.number, at, fact))
-            case TaskRetried():
-                self._retried.append(((self.number, 0), at, fact))
-
-    def _add_ended(self, ended: TasksEnded, at: float) -> None:
+    def add_ended(self, ended: TasksEnded, at: float) -> None:
+        """Take in a batch of tasks that ended, the fact of the present number."""
         self.ended += len(ended)
         self._in_batches += len(ended)
         self._batches.append((self.number, at, ended))
         while self._in_batches - len(self._batches[0][2]) >= MAX_TASK_ROWS:
             self._in_batches -= len(self._batches.popleft()[2])
         for index in ended.failure_records:
-            rows = self._odd if ended.outcomes[index] in (Outcome.SUCCESS, Outcome.CANCELLED) else self._failed
+            rows = self._unusual if ended.outcomes[index] in (Outcome.SUCCESS, Outcome.CANCELLED) else self._failed
             rows.append(((self.number, index), at, ended))
         if self._shown and not self._shown.keys().isdisjoint(ended.ids):
             for index, task in enumerate(ended.ids):
@@ -127,21 +172,21 @@ class _Since:
                     del self._shown[task]
                     self._due.append(((self.number, index), at, ended))
 
-    def rows(self, at: float) -> tuple[list[tuple[Place, Row]], list[Ended]]:
-        """Return the rows that matter most, up to the limit, the most important ones first; and what is due next."""
-        chosen: dict[Place, Callable[[], Row]] = {}
+    def rows(self, at: float) -> tuple[list[tuple[Position, TaskRow]], list[Ended]]:
+        """Return the rows that matter most, the most important first, up to the limit; and what stays due."""
+        chosen: dict[Position, Callable[[], TaskRow]] = {}
         due = list(self._due)
-        for rows in (due[:MAX_TASK_ROWS], reversed(self._failed), reversed(self._odd)):
-            for place, ended_at, ended in rows:
+        for ends in (due[:MAX_TASK_ROWS], reversed(self._failed), reversed(self._unusual)):
+            for position, ended_at, ended in ends:
                 if len(chosen) < MAX_TASK_ROWS:
-                    chosen[place] = partial(ended_row, ended, place[1], ended_at)
-        for place, retried_at, fact in islice(reversed(self._retried), MAX_TASK_ROWS - len(chosen)):
+                    chosen[position] = partial(_ended_row, ended, position[1], ended_at)
+        for position, retried_at, fact in islice(reversed(self.retried), MAX_TASK_ROWS - len(chosen)):
             if type(fact.task.state) is not Terminated:
-                chosen[place] = partial(retried_row, fact, retried_at)
+                chosen[position] = partial(_retried_row, fact, retried_at)
                 self.show(fact.task.id)
         room = min(MAX_RUNNING_ROWS, MAX_TASK_ROWS - len(chosen))
-        for place, started_at, name, task in islice(self._running(), room):
-            chosen[place] = partial(running_row, task, name, at - started_at + STARTED_AFTER_SECONDS)
+        for position, started_at, worker, task in islice(self._running(), room):
+            chosen[position] = partial(_running_row, task, worker, at - started_at + STARTED_AFTER_SECONDS)
             self.show(task.id)
         limit = MAX_TASK_ROWS if self.ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
         for number, ended_at, ended in reversed(self._batches):
@@ -149,84 +194,154 @@ class _Since:
                 if len(chosen) >= limit:
                     break
                 if (number, index) not in chosen:
-                    chosen[number, index] = partial(ended_row, ended, index, ended_at)
-        return [(place, make()) for place, make in chosen.items()], due[MAX_TASK_ROWS:]
+                    chosen[number, index] = partial(_ended_row, ended, index, ended_at)
+        return [(position, make()) for position, make in chosen.items()], due[MAX_TASK_ROWS:]
 
-    def _running(self) -> Iterator[tuple[Place, float, str, Task]]:
-        """Yield those that were said to have started, and have not ended since."""
-        for number, at, fact in reversed(self._started):
+    def _running(self) -> Iterator[tuple[Position, float, str, Task]]:
+        """Yield the tasks that have started, and have not ended since."""
+        for number, at, fact in reversed(self.started):
             for index, task in enumerate(fact.tasks):
                 if type(task.state) is not Terminated:
                     yield (number, index), at, fact.worker, task
 
     def show(self, task: bytes) -> None:
-        """Note that monitors are told of a task that is alive."""
+        """Note that monitors show a live task."""
         self._shown[task] = None
         if len(self._shown) > MAX_SHOWN:
             del self._shown[next(iter(self._shown))]
 
 
-class Events:
-    """Collects facts between reports, and remembers some for monitors that come later."""
+# -- rows
 
-    def __init__(self) -> None:
-        self._shown: dict[bytes, None] = {}
-        self._since = _Since(0, self._shown, [])
-        self._decisions: deque[dict[str, object]] = deque(maxlen=MAX_TOLD)
-        self._incidents: deque[dict[str, object]] = deque(maxlen=MAX_TOLD)
 
-    def add(self, facts: Iterable[Fact], at: float) -> None:
-        """Take in the facts of one step. at: unix seconds."""
-        since = self._since
-        for fact in facts:
-            since.number += 1
-            if isinstance(fact, TasksEnded | TasksStarted | TaskRetried):
-                since.add(fact, at)
-                if not isinstance(fact, TaskRetried):
-                    continue
-            if isinstance(fact, ScalingDecided):
-                decided = decision(fact, at)
-                since.decisions.append(decided)
-                self._decisions.append(decided)
-            else:
-                happened = incident(fact, at)
-                since.incidents.append(happened)
-                self._incidents.append(happened)
+def _ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
+    outcome = ended.outcomes[index]
+    text, traceback = "; ".join(ended.attempt_errors(index)), ""
+    if outcome not in (Outcome.SUCCESS, Outcome.CANCELLED):
+        failure = ended.failure(index)
+        text, traceback = failure.text, failure.traceback
+    duration_us, cpu_us, peak_bytes = ended.profile(index)
+    return TaskRow(
+        id=ended.ids[index].hex(),
+        state=state_name(outcome),
+        function=ended.function(index)[:MAX_TEXT],
+        worker=ended.worker(index)[:MAX_TEXT],
+        client=ended.client(index)[:MAX_TEXT],
+        attempt=ended.attempt(index),
+        ended_at=at,
+        duration_us=duration_us,
+        cpu_us=cpu_us,
+        peak_bytes=peak_bytes,
+        text=text[:MAX_FAILURE_TEXT],
+        traceback=traceback[:MAX_TRACEBACK],
+    )
 
-    def report(self, at: float) -> Report | None:
-        """Return what has happened since the last call; None for nothing. at: unix seconds."""
-        since = self._since
-        if since.number == since.first and not since.ended:
-            return None
-        rows, due = since.rows(at)
-        self._since = _Since(since.number, self._shown, due)
-        text, told = table(rows)
-        dropped = since.ended - told - len(due)
-        return _report(at, text, since.decisions, since.incidents, len(rows), told, dropped)
 
-    def past(self, core: SchedulerCore, unix: Callable[[float], float], at: float) -> Report:
-        """Return what a monitor is told that has just come. unix: turns the core's clock into unix seconds."""
-        rows = [ended_row(ended, index, unix(ended.step_at)) for ended, index in core.history.latest(MAX_PAST_TASKS)]
-        for task, row in running_rows(core):
-            self._since.show(task)
-            rows.append(row)
-        text, told = table([((-number, 0), row) for number, row in enumerate(reversed(rows))])
-        return _report(at, text, self._decisions, self._incidents, len(rows), told, 0)
+def _retried_row(fact: TaskRetried, at: float) -> TaskRow:
+    row = _live_row(fact.task, RETRYING, fact.worker, fact.attempt)
+    return row._replace(ended_at=at, text=fact.reason[:MAX_FAILURE_TEXT])
+
+
+def _running_row(task: Task, worker: str, seconds: float) -> TaskRow:
+    return _live_row(task, RUNNING, worker, task.attempt)._replace(duration_us=int(max(0.0, seconds) * 1e6))
+
+
+def _live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
+    function, client = task.group.spec.name[:MAX_TEXT], task.group.client.name[:MAX_TEXT]
+    return TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt)
+
+
+def _running_rows(core: SchedulerCore) -> Iterator[tuple[bytes, TaskRow]]:
+    """Yield tasks that run, by the last heartbeats of workers, with their rows: at most `MAX_RUNNING_ROWS`."""
+    now = core.own_time(core.history.now)
+    rows = (
+        (task.id, _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
+        for worker in core.workers.values()
+        for processor in (worker.heartbeat.processors if worker.heartbeat is not None else ())
+        if (task := live_task(core, processor.running)) is not None
+    )
+    return islice(rows, MAX_RUNNING_ROWS)
+
+
+# -- documents
 
 
 def _report(
     at: float,
-    tasks: str,
+    rows: list[tuple[Position, TaskRow]],
     decisions: Sequence[dict[str, object]],
     incidents: Sequence[dict[str, object]],
-    rows: int,
-    told: int,
-    dropped: int,
-) -> Report:
-    parts = {
-        "tasks": f'{{"columns": {json.dumps(COLUMNS)}, "rows": {tasks}}}',
-        "decisions": last_objects(decisions, OBJECTS_BYTES),
-        "incidents": last_objects(incidents, OBJECTS_BYTES),
-    }
-    tail = ", ".join(f'"{name}": {text}' for name, text in parts.items()) + "}"
-    return Report(f'{{"version": {VERSION}, "at": {json.dumps(at)}', tail, rows, told, dropped)
+    ended: int,
+) -> EventReport:
+    """Return a report of these rows. ended: how many tasks it could list."""
+    tasks, listed = _table(rows)
+    tail = (
+        f'"tasks": {{"columns": {json.dumps(TASK_COLUMNS)}, "rows": {tasks}}}, '
+        f'"decisions": {_last_objects(decisions)}, "incidents": {_last_objects(incidents)}}}'
+    )
+    head = f'{{"version": {VERSION}, "at": {json.dumps(at)}'
+    return EventReport(head, tail, len(rows), listed, max(0, ended - listed))
+
+
+def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
+    """Return rows as a JSON list in the order of their positions, and how many of them are of tasks that ended.
+
+    If they are too large, the last ones are left out, and tracebacks before them.
+    """
+    text = json.dumps([row[: len(TASK_COLUMNS)] for _, row in sorted(rows, key=_position_of)])
+    if len(text) <= TASKS_BYTES:
+        return text, sum(row.state not in LIVE for _, row in rows)
+    tracebacks = TASKS_BYTES // 2
+    listed: list[tuple[Position, str]] = []
+    ended = 0
+    size = 2
+    for position, row in rows:
+        tracebacks -= len(row.traceback)
+        text = json.dumps((row if tracebacks >= 0 else row._replace(traceback=""))[: len(TASK_COLUMNS)])
+        size += len(text) + 2
+        if size > TASKS_BYTES:
+            break
+        listed.append((position, text))
+        ended += row.state not in LIVE
+    return f"[{', '.join(text for _, text in sorted(listed, key=_position_of))}]", ended
+
+
+def _position_of(entry: tuple[Position, object]) -> Position:
+    return entry[0]
+
+
+def _last_objects(documents: Sequence[dict[str, object]]) -> str:
+    """Return the last documents that fit, as a JSON list."""
+    left = OBJECTS_BYTES
+    texts: deque[str] = deque()
+    for document in reversed(documents):
+        text = json.dumps(document)
+        left -= len(text) + 2
+        if left < 0:
+            break
+        texts.appendleft(text)
+    return f"[{', '.join(texts)}]"
+
+
+def _decision(fact: ScalingDecided, at: float) -> dict[str, object]:
+    row = DecisionRow(at, fact.manager_id[:MAX_TEXT], fact.units, fact.draining, fact.reason[:MAX_TEXT])
+    return {**row._asdict(), "inputs": scaling_inputs(fact)}
+
+
+def _incident(fact: Fact, at: float) -> dict[str, object]:
+    match fact:
+        case PeerJoined(role, _, name):
+            kind, subject, text = "joined", f"{role} {name}", ""
+        case PeerLost(role, _, name, reason):
+            kind, subject, text = "left", f"{role} {name}", reason
+        case WorkerQuarantined(_, name, reason):
+            kind, subject, text = "quarantined", f"worker {name}", reason
+        case TaskRetried():
+            kind, subject, text = "retried", f"task {fact.task.id.hex()}", fact.reason
+        case PolicyFailed(text=reason):
+            kind, subject, text = "policy", "scaling policy", reason
+        case PeerProtocolError(peer, reason):
+            kind, subject, text = "nonsense", f"peer {peer.hex()}", reason
+        case _:
+            raise AssertionError(f"a {type(fact).__name__} is no incident")
+    return IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])._asdict()

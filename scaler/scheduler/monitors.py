@@ -1,8 +1,8 @@
-"""The monitors' port: tells them how things are and what happens, and answers what they ask about single tasks.
+"""The monitors' port: sends status and events to monitors, and answers their questions about single tasks.
 
 Monitors cost the scheduler bounded memory and time, whatever they do: a report is made once for all of them, and left
-out for one that has not taken the earlier ones; questions that take long are answered a few per turn of the loop.
-What happens between reports is told soon, as long as there is little of it; when there is much, with the next report.
+out for a monitor that has not taken the earlier ones; questions that take long are answered a few per loop iteration.
+Events are sent soon while there are few, and with the next status while there are many.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from scaler.net.connection import Admit, Broken, Closed, Listener, ListenerEvent, Opened, Received, Resumed
@@ -29,19 +30,19 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Fact
-from scaler.scheduler.events import MAX_TASK_ROWS, Events, Report
-from scaler.scheduler.status import Surroundings, status
+from scaler.scheduler.events import MAX_TASK_ROWS, EventReport, Events
+from scaler.scheduler.status import ServerStatus, status
 
 MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
-"""A monitor that has not taken so much misses reports until it has."""
+"""A monitor with more bytes in its outbox misses reports until it has taken them."""
 MAX_QUESTIONS = 1_000
-"""Questions of all monitors that wait; beyond it, they are told to ask again."""
-ANSWERS_PER_TURN = 4
-NEWS_SECONDS = 0.25
-"""What happens is told so soon, between the reports, while there is little of it."""
+"""Waiting questions of all monitors; beyond it, the answer is to ask again."""
+ANSWERS_PER_ITERATION = 4
+EVENTS_SECONDS = 0.25
+"""Delay of events between two status reports, while there are few."""
 FRESH_SECONDS = 0.25
-"""A status may be so old when it is given to a monitor that has just come."""
+"""Age up to which a new monitor gets the status that was made for another."""
 
 
 class Timer(Protocol):
@@ -51,7 +52,7 @@ class Timer(Protocol):
 
 
 class Loop(Protocol):
-    """What is needed of an event loop; times are of its clock."""
+    """What `Monitors` needs of an event loop; times are of its clock."""
 
     def time(self) -> float: ...
     def call_soon(self, callback: Callable[[], object], /) -> object: ...
@@ -61,13 +62,12 @@ class Loop(Protocol):
 Listen = Callable[[Admit, Callable[[Sequence[ListenerEvent]], None]], Listener]
 
 
+@dataclass(slots=True)
 class _Monitor:
-    __slots__ = ("broken_at", "missed")
+    """missed: ended tasks in reports that were left out for it."""
 
-    def __init__(self) -> None:
-        self.missed = 0
-        """Tasks in reports that were left out for it."""
-        self.broken_at: float | None = None
+    missed: int = 0
+    broken_at: float | None = None
 
 
 class Monitors:
@@ -79,17 +79,17 @@ class Monitors:
         listen: Listen,
         welcome: Welcome,
         interval_seconds: float,
-        surroundings: Callable[[bool], Surroundings],
+        server_status: Callable[[bool], ServerStatus],
         loop: Loop,
     ) -> None:
-        """listen: makes the listener. welcome: what monitors are answered. interval_seconds: between reports.
+        """listen: makes the listener. welcome: the answer to monitors. interval_seconds: between status reports.
 
-        surroundings: how the process is; called with True once per report, with False for monitors that come between.
+        server_status: called with True once per report, with False for monitors that connect between two.
         """
         self._core = core
         self._welcome = welcome
         self._interval_seconds = interval_seconds
-        self._surroundings = surroundings
+        self._server_status = server_status
         self._loop = loop
         self._events = Events()
         self._monitors: dict[bytes, _Monitor] = {}
@@ -97,9 +97,9 @@ class Monitors:
         self._answering = False
         self._status: tuple[float, MonitorStatus] | None = None
         self._listener = listen(self._admit, self._on_events)
-        self._news: Timer | None = None
-        """Due when something has happened and there is time for it before the next report."""
-        self._pause_seconds = NEWS_SECONDS
+        self._events_timer: Timer | None = None
+        """Set while events wait that are to be sent before the next status."""
+        self._pause_seconds = EVENTS_SECONDS
         self._timer = self._loop.call_later(interval_seconds, self._tick)
 
     @property
@@ -108,15 +108,16 @@ class Monitors:
         return self._listener.addresses[0]
 
     def add(self, facts: Iterable[Fact]) -> None:
-        """Take in what happened in a step."""
+        """Take in the facts of a step."""
         self._events.add(facts, time.time())
-        if self._news is None and self._monitors and self._pause_seconds < self._interval_seconds:
-            self._news = self._loop.call_later(self._pause_seconds, self._tell_news)
+        if self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
+            self._events_timer = self._loop.call_later(self._pause_seconds, self._send_events)
 
     def close(self) -> None:
-        """Say goodbye and free the address."""
+        """Close all connections and free the address."""
         self._timer.cancel()
-        self._cancel_news()
+        if self._events_timer is not None:
+            self._events_timer.cancel()
         self._listener.close()
 
     def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
@@ -141,33 +142,30 @@ class Monitors:
                     if peer in self._monitors:
                         self._monitors[peer].broken_at = self._loop.time()
                 case Closed(peer, _):
-                    self._gone(peer)
-                case Received(peer, message):
-                    if isinstance(message, Explain):
-                        self._ask(peer, message.task)
-                    elif isinstance(message, ReadLog):
-                        self._listener.send(peer, self._core.logs.read(message.task))
+                    self._forget(peer)
+                case Received(peer, Explain(task)):
+                    self._ask(peer, task)
+                case Received(peer, ReadLog(task)):
+                    self._listener.send(peer, self._core.logs.read(task))
+                case Received():
+                    pass
                 case _:
                     assert_never(event)
 
-    def _gone(self, peer: bytes) -> None:
+    def _forget(self, peer: bytes) -> None:
         self._monitors.pop(peer, None)
         self._core.facts.watched = bool(self._monitors)
 
     # -- reports
 
     def _opened(self, peer: bytes) -> None:
-        """Tell a monitor that has just come how things are and what is remembered.
-
-        The others get their report now: what comes after is new to all of them.
-        """
-        self._tell_news()
-        at = time.time()
+        """Send a new monitor the status and the past, and the others their report: later events are new to all."""
+        self._send_events()
+        at, now = time.time(), self._loop.time()
         self._monitors[peer] = _Monitor()
         self._core.facts.watched = True
-        now = self._loop.time()
         if self._status is None or now - self._status[0] > FRESH_SECONDS:
-            self._status = (now, MonitorStatus(status(self._core, self._surroundings(False))))
+            self._status = (now, MonitorStatus(status(self._core, self._server_status(False))))
         self._listener.send(peer, self._status[1])
         past = self._events.past(self._core, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
@@ -178,31 +176,27 @@ class Monitors:
         for peer, monitor in list(self._monitors.items()):
             if monitor.broken_at is not None and now - monitor.broken_at > self._welcome.lease_seconds:
                 self._listener.forget(peer)
-                self._gone(peer)
-        if not self._monitors:
-            return
-        around = self._surroundings(True)
-        self._status = (now, MonitorStatus(status(self._core, around)))
-        self._tell(self._events.report(around.at), self._status[1])
+                self._forget(peer)
+        if self._monitors:
+            self._status = (now, MonitorStatus(status(self._core, self._server_status(True))))
+            self._send(self._events.report(time.time()), self._status[1])
 
-    def _tell_news(self) -> None:
-        """Tell what has happened, between two reports."""
-        self._tell(self._events.report(time.time()), None)
+    def _send_events(self) -> None:
+        """Send what has happened, between two status reports."""
+        self._send(self._events.report(time.time()), None)
 
-    def _cancel_news(self) -> None:
-        if self._news is not None:
-            self._news.cancel()
-            self._news = None
-
-    def _tell(self, report: Report | None, state: MonitorStatus | None) -> None:
-        self._cancel_news()
-        # The more there was to tell, the longer the pause: rows per second are no more than if all came with reports.
-        share = max(report.rows, report.told + report.dropped) / MAX_TASK_ROWS if report is not None else 0.0
-        self._pause_seconds = max(NEWS_SECONDS, share * self._interval_seconds)
+    def _send(self, report: EventReport | None, state: MonitorStatus | None) -> None:
+        if self._events_timer is not None:
+            self._events_timer.cancel()
+            self._events_timer = None
+        ended = report.listed + report.dropped if report is not None else 0
+        # The larger the report, the longer the pause: rows per second are no more than with one report per status.
+        share = max(report.rows, ended) / MAX_TASK_ROWS if report is not None else 0.0
+        self._pause_seconds = max(EVENTS_SECONDS, share * self._interval_seconds)
         events = MonitorEvents(report.document()) if report is not None else None
         for peer, monitor in list(self._monitors.items()):
             if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:
-                monitor.missed += report.told + report.dropped if report is not None else 0
+                monitor.missed += ended
                 continue
             if state is not None:
                 self._listener.send(peer, state)
@@ -214,7 +208,7 @@ class Monitors:
 
     def _ask(self, peer: bytes, task: bytes) -> None:
         if len(self._questions) >= MAX_QUESTIONS:
-            text = f"the scheduler is asked more than MAX_QUESTIONS = {MAX_QUESTIONS} questions at once: ask again"
+            text = f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler already: ask again"
             self._listener.send(peer, Explained(task, text))
             return
         self._questions.append((peer, task))
@@ -223,7 +217,7 @@ class Monitors:
             self._loop.call_soon(self._answer)
 
     def _answer(self) -> None:
-        for _ in range(min(ANSWERS_PER_TURN, len(self._questions))):
+        for _ in range(min(ANSWERS_PER_ITERATION, len(self._questions))):
             peer, task = self._questions.popleft()
             if peer in self._monitors:
                 self._listener.send(peer, Explained(task, explain(self._core, task, self._loop.time())))

@@ -68,7 +68,7 @@ from scaler.scheduler.core.facts import (
 from scaler.scheduler.garbage import FULL_SECONDS, collect_when_small, configure_collector
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import Policy, Recorder
-from scaler.scheduler.status import Surroundings
+from scaler.scheduler.status import ServerStatus
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
@@ -145,7 +145,7 @@ class SchedulerServer:
             ),
             self._welcome(config.client_timeout_seconds),
             config.status_report_interval_seconds,
-            self._surroundings,
+            self._server_status,
             self._loop,
         )
         self._to_storage: Connector = SocketConnector(
@@ -342,7 +342,7 @@ class SchedulerServer:
 
     # -- monitors
 
-    def _surroundings(self, is_report: bool) -> Surroundings:
+    def _server_status(self, is_report: bool) -> ServerStatus:
         """Return what monitors are told beside the core's state."""
         longest = self._longest_step_seconds
         if is_report:
@@ -351,7 +351,7 @@ class SchedulerServer:
                 self._storage_asked = True
                 self._to_storage.send(StatStorage(0))
         own = self._meter.measure().get(os.getpid(), Load())
-        return Surroundings(
+        return ServerStatus(
             at=time.time(),
             incarnation=self._incarnation,
             cpu_percent=own.cpu_percent,

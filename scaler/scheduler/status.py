@@ -1,19 +1,14 @@
-"""What monitors are told: the state of the core as one JSON document, aggregated, O(workers).
+"""The MonitorStatus document: the state of the core as JSON, aggregated, in O(workers). Pure.
 
-The document has these parts:
+The parts of the document (the rows and their columns are declared in `scaler.protocol.monitor_rows`):
 
-- `version`, `at` (unix seconds), `incarnation` (made anew at every start of the scheduler).
-- `scheduler`: its own load, for how many seconds it runs, and its longest step since the last report. `storage`: how
-  full the object storage is, once it has said so.
-- `tasks`: how many are in each state now, and how many ended in each way so far. `assigned` are those that workers have
-  and that are not suspended; as many of them as fit into slots are `running`.
-- `messages`: how many were sent and received, by kind.
-- `totals`: how many workers, slots, clients, managers and functions there are, and how many workers are draining or out
-  of contact.
-- `workers`, `clients`, `managers`, `functions`: a row each, at most `MAX_ROWS` of them and as many as fit in the part's
-  share of the document. `totals` says how many there are. Workers in trouble come first, then those with the most
-  tasks; clients and functions with the most tasks come first. A client or function whose task is suspended has it
-  running.
+- `version`, `at` (unix seconds), `incarnation` (new at every start of the scheduler), `scheduler`, `storage`.
+- `tasks`: counts by state, and by outcome since the start. `assigned` are the tasks on workers that are not suspended;
+  as many of them as the workers have slots are `running`.
+- `messages`: counts of sent and received messages by kind. `totals`: counts of workers, slots, clients and so on.
+- `workers`, `clients`, `managers`, `functions`: at most `MAX_ROWS` rows each, and at most the part's share of bytes.
+  Degraded workers come first, then those with the most tasks; clients and functions with the most tasks come first. A
+  suspended task counts as running in the rows of clients and functions.
 
 So the document fits in a control message however large the cluster is. Texts are cut at `MAX_TEXT` characters.
 """
@@ -22,28 +17,43 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from heapq import nlargest
-from itertools import chain
+from itertools import chain, islice
 
-from scaler.protocol.messages import Outcome, StorageStatus, UnitState
+from scaler.ids import owner_of
+from scaler.protocol.messages import Outcome, ProcessorStatus, StorageStatus, UnitState, WorkerHeartbeat
+from scaler.protocol.monitor_rows import (
+    ClientRow,
+    FunctionRow,
+    ManagerRow,
+    ProcessorRow,
+    SchedulerRow,
+    StorageRow,
+    TaskCounts,
+    Totals,
+    WorkerRow,
+)
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.elastic import pending_units
 from scaler.scheduler.core.facts import ScalingDecided
-from scaler.scheduler.core.state import Client, Function, Group, ManagerRecord, Worker
-from scaler.scheduler.worker_rows import MAX_TEXT, running_tasks, worker_row
+from scaler.scheduler.core.state import Client, Function, Group, ManagerRecord, Task, Worker
 
 VERSION = 1
 MAX_ROWS = 500
 """Rows of any list."""
+MAX_PROCESSORS_LISTED = 16
+"""Processors of one worker."""
+MAX_TEXT = 200
+"""Characters of any text in a row."""
 WORKERS_BYTES = 640 * 1024
 CLIENTS_BYTES = MANAGERS_BYTES = FUNCTIONS_BYTES = 96 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the core does not know. at: unix seconds; storage is None until the object storage has said how it is."""
+class ServerStatus:
+    """What the core does not know. at: unix seconds. storage: None until the object storage has reported."""
 
     at: float
     incarnation: int
@@ -57,45 +67,34 @@ class Surroundings:
     storage: StorageStatus | None = None
 
 
-def state_name(outcome: int) -> str:
-    """Return what monitors call a task that ended this way."""
-    return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
-
-
-def status(core: SchedulerCore, around: Surroundings) -> bytes:
+def status(core: SchedulerCore, server: ServerStatus) -> bytes:
     """Return the document, smaller than `MAX_CONTROL_BYTES`."""
     census = _Census(core)
-    parts = {
-        "version": str(VERSION),
-        "at": json.dumps(around.at),
-        "incarnation": json.dumps(around.incarnation),
-        "scheduler": json.dumps(_scheduler(around)),
-        "storage": json.dumps(_storage(around)),
-        "tasks": json.dumps(_tasks(core, census)),
-        "messages": json.dumps({"sent": dict(around.sent), "received": dict(around.received)}),
-        "totals": json.dumps(_totals(core, len(census.functions))),
-        "workers": _rows(
-            (worker_row(core, worker) for worker in nlargest(MAX_ROWS, core.workers.values(), key=_interest)),
-            WORKERS_BYTES,
-        ),
-        "clients": _rows(
-            (
-                _client(client, census)
-                for client in nlargest(MAX_ROWS, core.clients.values(), key=lambda client: len(client.tasks))
-            ),
-            CLIENTS_BYTES,
-        ),
-        "managers": _rows(map(_manager, core.elastic.managers.values()), MANAGERS_BYTES),
-        "functions": _rows(
-            (_function(function, census) for function in nlargest(MAX_ROWS, census.functions, key=census.weight)),
-            FUNCTIONS_BYTES,
-        ),
+    workers = nlargest(MAX_ROWS, core.workers.values(), key=_interest)
+    clients = nlargest(MAX_ROWS, core.clients.values(), key=lambda client: len(client.tasks))
+    functions = nlargest(MAX_ROWS, census.functions, key=census.weight)
+    head = {
+        "version": VERSION,
+        "at": server.at,
+        "incarnation": server.incarnation,
+        "scheduler": _scheduler(server)._asdict(),
+        "storage": _storage(server)._asdict(),
+        "tasks": _tasks(core, census)._asdict(),
+        "messages": {"sent": dict(server.sent), "received": dict(server.received)},
+        "totals": _totals(core, len(census.functions))._asdict(),
     }
-    return ("{" + ", ".join(f'"{name}": {text}' for name, text in parts.items()) + "}").encode()
+    lists = {
+        "workers": _list((_worker(core, worker) for worker in workers), WORKERS_BYTES),
+        "clients": _list((_client(client, census)._asdict() for client in clients), CLIENTS_BYTES),
+        "managers": _list(map(_manager, core.elastic.managers.values()), MANAGERS_BYTES),
+        "functions": _list((_function(function, census)._asdict() for function in functions), FUNCTIONS_BYTES),
+    }
+    rows = "".join(f', "{name}": {text}' for name, text in lists.items())
+    return f"{json.dumps(head)[:-1]}{rows}}}".encode()
 
 
 class _Census:
-    """What is counted over all workers and groups."""
+    """Counts over all workers and groups."""
 
     def __init__(self, core: SchedulerCore) -> None:
         self.running = 0
@@ -105,7 +104,7 @@ class _Census:
         groups: Counter[Group] = Counter()
         for worker in core.workers.values():
             self.suspended += len(worker.blocked)
-            for task in running_tasks(worker):
+            for task in _running_tasks(worker):
                 self.running += 1
                 groups[task.group] += 1
             for identifier in worker.blocked:
@@ -113,38 +112,17 @@ class _Census:
         for group, count in groups.items():
             self.by_client[group.client] += count
             self.by_function[group.function] += count
-        self.living: Counter[Function] = Counter()
+        self.live: Counter[Function] = Counter()
         for client in chain(core.clients.values(), *core.tasks.departed.values()):
             for group in client.groups.values():
-                self.living[group.function] += group.live
-        self.functions = list(dict.fromkeys(chain(self.living, core.groups.functions.values())))
+                self.live[group.function] += group.live
+        self.functions = list(dict.fromkeys(chain(self.live, core.groups.functions.values())))
 
     def weight(self, function: Function) -> tuple[int, int]:
-        return self.living[function], function.submitted
+        return self.live[function], function.submitted
 
 
-def _scheduler(around: Surroundings) -> dict[str, object]:
-    return {
-        "cpu_percent": around.cpu_percent,
-        "rss_bytes": around.rss_bytes,
-        "uptime_seconds": round(around.uptime_seconds, 3),
-        "step_seconds_max": round(around.step_seconds_max, 6),
-    }
-
-
-def _storage(around: Surroundings) -> dict[str, object]:
-    known = around.storage
-    if known is None:
-        return {"address": around.storage_address}
-    return {
-        "address": around.storage_address,
-        "objects": known.objects,
-        "bytes": known.bytes,
-        "limit_bytes": known.limit_bytes,
-    }
-
-
-def _rows(rows: Iterable[dict[str, object]], size_bytes: int) -> str:
+def _list(rows: Iterable[dict[str, object]], size_bytes: int) -> str:
     """Return the rows that fit, as a JSON list."""
     texts: list[str] = []
     for row in rows:
@@ -153,86 +131,179 @@ def _rows(rows: Iterable[dict[str, object]], size_bytes: int) -> str:
         if size_bytes < 0 or len(texts) == MAX_ROWS:
             break
         texts.append(text)
-    return "[" + ", ".join(texts) + "]"
+    return f"[{', '.join(texts)}]"
 
 
-def _tasks(core: SchedulerCore, census: _Census) -> dict[str, object]:
-    return {
-        "waiting": core.tasks.waiting,
-        "ready": core.ready.count,
-        "assigned": sum(worker.busy for worker in core.workers.values()),
-        "running": census.running,
-        "suspended": census.suspended,
-        "ended": {state_name(code): count for code, count in core.tasks.ended.items()},
-    }
+def _scheduler(server: ServerStatus) -> SchedulerRow:
+    uptime, step = round(server.uptime_seconds, 3), round(server.step_seconds_max, 6)
+    return SchedulerRow(server.cpu_percent, server.rss_bytes, uptime, step)
 
 
-def _totals(core: SchedulerCore, functions: int) -> dict[str, int]:
+def _storage(server: ServerStatus) -> StorageRow:
+    known = server.storage
+    if known is None:
+        return StorageRow(server.storage_address)
+    return StorageRow(server.storage_address, known.objects, known.bytes, known.limit_bytes)
+
+
+def _tasks(core: SchedulerCore, census: _Census) -> TaskCounts:
+    return TaskCounts(
+        waiting=core.tasks.waiting,
+        ready=core.ready.count,
+        assigned=sum(worker.busy for worker in core.workers.values()),
+        running=census.running,
+        suspended=census.suspended,
+        ended={state_name(code): count for code, count in core.tasks.ended.items()},
+    )
+
+
+def _totals(core: SchedulerCore, functions: int) -> Totals:
     workers = core.workers.values()
-    return {
-        "workers": len(workers),
-        "slots": sum(worker.slots for worker in workers),
-        "draining": sum(worker.draining for worker in workers),
-        "disconnected": sum(worker.broken_at is not None for worker in workers),
-        "clients": len(core.clients),
-        "managers": len(core.elastic.managers),
-        "functions": functions,
-    }
+    return Totals(
+        workers=len(workers),
+        slots=sum(worker.slots for worker in workers),
+        draining=sum(worker.draining for worker in workers),
+        disconnected=sum(worker.broken_at is not None for worker in workers),
+        clients=len(core.clients),
+        managers=len(core.elastic.managers),
+        functions=functions,
+    )
+
+
+# -- workers
 
 
 def _interest(worker: Worker) -> tuple[bool, int, int]:
-    troubled = worker.broken_at is not None or worker.draining or worker.stalled
-    return troubled, worker.failures_in_row, len(worker.tasks)
+    degraded = worker.broken_at is not None or worker.draining or worker.stalled
+    return degraded, worker.failures_in_row, len(worker.tasks)
 
 
-def _client(client: Client, census: _Census) -> dict[str, object]:
-    living = len(client.tasks)
-    return {
-        "id": client.id.hex(),
-        "name": client.name[:MAX_TEXT],
-        "tasks": living,
-        "queued": living - census.by_client[client],
-        "running": census.by_client[client],
-        "ended": client.submitted - living,
-        "failed": client.failed,
-    }
+def _worker(core: SchedulerCore, worker: Worker) -> dict[str, object]:
+    """Return a worker's row, from the scheduler's records and the last heartbeat."""
+    row = WorkerRow(
+        id=worker.id.hex(),
+        name=worker.name[:MAX_TEXT],
+        manager=worker.details.manager_id[:MAX_TEXT],
+        unit=worker.details.unit_id[:MAX_TEXT],
+        capabilities=str(worker.offers)[:MAX_TEXT],
+        slots=worker.slots,
+        assigned=len(worker.tasks),
+        suspended=len(worker.blocked),
+        free=max(worker.limit - worker.busy, 0),
+        sent=worker.sent,
+        draining=worker.draining,
+        quarantined=worker.quarantined,
+        connected=worker.broken_at is None,
+    )._asdict()
+    heartbeat = worker.heartbeat
+    if heartbeat is not None:
+        row["agent_cpu_percent"] = heartbeat.agent_cpu_percent
+        row["agent_rss_bytes"] = heartbeat.agent_rss_bytes
+        row["queued"] = heartbeat.queued
+        row["latency_seconds"] = heartbeat.latency_seconds
+        row["processors"] = [processor._asdict() for processor in _processors(core, worker, heartbeat)]
+    return row
 
 
-def _function(function: Function, census: _Census) -> dict[str, object]:
-    living = census.living[function]
-    return {
-        "name": function.name[:MAX_TEXT],
-        "queued": living - census.by_function[function],
-        "running": census.by_function[function],
-        "ended": function.submitted - living,
-        "failed": function.failed,
-        "seconds_total": function.wall_us / 1e6,
-    }
+def _processors(core: SchedulerCore, worker: Worker, heartbeat: WorkerHeartbeat) -> Iterator[ProcessorRow]:
+    now = core.own_time(core.history.now)
+    age = now - worker.heartbeat_at
+    listed = heartbeat.processors[:MAX_PROCESSORS_LISTED]
+    reported = [live_task(core, processor.running) for processor in listed]
+    # Tasks that began after the heartbeat run on processors that were idle then, or whose task has ended since.
+    since = (task for task in _running_tasks(worker) if task not in reported)
+    for processor, task in zip(listed, reported, strict=True):
+        if task is not None or processor.suspended or not processor.initialized:
+            yield _processor(processor, task, processor.running_seconds + age)
+        else:
+            yield _processor(processor, next(since, None), min(age, now - worker.progressed_at))
+
+
+def _processor(processor: ProcessorStatus, task: Task | None, seconds: float) -> ProcessorRow:
+    return ProcessorRow(
+        pid=processor.pid,
+        cpu_percent=processor.cpu_percent,
+        rss_bytes=processor.rss_bytes,
+        initialized=processor.initialized,
+        suspended=processor.suspended,
+        running=task.id.hex() if task is not None else "",
+        running_seconds=seconds if task is not None else 0.0,
+        function=task.group.spec.name[:MAX_TEXT] if task is not None else "",
+    )
+
+
+def _running_tasks(worker: Worker) -> Iterator[Task]:
+    """Yield the tasks that a worker runs: the first ones that it got, as many as it has slots for."""
+    blocked = worker.blocked
+    return islice((task for task in worker.tasks.values() if task.id not in blocked), worker.slots)
+
+
+def live_task(core: SchedulerCore, identifier: bytes) -> Task | None:
+    """Return a task that has not ended, by its id."""
+    client = core.clients.get(owner_of(identifier))
+    return client.tasks.get(identifier) if client is not None else None
+
+
+def state_name(outcome: int) -> str:
+    """Return the state that monitors show of a task that ended this way."""
+    return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
+
+
+# -- others
+
+
+def _client(client: Client, census: _Census) -> ClientRow:
+    live, running = len(client.tasks), census.by_client[client]
+    return ClientRow(
+        id=client.id.hex(),
+        name=client.name[:MAX_TEXT],
+        tasks=live,
+        queued=live - running,
+        running=running,
+        ended=client.submitted - live,
+        failed=client.failed,
+    )
+
+
+def _function(function: Function, census: _Census) -> FunctionRow:
+    live, running = census.live[function], census.by_function[function]
+    return FunctionRow(
+        name=function.name[:MAX_TEXT],
+        queued=live - running,
+        running=running,
+        ended=function.submitted - live,
+        failed=function.failed,
+        seconds_total=function.wall_us / 1e6,
+    )
 
 
 def _manager(record: ManagerRecord) -> dict[str, object]:
-    details = record.details
+    """Return a manager's row, its slots, and its last decision with what it was made from."""
+    details, decision = record.details, record.decision
     units = record.status.units if record.status is not None else []
-    return {
-        "id": details.manager_id[:MAX_TEXT],
-        "kind": details.kind[:MAX_TEXT],
-        "desired": record.told[0] if record.told is not None else None,
-        "running": len(record.running_units),
-        "pending": len(pending_units(record)),
-        "failed": sum(unit.state is UnitState.FAILED for unit in units),
-        "units": len(units),
-        "slots": sum(worker.slots for worker in record.running_units.values()),
-        "unit_slots": details.unit_slots,
-        "max_slots": details.max_concurrency,
-        "capabilities": str(record.offers)[:MAX_TEXT],
-        "trouble": record.status.degraded_reason[:MAX_TEXT] if record.status is not None else "",
-        "reason": record.decision.reason[:MAX_TEXT] if record.decision is not None else "",
-        "decision": _decision(record.decision) if record.decision is not None else None,
-    }
+    row = ManagerRow(
+        id=details.manager_id[:MAX_TEXT],
+        kind=details.kind[:MAX_TEXT],
+        desired=record.told[0] if record.told is not None else None,
+        running=len(record.running_units),
+        pending=len(pending_units(record)),
+        failed=sum(unit.state is UnitState.FAILED for unit in units),
+        units=len(units),
+        unit_slots=details.unit_slots,
+        max_slots=details.max_concurrency,
+        capabilities=str(record.offers)[:MAX_TEXT],
+        trouble=record.status.degraded_reason[:MAX_TEXT] if record.status is not None else "",
+        reason=decision.reason[:MAX_TEXT] if decision is not None else "",
+    )
+    slots = sum(worker.slots for worker in record.running_units.values())
+    return {**row._asdict(), "slots": slots, "decision": _decision(decision) if decision is not None else None}
 
 
 def _decision(decision: ScalingDecided) -> dict[str, object]:
-    """Return a decision with what it was made from."""
-    inputs = asdict(decision.inputs)
-    inputs["trouble"] = decision.inputs.trouble[:MAX_TEXT]
-    return {"units": decision.units, "draining": decision.draining, "reason": decision.reason[:MAX_TEXT], **inputs}
+    shown = {"units": decision.units, "draining": decision.draining, "reason": decision.reason[:MAX_TEXT]}
+    return {**shown, **scaling_inputs(decision)}
+
+
+def scaling_inputs(decision: ScalingDecided) -> dict[str, object]:
+    """Return what a decision was made from."""
+    return {**asdict(decision.inputs), "trouble": decision.inputs.trouble[:MAX_TEXT]}

@@ -185,7 +185,7 @@ def test_a_page_open_to_others_is_warned_about(ports: ReservedPorts, tmp_path: P
     with command("ui", ports.address(2), "--web-host", "0.0.0.0", "--port", "0", directory=tmp_path) as running:
         address = running.addresses()["web page"]
         assert address.startswith("http://127.0.0.1:")
-        assert within(WAIT_SECONDS, lambda: "everybody who can reach 0.0.0.0" in running.output())
+        assert within(WAIT_SECONDS, lambda: "every machine that can reach 0.0.0.0" in running.output())
         assert httpx.get(f"{address}/api/status").status_code == 200
 
 
@@ -218,7 +218,7 @@ class Served:
 
 
 def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "MAX_RECORD_EVENTS", 3)
+    monkeypatch.setattr(stream_module, "MAX_LOG_EVENTS", 3)
 
     async def scenario() -> None:
         served = Served(WebSettings(broadcast_interval_seconds=0.01))

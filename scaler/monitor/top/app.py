@@ -14,13 +14,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Static
 
-from scaler.monitor.rows import Status, WorkerRow
+from scaler.monitor.connection import ModelSource
 from scaler.monitor.top import formats, panels
 from scaler.monitor.top.detail import DetailScreen
 from scaler.monitor.top.help import HelpScreen
 from scaler.monitor.top.lines import Lines
 from scaler.monitor.top.table import BY_KEY, Sorting, matching, sort, table
-from scaler.monitor.top.watched import Watched
+from scaler.protocol.monitor_rows import Status, WorkerRow
 
 REDRAW_SECONDS = 0.25
 """Redraws are no closer together, however often the scheduler tells something."""
@@ -84,7 +84,7 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: ModelSource) -> None:
         super().__init__()
         self.watched = watched
         self.sorting = Sorting()
@@ -270,5 +270,5 @@ class TopApp(App[None]):
 
 
 def _styles_of(rows: list[WorkerRow]) -> dict[int, Style]:
-    states = ((place, formats.worker_state(row)) for place, row in enumerate(rows))
+    states = ((place, row.state) for place, row in enumerate(rows))
     return {place: _STYLES[state] for place, state in states if state}

@@ -13,11 +13,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from scaler.errors import ScalerError
-from scaler.monitor.rows import Status, TaskRow, WorkerRow
+from scaler.monitor.connection import ModelSource
 from scaler.monitor.top import formats
 from scaler.monitor.top.facts import TASKS_HEAD, facts, log_text, tasks_of
 from scaler.monitor.top.lines import Lines
-from scaler.monitor.top.watched import Watched
+from scaler.protocol.monitor_rows import Status, TaskRow, WorkerRow
 
 MAX_RECENT = 100
 HINT = "explain[e] log[o] freeze[space] back[escape]"
@@ -34,7 +34,7 @@ class DetailScreen(ModalScreen[None]):
     ]
 
     def __init__(
-        self, watched: Watched, worker: str, status: Callable[[], Status], is_frozen: Callable[[], bool]
+        self, watched: ModelSource, worker: str, status: Callable[[], Status], is_frozen: Callable[[], bool]
     ) -> None:
         """worker: its id. status: what is to be shown now. is_frozen: whether that is not how things are now."""
         super().__init__()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scaler.monitor.rows import RUNNING, ProcessorRow, TaskRow, WorkerRow
 from scaler.monitor.top import formats
 from scaler.protocol.messages import TaskLog
+from scaler.protocol.monitor_rows import RUNNING, ProcessorRow, TaskRow, WorkerRow
 
 TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 _STATES = {"away": "out of contact", "held": "held: too many failures", "ends": "ends: takes no new tasks"}
@@ -23,7 +23,7 @@ class Listed:
 
 def facts(worker: WorkerRow, width: int, most_processors: int) -> list[str]:
     """Return the worker's own lines and one for each of so many processors, each of at most this width."""
-    state = _STATES.get(formats.worker_state(worker), "takes tasks")
+    state = _STATES.get(worker.state, "takes tasks")
     agent = f"{formats.percent(worker.agent_cpu_percent)} {formats.size(worker.agent_rss_bytes)}"
     tasks = f"sent {formats.count(worker.sent)}  queued {worker.queued}  suspended {worker.suspended}"
     lag = formats.duration(worker.latency_seconds)
@@ -77,7 +77,7 @@ def log_text(log: TaskLog) -> str:
 
 def _processor(processor: ProcessorRow) -> str:
     figures = f"{processor.pid:>8} {formats.percent(processor.cpu_percent):>7} {formats.size(processor.rss_bytes):>8}"
-    return f"{figures} {formats.processor_flags(processor)}{' suspended' if processor.suspended else ''}"
+    return f"{figures} {processor.itl}{' suspended' if processor.suspended else ''}"
 
 
 def _line(task: str, state: str, seconds: float, pid: int | None, function: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rich.cells import cell_len, set_cell_size
 
-from scaler.monitor.rows import ProcessorRow, WorkerRow
-
 MARK = "+"
 """Stands at the end of a text that was cut."""
 
@@ -89,45 +87,6 @@ def right(text: str, width: int) -> str:
     """Return a safe text that fills exactly this many columns, at the right."""
     shown = cut(text, width)
     return " " * (width - cell_len(shown)) + shown
-
-
-def processor_flags(processor: ProcessorRow) -> str:
-    """Return I, T, L of one processor as `110`: it is initialised, has a task, and holds a slot for it."""
-    busy = bool(processor.running)
-    return "".join("1" if flag else "0" for flag in (processor.initialized, busy, busy and not processor.suspended))
-
-
-def worker_flags(worker: WorkerRow) -> str:
-    """Return I, T, L of a worker: all its processors are initialised, any has a task, any holds a slot."""
-    flags = [processor_flags(each) for each in worker.processors]
-    initialised = bool(flags) and all(each[0] == "1" for each in flags)
-    tasks = any(each[1] == "1" for each in flags)
-    slots = any(each[2] == "1" for each in flags)
-    return "".join("1" if flag else "0" for flag in (initialised, tasks, slots))
-
-
-def worker_state(worker: WorkerRow) -> str:
-    """Return in a word what is the matter with a worker; empty when nothing is."""
-    if not worker.connected:
-        return "away"
-    if worker.quarantined:
-        return "held"
-    return "ends" if worker.draining else ""
-
-
-def function_of(worker: WorkerRow) -> tuple[str, float]:
-    """Return what a worker runs: the function of its longest task, and for how long (seconds).
-
-    `work +2` means that it runs two more tasks. Empty when it runs none.
-    """
-    running = sorted(
-        (each for each in worker.processors if each.running), key=lambda each: each.running_seconds, reverse=True
-    )
-    if not running:
-        return "", 0.0
-    longest = running[0]
-    name = longest.function or f"task {longest.running[:8]}"
-    return (f"{name} +{len(running) - 1}" if len(running) > 1 else name), longest.running_seconds
 
 
 def _trimmed(value: float) -> str:

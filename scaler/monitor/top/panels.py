@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from scaler.monitor.rows import CANCELLED, DONE, ManagerRow, Status
 from scaler.monitor.top import formats
 from scaler.monitor.top.table import BY_KEY
+from scaler.protocol.monitor_rows import CANCELLED, DONE, ManagerRow, Status
 
 BAR = " | "
 KEYS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
@@ -143,7 +143,7 @@ def _tasks(status: Status, per_second: float | None) -> Pairs:
         ("ready", tasks.ready),
         ("running", tasks.running),
         (DONE, tasks.ended.get(DONE, 0)),
-        ("failed", tasks.failed),
+        ("failed", tasks.failed_total),
         (CANCELLED, tasks.ended.get(CANCELLED, 0)),
         ("waiting", tasks.waiting),
         ("assigned", tasks.assigned),

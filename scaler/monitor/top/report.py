@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 from scaler.monitor.model import Model
-from scaler.monitor.rows import WorkerRow
-from scaler.monitor.top import formats, panels
+from scaler.monitor.rows import KEYS, view
+from scaler.monitor.top import panels
 from scaler.monitor.top.table import Sorting, sort, table
 
 VERSION = 1
@@ -35,21 +34,11 @@ def as_text(model: Model, width: int | None) -> str:
 
 
 def as_json(model: Model, address: str) -> str:
-    """Return one JSON document: the scheduler's last state as rows, with the sums that the table shows."""
+    """Return one JSON document: the scheduler's last state as rows, with the computed columns."""
     status = model.status
-    document: dict[str, Any] = {"version": VERSION, "address": address, **asdict(status)}
+    document: dict[str, Any] = {"version": VERSION, "address": address, **view(status)}
+    document["incarnation"] = status.incarnation
     document["messages"] = {"sent": document.pop("sent"), "received": document.pop("received")}
-    document["workers"] = [_worker(row) for row in status.workers]
+    for name in KEYS:
+        document[name] = [view(row, whole=True) for row in getattr(status, name)]
     return json.dumps(document) + "\n"
-
-
-def _worker(row: WorkerRow) -> dict[str, Any]:
-    function, seconds = formats.function_of(row)
-    return {
-        **asdict(row),
-        "cpu_percent": row.cpu_percent,
-        "rss_bytes": row.rss_bytes,
-        "itl": formats.worker_flags(row),
-        "function": function,
-        "function_seconds": seconds,
-    }

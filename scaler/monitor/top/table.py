@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from scaler.monitor.rows import WorkerRow
 from scaler.monitor.top import formats
+from scaler.protocol.monitor_rows import WorkerRow
 
 SPACE = " "
 WIDEST = 60
@@ -34,7 +34,7 @@ class Column:
 
 COLUMNS: tuple[Column, ...] = (
     Column("worker", "n", 14, lambda row: row.name, lambda row: row.name, 0, names=True),
-    Column("state", "", 5, formats.worker_state, formats.worker_state, 1, names=True),
+    Column("state", "", 5, lambda row: row.state, lambda row: row.state, 1, names=True),
     Column(
         "agt_cpu",
         "C",
@@ -51,15 +51,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("queued", "d", 6, lambda row: formats.short_count(row.queued), lambda row: row.queued, 5),
     Column("suspended", "", 9, lambda row: formats.short_count(row.suspended), lambda row: row.suspended, 13),
     Column("lag", "l", 5, lambda row: formats.duration(row.latency_seconds), lambda row: row.latency_seconds, 9),
-    Column("ITL", "", 3, formats.worker_flags, formats.worker_flags, 10),
+    Column("ITL", "", 3, lambda row: row.itl, lambda row: row.itl, 10),
     Column("manager", "", 9, lambda row: row.manager, lambda row: row.manager, 14, names=True),
     Column("capabilities", "", 12, lambda row: row.capabilities, lambda row: row.capabilities, 15, names=True),
     Column(
         "function",
         "",
         12,
-        lambda row: formats.function_of(row)[0],
-        lambda row: formats.function_of(row)[0],
+        lambda row: row.function,
+        lambda row: row.function,
         6,
         names=True,
     ),
@@ -67,8 +67,8 @@ COLUMNS: tuple[Column, ...] = (
         "seconds",
         "",
         7,
-        lambda row: formats.duration(formats.function_of(row)[1]) if formats.function_of(row)[0] else "",
-        lambda row: formats.function_of(row)[1],
+        lambda row: formats.duration(row.function_seconds) if row.function else "",
+        lambda row: row.function_seconds,
         7,
     ),
 )
@@ -149,7 +149,7 @@ def _least(column: Column, sorting: Sorting) -> int:
 
 def _chosen(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> tuple[Column, ...]:
     """Return the columns that fit: the names, then the one that sorts, then by worth."""
-    troubled = any(formats.worker_state(row) for row in rows)
+    troubled = any(row.state for row in rows)
     state = BY_TITLE["state"]
     candidates = [column for column in COLUMNS if column is not state or troubled or sorting.column is state]
     if width is None:
@@ -184,5 +184,5 @@ def _widths(
 
 def _searched(row: WorkerRow) -> str:
     functions = [processor.function for processor in row.processors]
-    parts = (row.name, row.id, row.manager, row.unit, row.capabilities, formats.worker_state(row), *functions)
+    parts = (row.name, row.id, row.manager, row.unit, row.capabilities, row.state, *functions)
     return "\n".join(parts).casefold()

@@ -2,89 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from scaler.errors import RefusedError, UnreachableError, UsageError
+from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.logs import escaped
-from scaler.monitor.connection import task_id_of
-from scaler.monitor.model import MAX_DECISIONS, MAX_INCIDENTS, Model
+from scaler.monitor.connection import ModelSource, task_id_of
+from scaler.monitor.model import MAX_DECISIONS, MAX_INCIDENTS
+from scaler.monitor.rows import View, view
 from scaler.monitor.series import FINE_SECONDS, NAMES
 from scaler.monitor.trace import trace
-from scaler.monitor.web.query import Parameter, values_of
-from scaler.monitor.web.replies import answer, refusal
-from scaler.monitor.web.views import (
-    View,
-    decision_view,
-    incident_view,
-    status_view,
-    table_view,
-    task_view,
-    timeline_view,
-    whole_task_view,
+from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
+from scaler.protocol.monitor_rows import (
+    ClientRow,
+    ConnectionRow,
+    DecisionRow,
+    FunctionRow,
+    IncidentRow,
+    ManagerRow,
+    TaskRow,
+    WorkerRow,
 )
-from scaler.protocol.messages import TaskLog
 
 MAX_TASKS_ANSWERED = 1000
 MAX_TIMELINE_SECONDS = FINE_SECONDS
+MAX_QUERY_TEXT = 1000
+"""Characters of a parameter."""
+
+Query = Mapping[str, Any]
 
 
 class UnknownTaskError(LookupError):
-    """Nothing is known of a task."""
-
-
-class Monitor(Protocol):
-    """What the web server needs of a `MonitorConnection`."""
-
-    @property
-    def model(self) -> Model: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def connected(self) -> bool: ...
-    @property
-    def trouble(self) -> str: ...
-    async def explain(self, task_id: str) -> str: ...
-    async def log(self, task_id: str) -> TaskLog: ...
+    """The model has no such task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What routes answer from."""
+    """What routes answer from. connection: returns the state of the connection to the scheduler."""
 
-    monitor: Monitor
-    connection: Callable[[], View]
-    """What is to be said about the connection to the scheduler."""
-
-    @property
-    def model(self) -> Model:
-        return self.monitor.model
+    monitor: ModelSource
+    connection: Callable[[], ConnectionRow]
 
 
-Query = Mapping[str, Any]
-Answer = Callable[[Source, Query], View | Awaitable[View]]
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a query, with its value where it is left out."""
+
+    name: str
+    kind: Literal["text", "count", "number", "texts"]
+    default: Any
+    text: str
+    least: float = 0
+    most: float = 1e15
+    choices: tuple[str, ...] = ()
+
+    def value(self, texts: Sequence[str]) -> Any:
+        """Return the value of the given texts. Raises UsageError."""
+        if not texts:
+            return self.default
+        if self.kind == "texts":
+            return tuple(map(self._chosen, texts))
+        if len(texts) > 1:
+            raise UsageError(f"{self.name} is given {len(texts)} times")
+        return self._chosen(texts[0]) if self.kind == "text" else self._number(texts[0])
+
+    def _chosen(self, text: str) -> str:
+        if len(text) > MAX_QUERY_TEXT:
+            raise UsageError(f"{self.name} is longer than {MAX_QUERY_TEXT} characters")
+        if self.choices and text not in self.choices:
+            raise UsageError(f"{self.name} = {text!r}: must be one of {', '.join(self.choices)}")
+        return text
+
+    def _number(self, text: str) -> float:
+        wanted = "whole number" if self.kind == "count" else "number"
+        try:
+            number: float = int(text) if self.kind == "count" else float(text)
+        except ValueError:
+            raise UsageError(f"{self.name} = {text!r}: must be a {wanted}") from None
+        if not self.least <= number <= self.most:
+            raise UsageError(f"{self.name} = {text}: must be a {wanted} from {self.least:g} to {self.most:g}")
+        return number
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """One route. A parameter that stands in the path is a task's id."""
+    """One route. A parameter in the path is a task's id.
+
+    schema: name of the answer in the OpenAPI document. parts: the types of its values, `?` behind a name for optional
+    ones; rows and names are references to schemas, and lists, tuples and objects hold such types.
+    """
 
     path: str
     summary: str
     schema: str
-    """Name of what it answers in the OpenAPI document."""
-    answer: Answer
+    parts: Mapping[str, Any]
+    answer: Callable[[Source, Query], View | Awaitable[View]]
     parameters: tuple[Parameter, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def of_a_task(self) -> bool:
         return "{id}" in self.path
+
+    def values(self, query: QueryParams) -> dict[str, Any]:
+        """Return the value of each parameter. Raises UsageError, also for an unknown one."""
+        known = [parameter.name for parameter in self.parameters]
+        for name in query:
+            if name not in known:
+                hint = nearest(name, known) if known else "; there are none here"
+                raise UsageError(f"unknown parameter {name!r}{hint}")
+        return {parameter.name: parameter.value(query.getlist(parameter.name)) for parameter in self.parameters}
 
 
 def api_routes(source: Source) -> list[Route]:
@@ -95,7 +128,7 @@ def api_routes(source: Source) -> list[Route]:
 def _endpoint(route: ApiRoute, source: Source) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         try:
-            query = values_of(route.parameters, request.query_params)
+            query = route.values(request.query_params)
             if route.of_a_task:
                 query["id"] = task_id_of(request.path_params["id"]).hex()
             found = route.answer(source, query)
@@ -111,30 +144,26 @@ def _endpoint(route: ApiRoute, source: Source) -> Callable[[Request], Awaitable[
     return respond
 
 
+# -- answers
+
+
 def _status(source: Source, _query: Query) -> View:
-    return {"connection": source.connection(), "status": status_view(source.model)}
-
-
-def _table(name: str) -> Answer:
-    def answered(source: Source, _query: Query) -> View:
-        status = source.model.status
-        return {name: table_view(status, name), "total": getattr(status.totals, name)}
-
-    return answered
+    return {"connection": view(source.connection()), "status": status_view(source.monitor.model)}
 
 
 def _tasks(source: Source, query: Query) -> View:
-    return {"tasks": [task_view(task) for task in source.model.tasks(**query)], "kept": source.model.kept}
+    model = source.monitor.model
+    return {"tasks": [task_view(task) for task in model.tasks(**query)], "kept": model.kept}
 
 
 def _task(source: Source, query: Query) -> View:
-    task = source.model.task(query["id"])
+    task = source.monitor.model.task(query["id"])
     if task is None:
         raise UnknownTaskError(
-            f"nothing was heard lately of a task {query['id']}: it may still wait, or have ended long ago; "
+            f"there is no recent report of a task {query['id']}: it may still wait, or have ended long ago; "
             f"ask /api/tasks/{query['id']}/explain"
         )
-    return {"task": whole_task_view(task)}
+    return {"task": view(task, whole=True)}
 
 
 async def _explain(source: Source, query: Query) -> View:
@@ -146,33 +175,49 @@ async def _log(source: Source, query: Query) -> View:
     return {"id": query["id"], "stdout": _shown(log.stdout), "stderr": _shown(log.stderr), "cut": log.truncated_bytes}
 
 
+def _shown(output: bytes) -> str:
+    """Return a task's output with its control characters escaped, except ends of lines and tabs."""
+    lines = output.decode("utf-8", "backslashreplace").replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in lines)
+
+
 def _timeline(source: Source, query: Query) -> View:
-    return timeline_view(source.model, query["seconds"])
+    return timeline_view(source.monitor.model, query["seconds"])
 
 
 def _series(source: Source, query: Query) -> View:
-    columns = source.model.series.columns(query["since"])
+    columns = source.monitor.model.series.columns(query["since"])
     return {name: column for name, column in columns.items() if name == "at" or name in (query["name"] or NAMES)}
 
 
-def _decisions(source: Source, query: Query) -> View:
-    newest = list(reversed(source.model.decisions))[: query["limit"]]
-    return {"decisions": [decision_view(decision) for decision in newest]}
-
-
-def _incidents(source: Source, query: Query) -> View:
-    newest = list(reversed(source.model.incidents))[: query["limit"]]
-    return {"incidents": [incident_view(incident) for incident in newest]}
-
-
 def _trace(source: Source, query: Query) -> View:
-    return trace(source.model, source.model.status.at - query["seconds"])
+    model = source.monitor.model
+    return trace(model, model.status.at - query["seconds"])
 
 
-def _shown(output: bytes) -> str:
-    """Return what a task has printed with its control characters escaped, all but ends of lines and tabs."""
-    lines = output.decode("utf-8", "backslashreplace").replace("\r\n", "\n").split("\n")
-    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in lines)
+# -- the table
+
+
+def _table(name: str, row: type) -> ApiRoute:
+    """Return the route of a list of rows of the last state."""
+
+    def answered(source: Source, _query: Query) -> View:
+        status = source.monitor.model.status
+        return {name: [view(each) for each in getattr(status, name)], "total": getattr(status.totals, name)}
+
+    summary = {"workers": "Workers with their processors", "managers": "Worker managers and their units"}
+    text = summary.get(name, f"{name.capitalize()} and their tasks")
+    return ApiRoute(f"/api/{name}", text, f"{name.capitalize()}Answer", {name: [row], "total": int}, answered)
+
+
+def _newest(name: str, summary: str, row: type, most: int) -> ApiRoute:
+    """Return the route of the model's decisions or incidents, the newest first."""
+
+    def answered(source: Source, query: Query) -> View:
+        rows = getattr(source.monitor.model, name)
+        return {name: [view(each) for each in list(reversed(rows))[: query["limit"]]]}
+
+    return ApiRoute(f"/api/{name}", summary, f"{name.capitalize()}Answer", {name: [row]}, answered, (_limit(most),))
 
 
 def _seconds(default: float) -> Parameter:
@@ -198,30 +243,49 @@ _SERIES_PARAMETERS = (
     Parameter("name", "texts", (), "Which series; may stand several times. All when it is left out.", choices=NAMES),
     Parameter("since", "number", 0.0, "A time in unix seconds: older points are left out."),
 )
+_LANE = {"worker": str, "manager": str, "gone": bool, "bars": [(float, float, str, int, int)]}
+_TIMELINE = {"at": float, "since": float, "oldest": float | None, "functions": [str], "states": [str], "lanes": [_LANE]}
+_SERIES = {"at": [float], **{f"{name}?": [float] for name in NAMES}}
+_LOG = {"id": str, "stdout": str, "stderr": str, "cut": int}
+_TRACE = {"displayTimeUnit": str, "traceEvents": [{}]}
 _DOWNLOAD = {"Content-Disposition": 'attachment; filename="scaler-trace.json"'}
+_ALL_SECONDS = (_seconds(MAX_TIMELINE_SECONDS),)
 
 ROUTES: tuple[ApiRoute, ...] = (
-    ApiRoute("/api/status", "Counts and sums, and the connection to the scheduler", "StatusAnswer", _status),
-    ApiRoute("/api/workers", "Workers with their processors", "WorkersAnswer", _table("workers")),
-    ApiRoute("/api/managers", "Worker managers and what they are told", "ManagersAnswer", _table("managers")),
-    ApiRoute("/api/clients", "Clients and their tasks", "ClientsAnswer", _table("clients")),
-    ApiRoute("/api/functions", "Functions and their tasks", "FunctionsAnswer", _table("functions")),
-    ApiRoute("/api/tasks", "Tasks that were heard of last", "TasksAnswer", _tasks, _TASK_PARAMETERS),
-    ApiRoute("/api/tasks/{id}", "One task", "TaskAnswer", _task),
-    ApiRoute("/api/tasks/{id}/explain", "Why a task waits, or what became of it", "ExplainAnswer", _explain),
-    ApiRoute("/api/tasks/{id}/log", "What a task has printed", "LogAnswer", _log),
-    ApiRoute("/api/timeline", "What each worker did", "TimelineAnswer", _timeline, (_seconds(300),)),
-    ApiRoute("/api/series", "Figures over time, as columns", "SeriesAnswer", _series, _SERIES_PARAMETERS),
     ApiRoute(
-        "/api/decisions", "Decisions of the scaling policy", "DecisionsAnswer", _decisions, (_limit(MAX_DECISIONS),)
+        "/api/status",
+        "Counts and sums, and the connection to the scheduler",
+        "StatusAnswer",
+        {"connection": ConnectionRow, "status": "Status"},
+        _status,
     ),
-    ApiRoute("/api/incidents", "What people may want to know", "IncidentsAnswer", _incidents, (_limit(MAX_INCIDENTS),)),
+    _table("workers", WorkerRow),
+    _table("managers", ManagerRow),
+    _table("clients", ClientRow),
+    _table("functions", FunctionRow),
+    ApiRoute(
+        "/api/tasks", "The latest tasks", "TasksAnswer", {"tasks": [TaskRow], "kept": int}, _tasks, _TASK_PARAMETERS
+    ),
+    ApiRoute("/api/tasks/{id}", "One task", "TaskAnswer", {"task": "WholeTask"}, _task),
+    ApiRoute(
+        "/api/tasks/{id}/explain",
+        "Why a task waits, or how it ended",
+        "ExplainAnswer",
+        {"id": str, "text": str},
+        _explain,
+    ),
+    ApiRoute("/api/tasks/{id}/log", "What a task has printed", "LogAnswer", _LOG, _log),
+    ApiRoute("/api/timeline", "What each worker did", "TimelineAnswer", _TIMELINE, _timeline, (_seconds(300),)),
+    ApiRoute("/api/series", "Figures over time, as columns", "SeriesAnswer", _SERIES, _series, _SERIES_PARAMETERS),
+    _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),
+    _newest("incidents", "Events worth an operator's attention", IncidentRow, MAX_INCIDENTS),
     ApiRoute(
         "/api/trace",
         "The timeline for Chrome's and Perfetto's viewers",
         "TraceAnswer",
+        _TRACE,
         _trace,
-        (_seconds(MAX_TIMELINE_SECONDS),),
+        _ALL_SECONDS,
         _DOWNLOAD,
     ),
 )

@@ -16,18 +16,20 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scaler._version import __version__
-from scaler.monitor.web.api import Monitor, Source, api_routes
-from scaler.monitor.web.metrics import Metrics, ModelCollector
+from scaler.monitor.connection import ModelSource
+from scaler.monitor.rows import page_schema
+from scaler.monitor.web.api import Source, api_routes
+from scaler.monitor.web.delta import DeltaEncoder
+from scaler.monitor.web.metrics import Metrics
 from scaler.monitor.web.openapi import openapi
-from scaler.monitor.web.replies import answer, refusal
 from scaler.monitor.web.security import Guard
 from scaler.monitor.web.stream import Broadcast
-from scaler.monitor.web.telling import Teller
-from scaler.monitor.web.views import View
+from scaler.monitor.web.views import answer, dump, refusal
+from scaler.protocol.monitor_rows import ConnectionRow
 
 STATIC = Path(__file__).parent / "static"
 REVALIDATE = "no-cache"
-"""Files of the page may be kept, but must be asked for: their names do not change when they do."""
+"""Browsers may cache files of the page, but must ask for changes: names stay the same when contents change."""
 CONTENT_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -39,13 +41,14 @@ CONTENT_TYPES = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-"""Not what the machine thinks that they are: browsers run no module of another type."""
+"""Not the types of the machine's own tables: browsers run no module of another type."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """broadcast_interval_seconds: how often, at most, browsers are told what has changed. task_rows: how many of the
-    last tasks a page lists. allowed_hosts: names under which browsers may know the server, beside its own.
+    """broadcast_interval_seconds: shortest time between two updates of browsers. task_rows: latest tasks on a page.
+
+    allowed_hosts: names of the server in URLs, besides its addresses and the machine's name.
     """
 
     broadcast_interval_seconds: float = 0.5
@@ -54,29 +57,28 @@ class WebSettings:
 
 
 class WebApp:
-    """An ASGI application, on the running loop. Whoever makes it calls `changed` when the monitor does."""
+    """An ASGI application, on the running loop. Its owner calls `changed` when the monitor reports a change."""
 
-    def __init__(self, monitor: Monitor, settings: WebSettings) -> None:
+    def __init__(self, monitor: ModelSource, settings: WebSettings) -> None:
         self._monitor = monitor
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._status = monitor.model.status
-        self._told_at = self._loop.time() if self._status.at else None
+        self._updated_at = self._loop.time() if self._status.at else None
         self._restarts = 0
-        self._broadcast = Broadcast(
-            Teller(monitor.model, self.connection, settings.task_rows), settings.broadcast_interval_seconds
-        )
+        encoder = DeltaEncoder(monitor.model, self.connection, settings.task_rows)
+        self._broadcast = Broadcast(encoder, settings.broadcast_interval_seconds)
         self._app: ASGIApp = Guard(self._routes(), settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
 
     def changed(self) -> None:
-        """Take note of what the monitor has heard."""
+        """Note a change of the model or of the connection, and have browsers updated."""
         before, status = self._status, self._monitor.model.status
         if status is not before:
             self._status = status
-            self._told_at = self._loop.time()
+            self._updated_at = self._loop.time()
             self._restarts += bool(before.incarnation) and status.incarnation != before.incarnation
         self._broadcast.changed()
 
@@ -88,41 +90,47 @@ class WebApp:
         """End all streams."""
         self._broadcast.close()
 
-    def connection(self) -> View:
-        """Return what is to be said about the connection to the scheduler."""
+    def connection(self) -> ConnectionRow:
+        """Return the state of the connection to the scheduler."""
         incarnation = self._status.incarnation
-        return {
-            "connected": self._monitor.connected,
-            "address": self._monitor.address,
-            "trouble": self._monitor.trouble,
-            "incarnation": str(incarnation) if incarnation else "",
-            "restarts": self._restarts,
-            "age_seconds": self._age_seconds(),
-            "interval_seconds": self._settings.broadcast_interval_seconds,
-            "task_rows": self._settings.task_rows,
-            "version": __version__,
-        }
+        return ConnectionRow(
+            connected=self._monitor.connected,
+            address=self._monitor.address,
+            trouble=self._monitor.trouble,
+            incarnation=str(incarnation) if incarnation else "",  # JavaScript has no integers of this size
+            restarts=self._restarts,
+            age_seconds=self._age_seconds(),
+            interval_seconds=self._settings.broadcast_interval_seconds,
+            task_rows=self._settings.task_rows,
+            version=__version__,
+        )
 
     def _age_seconds(self) -> float | None:
-        return None if self._told_at is None else round(self._loop.time() - self._told_at, 3)
+        return None if self._updated_at is None else self._loop.time() - self._updated_at
 
     def _routes(self) -> Starlette:
-        collector = ModelCollector(self._monitor.model, lambda: self._monitor.connected, self._age_seconds)
-        metrics = Metrics(collector)
+        metrics = Metrics(self._monitor.model, lambda: self._monitor.connected, self._age_seconds)
         return Starlette(
             routes=[
                 *api_routes(Source(self._monitor, self.connection)),
-                Route("/api/openapi.json", lambda _request: answer(openapi(self.connection()))),
+                Route("/api/openapi.json", lambda _request: answer(openapi())),
                 Route("/metrics", metrics.answer),
                 Route("/events", self._broadcast),
+                Route("/schema.js", _schema),
                 Mount("/", _Files()),
             ],
             exception_handlers={HTTPException: _http_error, Exception: _bug},
         )
 
 
+def _schema(_request: Request) -> Response:
+    """Return the columns of the page's tables as a module."""
+    text = b"export const SCHEMA = %s;\n" % dump(page_schema())
+    return Response(text, headers={"Cache-Control": REVALIDATE}, media_type=CONTENT_TYPES[".js"])
+
+
 class _Files(StaticFiles):
-    """The page."""
+    """The files of the page."""
 
     def __init__(self) -> None:
         super().__init__(directory=STATIC, html=True)

@@ -1,12 +1,13 @@
-"""The model as Prometheus metrics. docs/metrics.md describes each.
+"""The model as Prometheus metrics. docs/metrics.md describes each. Pure.
 
-Series of functions are bounded: the first `MAX_FUNCTIONS` that were seen have their own, all others share one. They
-keep them while the scheduler lives, for a counter that changes its label looks like one that began anew.
+Series of functions are bounded: the first `MAX_FUNCTIONS` functions have their own, all others share one. They keep
+them while the scheduler lives, because a counter that changes its label looks like a new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -23,58 +24,56 @@ from starlette.responses import Response
 
 from scaler._version import __version__
 from scaler.monitor.model import Model
-from scaler.monitor.rows import FunctionRow, ManagerRow, Status
+from scaler.monitor.rows import columns
+from scaler.protocol.monitor_rows import FunctionRow, ManagerRow, Status, WorkerRow
 
 MAX_FUNCTIONS = 100
 OTHER = "other"
-"""The label of all functions that have none of their own."""
+"""The label that all other functions share."""
 
 
-class ModelCollector(Collector):
-    """Makes the metrics anew for every scrape."""
+class Metrics(Collector):
+    """The route `/metrics`: makes the metrics anew for every scrape."""
 
     def __init__(self, model: Model, connected: Callable[[], bool], age_seconds: Callable[[], float | None]) -> None:
-        """age_seconds: how old the last state is, None while there is none."""
+        """age_seconds: returns the age of the last state, None while there is none."""
         self._model = model
         self._connected = connected
         self._age_seconds = age_seconds
         self._functions = _Functions()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def answer(self, request: Request) -> Response:
+        """Return the metrics in the format that the request accepts."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"Content-Type": content_type})
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the metrics are not known before the first state."""
+        """Return nothing: the metrics are unknown before the first state."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; those about a scheduler only when one has said something."""
-        yield InfoMetricFamily("scaler", "The web server that tells these metrics.", {"version": __version__})
+        """Yield every metric; those of the scheduler only after its first report."""
+        yield InfoMetricFamily("scaler", "The web server of these metrics.", {"version": __version__})
         yield GaugeMetricFamily("scaler_scheduler_up", "1 while the scheduler is connected.", float(self._connected()))
         age = self._age_seconds()
         if age is None:
             return
-        yield GaugeMetricFamily("scaler_state_age_seconds", "How old the state is that all else is read from.", age)
+        yield GaugeMetricFamily("scaler_state_age_seconds", "Age of the state of which all other metrics are.", age)
         status = self._model.status
         yield from _tasks(status, self._model.dropped)
-        yield from _workers(status)
+        yield from _gauges(status.totals)
+        yield from _workers(status.workers)
         yield from _units(status.managers)
-        yield from _scheduler(status)
+        yield from _gauges(status.scheduler)
+        if status.storage.address:
+            yield from _gauges(status.storage)
         yield from self._functions.families(status)
 
 
-class Metrics:
-    """The route `/metrics`."""
-
-    def __init__(self, collector: Collector) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(collector)
-
-    def answer(self, request: Request) -> Response:
-        """Return the metrics in the format that was asked for."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._registry), headers={"Content-Type": content_type})
-
-
 class _Functions:
-    """Which functions have series of their own, and what the others have together."""
+    """Which functions have series of their own, and the sums of the others."""
 
     def __init__(self) -> None:
         self._incarnation = 0
@@ -111,14 +110,14 @@ class _Functions:
                 self._names.add(row.name)
 
     def _together(self, status: Status, own: list[FunctionRow], rest: list[FunctionRow]) -> FunctionRow:
-        # Rows come and go as the scheduler lists some functions only; what was counted once stays counted.
+        # Rows come and go because the scheduler lists some functions only; counters must not go down.
         self._other_seconds = max(self._other_seconds, sum(row.seconds_total for row in rest))
         self._other_failed = max(self._other_failed, sum(row.failed for row in rest))
         return FunctionRow(
             name=OTHER,
             queued=sum(row.queued for row in rest),
             running=sum(row.running for row in rest),
-            ended=max(0, status.tasks.all_ended - sum(row.ended for row in own)),
+            ended=max(0, status.tasks.ended_total - sum(row.ended for row in own)),
             failed=self._other_failed,
             seconds_total=self._other_seconds,
         )
@@ -126,14 +125,12 @@ class _Functions:
 
 def _tasks(status: Status, left_out: int) -> Iterator[Metric]:
     counts = status.tasks
-    now = GaugeMetricFamily("scaler_tasks", "Tasks that have not ended, by what they do.", labels=["state"])
-    now.add_metric(["waiting"], counts.waiting)
-    now.add_metric(["ready"], counts.ready)
-    now.add_metric(["assigned"], max(0, counts.assigned - counts.running))
-    now.add_metric(["running"], counts.running)
-    now.add_metric(["suspended"], counts.suspended)
+    now = GaugeMetricFamily("scaler_tasks", "Tasks that have not ended, by state.", labels=["state"])
+    states = counts._replace(assigned=max(0, counts.assigned - counts.running))
+    for state in ("waiting", "ready", "assigned", "running", "suspended"):
+        now.add_metric([state], getattr(states, state))
     yield now
-    ended = CounterMetricFamily("scaler_tasks_ended", "Tasks that have ended, by how.", labels=["outcome"])
+    ended = CounterMetricFamily("scaler_tasks_ended", "Tasks that have ended, by outcome.", labels=["outcome"])
     for outcome, count in counts.ended.items():
         ended.add_metric([_label(outcome)], count)
     yield ended
@@ -148,17 +145,10 @@ def _tasks(status: Status, left_out: int) -> Iterator[Metric]:
     yield messages
 
 
-def _workers(status: Status) -> Iterator[Metric]:
-    totals = status.totals
-    yield GaugeMetricFamily("scaler_workers", "Workers that the scheduler knows.", totals.workers)
-    yield GaugeMetricFamily("scaler_workers_draining", "Workers that get no more tasks.", totals.draining)
-    yield GaugeMetricFamily("scaler_workers_disconnected", "Workers out of contact.", totals.disconnected)
-    yield GaugeMetricFamily("scaler_slots", "Tasks that all workers can run at a time.", totals.slots)
-    yield GaugeMetricFamily("scaler_clients", "Clients that the scheduler knows.", totals.clients)
-    listed = status.workers
-    cpu = sum(worker.agent_cpu_percent + worker.cpu_percent for worker in listed) / 100
-    memory = sum(worker.agent_rss_bytes + worker.rss_bytes for worker in listed)
-    yield GaugeMetricFamily("scaler_workers_listed", "Workers in the sums of CPU and memory.", len(listed))
+def _workers(workers: Sequence[WorkerRow]) -> Iterator[Metric]:
+    cpu = sum(worker.agent_cpu_percent + worker.cpu_percent for worker in workers) / 100
+    memory = sum(worker.agent_rss_bytes + worker.rss_bytes for worker in workers)
+    yield GaugeMetricFamily("scaler_workers_listed", "Workers in the sums of CPU and memory.", len(workers))
     yield GaugeMetricFamily("scaler_workers_cpu_ratio", "CPUs that the listed workers use: 1 is one CPU.", cpu)
     yield GaugeMetricFamily("scaler_workers_resident_memory_bytes", "Memory of the listed workers.", memory)
 
@@ -175,22 +165,14 @@ def _units(managers: Iterable[ManagerRow]) -> Iterator[Metric]:
     yield from (units, desired)
 
 
-def _scheduler(status: Status) -> Iterator[Metric]:
-    scheduler, storage = status.scheduler, status.storage
-    cpu = scheduler.cpu_percent / 100
-    yield GaugeMetricFamily("scaler_scheduler_cpu_ratio", "CPUs that the scheduler uses: 1 is one CPU.", cpu)
-    yield GaugeMetricFamily("scaler_scheduler_resident_memory_bytes", "Memory of the scheduler.", scheduler.rss_bytes)
-    yield GaugeMetricFamily("scaler_scheduler_uptime_seconds", "Since the scheduler's start.", scheduler.uptime_seconds)
-    yield GaugeMetricFamily(
-        "scaler_scheduler_step_seconds_max", "The scheduler's longest step lately.", scheduler.step_seconds_max
-    )
-    if storage.address:
-        yield GaugeMetricFamily("scaler_object_storage_objects", "Objects in the object storage.", storage.objects)
-        yield GaugeMetricFamily("scaler_object_storage_bytes", "Bytes of these objects.", storage.bytes)
-    if storage.limit_bytes > 0:
-        yield GaugeMetricFamily("scaler_object_storage_limit_bytes", "Most bytes that it keeps.", storage.limit_bytes)
+def _gauges(row: NamedTuple) -> Iterator[Metric]:
+    """Yield the metrics of the columns of a row."""
+    for name, (column, _) in columns(type(row)).items():
+        if column.metric:
+            value = getattr(row, name)
+            yield GaugeMetricFamily(column.metric, column.help, value / 100 if column.unit == "percent" else value)
 
 
 def _label(text: str) -> str:
-    """Return a text of a cluster as UTF-8 can have it."""
+    """Return a text of a cluster without unpaired surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()

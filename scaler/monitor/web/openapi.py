@@ -1,62 +1,44 @@
-"""The OpenAPI document, made from the table of routes and from what they would answer for rows of defaults. Pure."""
+"""The OpenAPI document, made from the table of routes and the schema of rows. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from scaler._version import __version__
-from scaler.monitor.model import Model
-from scaler.monitor.rows import (
+from scaler.monitor.rows import View, json_schema, schema_of
+from scaler.monitor.web.api import ROUTES, ApiRoute, Parameter
+from scaler.protocol.monitor_rows import (
     ClientRow,
-    Decision,
+    ConnectionRow,
+    DecisionRow,
     FunctionRow,
-    Incident,
+    IncidentRow,
     ManagerRow,
-    ProcessorRow,
+    Status,
     TaskRow,
     WorkerRow,
 )
-from scaler.monitor.series import NAMES
-from scaler.monitor.web.api import ROUTES, ApiRoute
-from scaler.monitor.web.query import Parameter
-from scaler.monitor.web.views import (
-    client_view,
-    decision_view,
-    function_view,
-    incident_view,
-    manager_view,
-    status_view,
-    task_view,
-    timeline_view,
-    whole_task_view,
-    worker_view,
-)
 
-Schema = dict[str, Any]
-
-_NULLABLE = {"desired": 0, "ended_at": 0.0, "age_seconds": 0.0, "oldest": 0.0}
-"""Fields that may be null, with what else they are."""
-_TEXTS = {"functions", "states"}
-"""Fields of the timeline that are lists of texts."""
-_BAR = [{"type": kind} for kind in ("number", "number", "string", "integer", "integer")]
-"""Start, end, task, function and state of a bar in the timeline."""
+_ROWS = (ConnectionRow, WorkerRow, ManagerRow, ClientRow, FunctionRow, TaskRow, DecisionRow, IncidentRow)
+_STATUS_SUMS = {"tasks_per_second": float, "failed_per_second": float, "tasks_left_out": int}
+"""What a status has besides its columns."""
 
 
-def openapi(connection: dict[str, Any]) -> Schema:
-    """Return the document. connection: an example of what is said about the connection to the scheduler."""
+def openapi() -> View:
+    """Return the document."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Scaler",
             "version": __version__,
-            "description": "What goes on in a cluster. Read-only. Times are unix seconds. Fields may be added.",
+            "description": "The state of a cluster. Read-only. Times are unix seconds. Fields may be added.",
         },
         "paths": {route.path: {"get": _operation(route)} for route in ROUTES},
-        "components": {"schemas": _schemas(connection)},
+        "components": {"schemas": _schemas()},
     }
 
 
-def _operation(route: ApiRoute) -> Schema:
+def _operation(route: ApiRoute) -> View:
     parameters = [_parameter(parameter) for parameter in route.parameters]
     if route.of_a_task:
         schema = {"type": "string", "pattern": "^[0-9A-Fa-f]{32}$"}
@@ -73,9 +55,9 @@ def _operation(route: ApiRoute) -> Schema:
     }
 
 
-def _parameter(parameter: Parameter) -> Schema:
+def _parameter(parameter: Parameter) -> View:
     kinds = {"text": "string", "texts": "string", "count": "integer", "number": "number"}
-    schema: Schema = {"type": kinds[parameter.kind]}
+    schema: View = {"type": kinds[parameter.kind]}
     if parameter.kind in ("count", "number"):
         schema |= {"minimum": parameter.least, "maximum": parameter.most}
     if parameter.choices:
@@ -84,94 +66,43 @@ def _parameter(parameter: Parameter) -> Schema:
         schema = {"type": "array", "items": schema}
     elif parameter.default != "":
         schema["default"] = parameter.default
+    return {"name": parameter.name, "in": "query", "required": False, "description": parameter.text, "schema": schema}
+
+
+def _content(name: str) -> View:
+    return {"application/json": {"schema": _schema(name)}}
+
+
+def _schemas() -> dict[str, View]:
+    status, sums = json_schema(Status), _schema(_STATUS_SUMS)
     return {
-        "name": parameter.name,
-        "in": "query",
-        "required": False,
-        "description": parameter.text,
-        "schema": schema,
+        **{_name(row): json_schema(row) for row in _ROWS},
+        "Status": _object(status["properties"] | sums["properties"]),
+        "WholeTask": json_schema(TaskRow, whole=True),
+        "Error": _schema({"error": str}),
+        **{route.schema: _schema(route.parts) for route in ROUTES},
     }
 
 
-def _content(schema: str) -> Schema:
-    return {"application/json": {"schema": _reference(schema)}}
-
-
-def _reference(schema: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{schema}"}
-
-
-def _schemas(connection: dict[str, Any]) -> dict[str, Schema]:
-    count, text, objects = {"type": "integer"}, {"type": "string"}, {"type": "array", "items": {"type": "object"}}
-    rows = {
-        "Connection": connection,
-        "Status": status_view(Model()),
-        "Worker": worker_view(WorkerRow(processors=(ProcessorRow(),))),
-        "Manager": manager_view(ManagerRow()),
-        "Client": client_view(ClientRow()),
-        "Function": function_view(FunctionRow()),
-        "Task": task_view(TaskRow("")),
-        "WholeTask": whole_task_view(TaskRow("")),
-        "Decision": decision_view(Decision()),
-        "Incident": incident_view(Incident()),
-        "Timeline": {**timeline_view(Model(), 300.0), "lanes": [{"worker": "", "manager": "", "gone": False}]},
-    }
-    schemas = {name: _schema_of(row) for name, row in rows.items()}
-    timeline = schemas.pop("Timeline")
-    timeline["properties"]["lanes"]["items"]["properties"]["bars"] = {
-        "type": "array",
-        "items": {"type": "array", "prefixItems": _BAR, "items": False},
-    }
-    return {
-        **schemas,
-        "Error": _object({"error": text}),
-        "StatusAnswer": _object({"connection": _reference("Connection"), "status": _reference("Status")}),
-        **{f"{name}sAnswer": _list_of(name, {"total": count}) for name in ("Worker", "Manager", "Client", "Function")},
-        "TasksAnswer": _list_of("Task", {"kept": count}),
-        "TaskAnswer": _object({"task": _reference("WholeTask")}),
-        "ExplainAnswer": _object({"id": text, "text": text}),
-        "LogAnswer": _object({"id": text, "stdout": text, "stderr": text, "cut": count}),
-        "TimelineAnswer": timeline,
-        "SeriesAnswer": _series(),
-        "DecisionsAnswer": _list_of("Decision", {}),
-        "IncidentsAnswer": _list_of("Incident", {}),
-        "TraceAnswer": _object({"displayTimeUnit": text, "traceEvents": objects}),
-    }
-
-
-def _series() -> Schema:
-    column = {"type": "array", "items": {"type": "number"}}
-    return {"type": "object", "properties": dict.fromkeys(("at", *NAMES), column), "required": ["at"]}
-
-
-def _list_of(name: str, more: dict[str, Schema]) -> Schema:
-    return _object({f"{name.lower()}s": {"type": "array", "items": _reference(name)}, **more})
-
-
-def _object(properties: dict[str, Schema]) -> Schema:
+def _object(properties: View) -> View:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _schema_of(value: object, name: str = "") -> Schema:
-    """Return the schema of an example. name: the field that it is the value of."""
-    if name in _NULLABLE:
-        kind = _schema_of(_NULLABLE[name])["type"]
-        return {"type": [kind, "null"]}
-    match value:
-        case {} if not value:  # all of them are counts by name
-            return {"type": "object", "additionalProperties": {"type": "integer"}}
-        case bool():
-            return {"type": "boolean"}
-        case int():
-            return {"type": "integer"}
-        case float():
-            return {"type": "number"}
+def _name(row: type) -> str:
+    return row.__name__.removesuffix("Row")
+
+
+def _schema(part: Any) -> View:
+    """Return the schema of a part of an answer; see `ApiRoute`."""
+    match part:
         case str():
-            return {"type": "string"}
-        case dict():
-            return _object({key: _schema_of(item, key) for key, item in value.items()})
-        case list():
-            items = {"type": "string"} if name in _TEXTS else _schema_of(value[0])
-            return {"type": "array", "items": items}
+            return {"$ref": f"#/components/schemas/{part}"}
+        case {}:
+            properties = {name.strip("?"): _schema(each) for name, each in part.items()}
+            return _object(properties) | {"required": [name for name in part if name in properties]}
+        case [items]:
+            return {"type": "array", "items": _schema(items)}
+        case (*items,):
+            return {"type": "array", "prefixItems": [_schema(each) for each in items], "items": False}
         case _:
-            raise TypeError(f"{name} has no type in JSON: {value!r}")
+            return _schema(_name(part)) if part in _ROWS else schema_of(part)

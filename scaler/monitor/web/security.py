@@ -1,9 +1,8 @@
-"""What is checked of every request before anything answers it, and said in every answer.
+"""Checks every request before any route answers it, and adds security headers to every answer.
 
-A web page of anybody may have the browser of somebody here send requests to a server on this machine. Such a page
-may not read what is answered, unless its own name was made to lead here (DNS rebinding); then the request has that
-name as its `Host`. So only names and addresses that are known to be this server's are accepted, and no other page's
-`Origin`.
+Any web page may have a user's browser send requests to a server on this machine. It cannot read the answers, unless
+its own name resolves to this machine (DNS rebinding); then the request has that name as its `Host`. So only known
+names and addresses of this server are accepted, and no other page's `Origin`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scaler.monitor.web.replies import refusal
+from scaler.monitor.web.views import refusal
 
 METHODS = ("GET", "HEAD")
 CONTENT_SECURITY_POLICY = (
@@ -32,7 +31,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 NO_STORE = "no-store"
-"""How long an answer may be kept by browsers that does not say so itself."""
+"""Cache-Control of answers that set none themselves."""
 
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
@@ -42,7 +41,7 @@ class Guard:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
-        """names: hosts under which browsers may know this server, beside its addresses and this machine's name."""
+        """names: of this server in URLs, besides its addresses and this machine's name."""
         self._app = app
         self._names = {_bare(name) for name in (*names, "localhost", socket.gethostname()) if name}
 
@@ -64,7 +63,7 @@ class Guard:
         await app(scope, receive, send_with_headers)
 
     def _objection(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and text of what is wrong with a request, None for nothing."""
+        """Return status and text of the error in a request; None for none."""
         if scope["method"] not in METHODS:
             return 405, f"{scope['method']} is not allowed: everything here is read-only, ask with GET"
         headers = Headers(scope=scope)
@@ -72,7 +71,7 @@ class Guard:
         host = hosts[0] if len(hosts) == 1 else ""
         if not self._is_ours(host, scope.get("server")):
             return 403, (
-                f"this server does not go by the name {host!r}: open it by its address, "
+                f"{host!r} is no name of this server: open it by its address, "
                 "or add the name to allowed_hosts of its settings"
             )
         for origin in headers.getlist("origin"):
@@ -86,12 +85,12 @@ class Guard:
         if found is None:
             return False
         name = _bare(found["host"])
-        # Nobody can make an address lead elsewhere, so the one that was connected to is this server's.
+        # An address cannot be made to lead elsewhere, so the one of this connection is this server's.
         return name in self._names or _is_loopback(name) or (server is not None and name == _bare(server[0]))
 
 
 def is_open_to_others(host: str) -> bool:
-    """Tell whether other machines can connect to a server that listens here."""
+    """Return whether other machines can connect to a server that listens on this host."""
     return not (host == "localhost" or _is_loopback(_bare(host)))
 
 
@@ -103,7 +102,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def _bare(host: str) -> str:
-    """Return a host as it is compared: without brackets and the dot at the end, addresses in their short form."""
+    """Return a host for comparisons: without brackets and a dot at the end, addresses in their short form."""
     name = host.strip("[]").rstrip(".").lower()
     try:
         address = ipaddress.ip_address(name)

@@ -24,15 +24,15 @@ from scaler.net.address import cannot_bind
 BACKLOG = 256
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 2
-"""How long requests under way may take when the server ends."""
-PATIENCE_SECONDS = 2.0
-"""How long a scheduler may take to answer before that is worth a line in the log."""
+"""Longest time of unfinished requests when the server ends."""
+WARN_SECONDS = 2.0
+"""Time without an answer of the scheduler until a warning."""
 
 _log = logging.getLogger(__name__)
 
 
 def run(config: WebUiConfig) -> int:
-    """Serve the page until the process is told to stop, and return the exit code."""
+    """Serve the page until the process has to stop, and return the exit code."""
 
     async def main(component: Component) -> int:
         listening = listen(config.web_host, config.web_port)
@@ -44,7 +44,7 @@ def run(config: WebUiConfig) -> int:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises UsageError that says why it cannot."""
+    """Return a listening socket. Raises UsageError with the reason."""
     host = host.strip("[]")
     settings = f"web_host {host}, web_port {port}"
     try:
@@ -56,13 +56,13 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         shown = f"[{host}]" if ":" in host else host
         raise UsageError(f"{settings}: {cannot_bind(f'tcp://{shown}:{port}', error.errno or 0)}") from None
-    # Connections inherit it: a difference is one small write, which must not wait for the one before.
+    # Connections inherit it: a delta is one small write, which must not wait for the one before.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def page_of(listening: socket.socket) -> str:
-    """Return the page's address, as people open it."""
+    """Return the URL of the page."""
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (these are replaced, not bound)
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
@@ -70,26 +70,26 @@ def page_of(listening: socket.socket) -> str:
 
 async def _serve(config: WebUiConfig, listening: socket.socket, component: Component) -> None:
     if is_open_to_others(config.web_host):
-        _log.warning("everybody who can reach %s can read everything: there is no password", config.web_host)
+        _log.warning("there is no password: every machine that can reach %s can read everything", config.web_host)
     settings = WebSettings(
         broadcast_interval_seconds=config.broadcast_interval_seconds,
         task_rows=config.task_log_max_size,
         allowed_hosts=(config.web_host, *config.allowed_hosts),
     )
-    watch = _Watch(config.monitor_address)
-    app = WebApp(watch.monitor, settings)
-    watch.app = app
+    link = _SchedulerLink(config.monitor_address)
+    app = WebApp(link.monitor, settings)
+    link.app = app
     component.ready({"web page": page_of(listening)})
-    answered = asyncio.ensure_future(watch.say_when_nobody_answers())
+    answered = asyncio.ensure_future(link.warn_without_scheduler())
     try:
         await serve(app, listening, component.stop)
     finally:
         answered.cancel()
-        watch.monitor.close()
+        link.monitor.close()
 
 
 async def serve(app: WebApp, listening: socket.socket, stop: asyncio.Event) -> None:
-    """Answer requests at a socket until `stop` is set; then end what is under way, and close the socket."""
+    """Answer requests at a socket until `stop` is set; then end unfinished ones, and close the socket."""
     server = _Server(_uvicorn_config(app))
     serving = asyncio.ensure_future(server.serve([listening]))
     stopping = asyncio.ensure_future(stop.wait())
@@ -102,23 +102,19 @@ async def serve(app: WebApp, listening: socket.socket, stop: asyncio.Event) -> N
         stopping.cancel()
 
 
-class _Watch:
-    """The connection to the scheduler, which says in the log when it comes and goes."""
+class _SchedulerLink:
+    """The connection to the scheduler; logs when it is made and lost."""
 
     def __init__(self, address: str) -> None:
         self.app: WebApp | None = None
         self._connected = False
         self.monitor = MonitorConnection(address, self._changed)
 
-    async def say_when_nobody_answers(self) -> None:
-        """Warn when no scheduler has answered in time. It may come later."""
-        await asyncio.sleep(PATIENCE_SECONDS)
+    async def warn_without_scheduler(self) -> None:
+        """Warn when the scheduler has not answered in time. It may be started later."""
+        await asyncio.sleep(WARN_SECONDS)
         if not self.monitor.connected:
-            _log.warning(
-                "%s; the page stands empty until one does: %s",
-                self.monitor.trouble,
-                WHICH_ADDRESS,
-            )
+            _log.warning("%s; the page is empty until one does: %s", self.monitor.trouble, WHICH_ADDRESS)
 
     def _changed(self) -> None:
         if self.monitor.connected != self._connected:
@@ -126,13 +122,13 @@ class _Watch:
             if self._connected:
                 _log.info("connected to the scheduler at %s", self.monitor.address)
             else:
-                _log.warning("%s; the page shows what was known", self.monitor.trouble)
+                _log.warning("%s; the page shows the last state", self.monitor.trouble)
         if self.app is not None:
             self.app.changed()
 
 
 class _Connection(H11Protocol):
-    """A browser's connection, which an application can close at once."""
+    """A browser's connection, which the application can close at once."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -140,7 +136,7 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the component."""
+    """Does not install signal handlers: the component has its own."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

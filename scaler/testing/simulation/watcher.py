@@ -6,13 +6,13 @@ import json
 
 from scaler.ids import owner_of
 from scaler.monitor.model import Model
-from scaler.monitor.rows import LIVING
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import Finished, Message, MonitorEvents, MonitorStatus
+from scaler.protocol.monitor_rows import LIVE
 from scaler.scheduler import events as limits
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.events import Events
-from scaler.scheduler.status import Surroundings, status
+from scaler.scheduler.status import ServerStatus, status
 
 REPORT_SECONDS = 1.0
 
@@ -50,14 +50,14 @@ class Watcher:
         every = sum(self._core.tasks.ended.values())
         assert self._finished <= told <= every, f"{told} ends were told, {self._finished} to clients, and {every} were"
         for task in self.model.tasks(limit=1_000_000):
-            if task.state in LIVING:
+            if task.state in LIVE:
                 identifier = bytes.fromhex(task.id)
                 client = self._core.clients.get(owner_of(identifier))
                 assert client is not None, f"task {task.id} is said to be {task.state}, and its client is gone"
                 assert identifier in client.tasks, f"task {task.id} is said to be {task.state}, and has ended"
 
     def _report(self, now: float) -> None:
-        around = Surroundings(now, 1, 0.0, 0, now, 0.0, {}, {})
+        around = ServerStatus(now, 1, 0.0, 0, now, 0.0, {}, {})
         document = status(self._core, around)
         encode(MonitorStatus(document))
         self.model.apply_status(json.loads(document))
@@ -73,5 +73,5 @@ class Watcher:
         events = json.loads(report.document())
         rows = events["tasks"]["rows"]
         assert len(rows) <= limits.MAX_TASK_ROWS, "a report is bounded"
-        self.rows += sum(row[1] not in LIVING for row in rows)
+        self.rows += sum(row[1] not in LIVE for row in rows)
         self.model.apply_events(events)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.monitor.rows import ProcessorRow, WorkerRow
 from scaler.monitor.top import formats
+from scaler.protocol.monitor_rows import ProcessorRow, WorkerRow
 
 
 @pytest.mark.parametrize(
@@ -106,20 +106,24 @@ def processor(*, running: str = "", suspended: bool = False, initialized: bool =
 def test_flags_say_whether_processors_are_there_have_tasks_and_hold_slots(
     processors: tuple[ProcessorRow, ...], flags: str
 ) -> None:
-    assert formats.worker_flags(WorkerRow(processors=processors)) == flags
+    assert WorkerRow(processors=processors).itl == flags
+
+
+def function_of(worker: WorkerRow) -> tuple[str, float]:
+    return worker.function, worker.function_seconds
 
 
 def test_a_worker_shows_its_longest_task_and_how_many_more_it_has() -> None:
     short, long = processor(running="a", seconds=1.0), processor(running="b", seconds=9.0)
-    assert formats.function_of(WorkerRow(processors=(processor(), short))) == ("fa", 1.0)
-    assert formats.function_of(WorkerRow(processors=(short, processor(), long))) == ("fb +1", 9.0)
-    assert formats.function_of(WorkerRow()) == ("", 0.0)
+    assert function_of(WorkerRow(processors=(processor(), short))) == ("fa", 1.0)
+    assert function_of(WorkerRow(processors=(short, processor(), long))) == ("fb +1", 9.0)
+    assert function_of(WorkerRow()) == ("", 0.0)
     nameless = ProcessorRow(1, running="0123456789abcdef", running_seconds=2.0)
-    assert formats.function_of(WorkerRow(processors=(nameless,))) == ("task 01234567", 2.0)
+    assert function_of(WorkerRow(processors=(nameless,))) == ("task 01234567", 2.0)
 
 
 def test_trouble_of_a_worker_is_one_word() -> None:
-    assert formats.worker_state(WorkerRow()) == ""
-    assert formats.worker_state(WorkerRow(draining=True)) == "ends"
-    assert formats.worker_state(WorkerRow(quarantined=True, draining=True)) == "held"
-    assert formats.worker_state(WorkerRow(connected=False, quarantined=True)) == "away"
+    assert WorkerRow().state == ""
+    assert WorkerRow(draining=True).state == "ends"
+    assert WorkerRow(quarantined=True, draining=True).state == "held"
+    assert WorkerRow(connected=False, quarantined=True).state == "away"

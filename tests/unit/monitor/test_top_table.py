@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from scaler.monitor.model import Model
-from scaler.monitor.rows import ProcessorRow, TaskRow, WorkerRow, status_of
+from scaler.monitor.rows import decode_status
 from scaler.monitor.top import panels, report
 from scaler.monitor.top.facts import facts, log_text, tasks_of
 from scaler.monitor.top.table import BY_KEY, BY_TITLE, COLUMNS, Sorting, matching, sort, table
 from scaler.protocol.messages import TaskLog
+from scaler.protocol.monitor_rows import ProcessorRow, TaskRow, WorkerRow
 
 
 def worker(name: str, *, cpu: float = 0.0, function: str = "", **more: object) -> WorkerRow:
@@ -175,7 +176,7 @@ def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> 
 
 
 def test_a_workers_tasks_are_those_that_run_and_then_the_recent_ones() -> None:
-    status = status_of(
+    status = decode_status(
         {"workers": [{"name": "w", "processors": [
             {"pid": 1, "running": "aa", "running_seconds": 1.0, "function": "quick"},
             {"pid": 2},

@@ -146,7 +146,7 @@ def test_one_series_is_two_columns() -> None:
         ("/api/timeline?seconds=nan", 400, "seconds = nan: must be a number from 1 to 1800"),
         ("/api/series?name=cpu", 400, "name = 'cpu': must be one of tasks_per_second"),
         ("/api/tasks/12", 400, "'12' is no task id: give the 32 hexadecimal digits"),
-        (f"/api/tasks/{'1' * 32}", 404, "nothing was heard lately of a task 1111"),
+        (f"/api/tasks/{'1' * 32}", 404, "there is no recent report of a task 1111"),
         ("/api/nothing", 404, "there is no /api/nothing here"),
         ("/nothing.html", 404, "there is no /nothing.html here"),
     ],

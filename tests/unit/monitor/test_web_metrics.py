@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from scaler.monitor.model import Model
-from scaler.monitor.web.metrics import MAX_FUNCTIONS, Metrics, ModelCollector
+from scaler.monitor.web.metrics import MAX_FUNCTIONS, Metrics
 from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, events, filled_model, status
 
 
@@ -17,7 +17,7 @@ class Scrapes:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._metrics = Metrics(ModelCollector(model, lambda: True, lambda: 0.5))
+        self._metrics = Metrics(model, lambda: True, lambda: 0.5)
 
     def samples(self) -> dict[str, float]:
         reply = self._metrics.answer(Request({"type": "http", "headers": []}))

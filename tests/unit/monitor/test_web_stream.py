@@ -9,8 +9,9 @@ import pytest
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module
 from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.delta import MAX_TASKS_SENT, DeltaEncoder
 from scaler.monitor.web.stream import Broadcast
-from scaler.monitor.web.telling import MAX_TASKS_TOLD, Teller
+from scaler.protocol.monitor_rows import ConnectionRow
 from tests.unit.monitor.web_rig import (
     TASK,
     Browser,
@@ -95,7 +96,7 @@ def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() 
             model.apply_events(events(11.0, *tasks))
             app.changed()
             await stream.until(lambda browser: bool(browser.tasks))
-            assert len(browser.tasks) == MAX_TASKS_TOLD
+            assert len(browser.tasks) == MAX_TASKS_SENT
             assert browser.left_out == 900
             assert browser.tasks[:5] == [f"{number:032x}" for number in range(5)]
             assert browser.tasks[5:] == [f"{number:032x}" for number in range(905, 1000)]
@@ -105,8 +106,8 @@ def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() 
 
 def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        teller = Teller(monitor.model, lambda: {"connected": True}, 3)
-        app = Broadcast(teller, 0.01, quiet_seconds=0.5)
+        encoder = DeltaEncoder(monitor.model, lambda: ConnectionRow(connected=True), 3)
+        app = Broadcast(encoder, 0.01, quiet_seconds=0.5)
         async with Stream(app) as stream:
             await stream.until(begun)
             for _ in range(5):
@@ -207,7 +208,7 @@ def test_what_it_has_seen_elsewhere_gets_it_a_new_picture(last_id: str, monitor:
 
 @pytest.fixture
 def short_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "MAX_RECORD_EVENTS", 5)
+    monkeypatch.setattr(stream_module, "MAX_LOG_EVENTS", 5)
 
 
 @pytest.mark.usefixtures("short_record")
@@ -315,12 +316,12 @@ def test_nothing_is_recorded_when_nobody_has_read_for_a_while(
     async def scenario() -> None:
         asked: list[float] = []
 
-        def connection() -> dict[str, object]:
+        def connection() -> ConnectionRow:
             asked.append(asyncio.get_running_loop().time())
-            return {}
+            return ConnectionRow()
 
-        teller = Teller(monitor.model, connection, 3)
-        app = Broadcast(teller, 0.01, quiet_seconds=0.05)
+        encoder = DeltaEncoder(monitor.model, connection, 3)
+        app = Broadcast(encoder, 0.01, quiet_seconds=0.05)
         async with Stream(app) as stream:
             await stream.until(begun)
         await asyncio.sleep(0.15)

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message
 from scaler.errors import UnreachableError
 from scaler.monitor.connection import task_id_of
 from scaler.monitor.model import Model
+from scaler.monitor.rows import KEYS
 from scaler.monitor.web.app import WebApp, WebSettings
-from scaler.monitor.web.views import TABLES
 from scaler.protocol.messages import TaskLog
 
 COLUMNS = [
@@ -143,13 +143,12 @@ class Browser:
         self.connection = told["connection"]
         self.status = told.get("status", self.status)
         if kind == "snapshot":
-            self.tables = {name: {row[TABLES[name][0]]: dict(row) for row in told[name]} for name in TABLES}
+            self.tables = {name: {row[key]: dict(row) for row in told[name]} for name, key in KEYS.items()}
             self.tasks = [row["id"] for row in reversed(told["tasks"])]
             self.points = told["series"]["at"]
             return
-        for name in TABLES:
+        for name, key in KEYS.items():
             changes = told.get(name, {"changed": [], "gone": []})
-            key = TABLES[name][0]
             for row in changes["changed"]:
                 self.tables[name].setdefault(row[key], {}).update(row)
             for gone in changes["gone"]:

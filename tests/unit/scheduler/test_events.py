@@ -19,8 +19,8 @@ from scaler.protocol.messages import (
     Started,
     WorkerHeartbeat,
 )
-from scaler.scheduler.event_rows import COLUMNS, MAX_TRACEBACK
-from scaler.scheduler.events import FLOOD_ROWS, MAX_PAST_TASKS, MAX_TASK_ROWS, MAX_TOLD, Events
+from scaler.protocol.monitor_rows import TASK_COLUMNS
+from scaler.scheduler.events import FLOOD_ROWS, MAX_LISTED, MAX_PAST_TASKS, MAX_TASK_ROWS, MAX_TRACEBACK, Events
 from scaler.serialization import dump_exception
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import Two
@@ -63,9 +63,9 @@ class Watched:
 
 
 def rows(document: Any) -> Iterator[dict[str, Any]]:
-    assert document["tasks"]["columns"] == list(COLUMNS)
+    assert document["tasks"]["columns"] == list(TASK_COLUMNS)
     for row in document["tasks"]["rows"]:
-        yield dict(zip(COLUMNS, row, strict=True))
+        yield dict(zip(TASK_COLUMNS, row, strict=True))
 
 
 def states(document: Any) -> dict[str, int]:
@@ -233,9 +233,9 @@ def test_who_comes_late_is_told_of_the_last_tasks_what_runs_and_the_last_inciden
 
 def test_incidents_and_decisions_are_bounded_and_the_last_ones_stay() -> None:
     watched = Watched()
-    for number in range(2 * MAX_TOLD):
+    for number in range(2 * MAX_LISTED):
         watched.cluster.client(f"c{number}")
     told = watched.report()["incidents"]
-    assert len(told) == MAX_TOLD
-    assert told[-1]["subject"] == f"client c{2 * MAX_TOLD - 1}"
+    assert len(told) == MAX_LISTED
+    assert told[-1]["subject"] == f"client c{2 * MAX_LISTED - 1}"
     assert watched.past()["incidents"] == told

@@ -26,14 +26,14 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.explain import UNKNOWN
 from scaler.scheduler.events import MAX_TASK_ROWS
 from scaler.scheduler.monitors import (
-    ANSWERS_PER_TURN,
+    ANSWERS_PER_ITERATION,
+    EVENTS_SECONDS,
     MAX_MONITORS,
     MAX_QUESTIONS,
     MAX_WAITING_BYTES,
-    NEWS_SECONDS,
     Monitors,
 )
-from scaler.scheduler.status import Surroundings
+from scaler.scheduler.status import ServerStatus
 from tests.unit.scheduler.driver import Cluster
 
 LEASE_SECONDS = 60.0
@@ -119,7 +119,7 @@ class Port:
             self._listen,
             Welcome(False, 1, LEASE_SECONDS, 2.0),
             INTERVAL_SECONDS,
-            self._around,
+            self._server_status,
             self.loop,
         )
         self.client = self.cluster.client()
@@ -130,9 +130,9 @@ class Port:
         self.admit, self.on_events = admit, on_events
         return self.listener
 
-    def _around(self, is_report: bool) -> Surroundings:
+    def _server_status(self, is_report: bool) -> ServerStatus:
         self.looks.append(is_report)
-        return Surroundings(0.0, 1, 0.0, 0, 0.0, 0.0, {}, {})
+        return ServerStatus(0.0, 1, 0.0, 0, 0.0, 0.0, {}, {})
 
     def drain(self) -> None:
         self.monitors.add(self.cluster.core.facts.drain())
@@ -217,10 +217,10 @@ def test_what_happens_between_reports_is_told_soon_and_once() -> None:
     port.told(ALICE)
     task = port.finish()
     port.drain()
-    port.report(NEWS_SECONDS)
+    port.report(EVENTS_SECONDS)
     ((kind, news),) = port.told(ALICE)
     assert (kind, ids(news)) == ("MonitorEvents", [task.hex()])
-    port.report(INTERVAL_SECONDS - NEWS_SECONDS)
+    port.report(INTERVAL_SECONDS - EVENTS_SECONDS)
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
 
 
@@ -240,9 +240,9 @@ def test_when_much_happens_it_is_told_with_the_reports_only() -> None:
     port.told(ALICE)
     finish_many()
     for _ in range(3):
-        port.report(NEWS_SECONDS)
+        port.report(EVENTS_SECONDS)
         assert port.told(ALICE) == []
-    port.report(NEWS_SECONDS)
+    port.report(EVENTS_SECONDS)
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus", "MonitorEvents"]
 
 
@@ -306,11 +306,11 @@ def test_questions_are_answered_a_few_per_turn_and_those_of_a_monitor_that_left_
     port.come(ALICE, BOB)
     port.told(ALICE), port.told(BOB)
     (task,) = port.cluster.submit(port.client)
-    port.say(*(Received(ALICE, Explain(task)) for _ in range(ANSWERS_PER_TURN)), Received(BOB, Explain(bytes(16))))
+    port.say(*(Received(ALICE, Explain(task)) for _ in range(ANSWERS_PER_ITERATION)), Received(BOB, Explain(bytes(16))))
     assert port.told(ALICE) == []
     port.loop.turn()
     answers = [message.text for _, message in port.told(ALICE)]
-    assert answers == ["it runs on worker host|1|772e2e2e"] * ANSWERS_PER_TURN
+    assert answers == ["it runs on worker host|1|772e2e2e"] * ANSWERS_PER_ITERATION
     assert port.told(BOB) == []
     port.loop.turn()
     assert port.told(BOB) == [("Explained", Explained(bytes(16), UNKNOWN))]

@@ -22,8 +22,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
-from scaler.scheduler.status import MAX_ROWS, Surroundings, status
-from scaler.scheduler.worker_rows import MAX_PROCESSORS_LISTED
+from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, ServerStatus, status
 from tests.unit.scheduler.driver import Cluster
 
 
@@ -31,7 +30,7 @@ def document(cluster: Cluster) -> Any:
     return json.loads(encoded(cluster))
 
 
-AROUND = Surroundings(
+AROUND = ServerStatus(
     at=1.7e9,
     incarnation=7,
     cpu_percent=12.5,
@@ -44,7 +43,7 @@ AROUND = Surroundings(
 )
 
 
-def encoded(cluster: Cluster, around: Surroundings = AROUND) -> bytes:
+def encoded(cluster: Cluster, around: ServerStatus = AROUND) -> bytes:
     return status(cluster.core, around)
 
 
@@ -84,7 +83,7 @@ def test_it_tells_of_the_scheduler_its_storage_and_its_messages() -> None:
         "step_seconds_max": 0.002,
     }
     assert told["messages"] == {"sent": {"Run": 3}, "received": {"Done": 2, "Submit": 1}}
-    assert told["storage"] == {"address": "tcp://127.0.0.1:8517"}
+    assert told["storage"] == {"address": "tcp://127.0.0.1:8517", "objects": 0, "bytes": 0, "limit_bytes": 0}
     known = replace(AROUND, storage=StorageStatus(0, 3, 4096, 1 << 30, 0))
     assert json.loads(encoded(Cluster(), known))["storage"]["bytes"] == 4096
 

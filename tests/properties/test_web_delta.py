@@ -1,4 +1,4 @@
-"""Whatever happens and whenever browsers are told: picture and differences make what a new picture has."""
+"""Whatever happens and whenever updates are made: a snapshot and deltas make what a new snapshot has."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.monitor.model import Model
-from scaler.monitor.web.telling import Teller
-from scaler.monitor.web.views import TABLES
+from scaler.monitor.rows import KEYS
+from scaler.monitor.web.delta import DeltaEncoder
+from scaler.protocol.monitor_rows import ConnectionRow
 from tests.unit.monitor.web_rig import Browser, events, status, task, worker
 
 names = st.sampled_from(["a", "b", "c"])
@@ -35,7 +36,7 @@ happened = st.builds(
     st.lists(st.tuples(names, states), max_size=130),
     st.lists(names, max_size=3),
 )
-steps = st.lists(statuses | happened | st.just(("tell",)), max_size=15)
+steps = st.lists(statuses | happened | st.just(("update",)), max_size=15)
 
 
 def apply(model: Model, step: tuple[Any, ...], at: float) -> None:
@@ -49,29 +50,29 @@ def apply(model: Model, step: tuple[Any, ...], at: float) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(steps)
-def test_a_picture_and_what_follows_make_what_a_new_picture_has(steps: list[tuple[Any, ...]]) -> None:
+def test_a_snapshot_and_the_deltas_after_it_make_what_a_new_snapshot_has(steps: list[tuple[Any, ...]]) -> None:
     model, browser, at = Model(), Browser(), 1.0
-    teller = Teller(model, dict, 100)
-    browser.take("snapshot", teller.snapshot())
+    encoder = DeltaEncoder(model, ConnectionRow, 100)
+    browser.take("snapshot", encoder.snapshot())
     heard = 0
-    for step in [*steps, ("tell",)]:
+    for step in [*steps, ("update",)]:
         at += step[1] if step[0] == "status" else 0
-        if step[0] != "tell":
+        if step[0] != "update":
             apply(model, step, at)
             continue
-        news = teller.news()
-        if news is None:
-            assert model.heard == heard
+        update = encoder.update()
+        if update is None:
+            assert model.updates == heard
             continue
-        kind, document = news
+        kind, document = update
         json.dumps(document, allow_nan=False)
         browser.take(kind, document)
         if kind == "delta":
             tasks: Any = document.get("tasks", {"rows": [], "left_out": 0})
-            assert len(tasks["rows"]) + tasks["left_out"] == model.heard - heard
-        heard = model.heard
-    fresh = Teller(model, dict, 100).snapshot()
-    for name, (key, _, _) in TABLES.items():
+            assert len(tasks["rows"]) + tasks["left_out"] == model.updates - heard
+        heard = model.updates
+    fresh = DeltaEncoder(model, ConnectionRow, 100).snapshot()
+    for name, key in KEYS.items():
         assert browser.tables[name] == {row[key]: row for row in fresh[name]}
     assert browser.status == fresh["status"]
-    assert teller.news() is None
+    assert encoder.update() is None

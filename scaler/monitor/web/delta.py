@@ -1,0 +1,155 @@
+"""Encodes the model for browsers: a snapshot first, then deltas of what has changed. Pure.
+
+Law: a browser that applies a snapshot and the deltas after it has the rows of a new snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import inf, nextafter
+from typing import Literal, TypeVar
+
+from scaler.monitor.model import Model
+from scaler.monitor.rows import KEYS, View, columns, view
+from scaler.monitor.series import FINE_SECONDS
+from scaler.monitor.web.views import status_view, task_view
+from scaler.protocol.monitor_rows import ConnectionRow, DecisionRow, IncidentRow, TaskRow
+
+MAX_TASKS_SENT = 100
+"""Rows of tasks in one delta: failures before others, then the newest."""
+MAX_TASKS_READ = 2000
+"""Of the new tasks, for one delta: the newest."""
+MAX_LISTED = 100
+"""Decisions and incidents in a snapshot or a delta: the newest."""
+
+Update = tuple[Literal["snapshot", "delta"], View]
+R = TypeVar("R", DecisionRow, IncidentRow)
+
+_VOLATILE = {name for name, (column, _) in columns(ConnectionRow).items() if column.volatile}
+
+
+class DeltaEncoder:
+    """Makes the same updates for all browsers."""
+
+    def __init__(self, model: Model, connection: Callable[[], ConnectionRow], task_rows: int) -> None:
+        """connection: returns the state of the connection to the scheduler. task_rows: latest tasks in a snapshot."""
+        self._model = model
+        self._connection = connection
+        self._task_rows = task_rows
+        self._decision: DecisionRow | None = None
+        self._incident: IncidentRow | None = None
+        self._steady_connection: View = {}
+        self._mark()
+
+    def snapshot(self) -> View:
+        """Return everything as it is now; the next delta begins here."""
+        model = self._model
+        self._mark()
+        return {
+            "connection": view(self._connection()),
+            "status": status_view(model),
+            **{name: list(rows.values()) for name, rows in self._tables.items()},
+            "tasks": [task_view(task) for task in model.tasks(limit=self._task_rows)],
+            "decisions": [view(decision) for decision in reversed(_since(model.decisions, None))],
+            "incidents": [view(incident) for incident in reversed(_since(model.incidents, None))],
+            "series": model.series.columns(model.status.at - FINE_SECONDS),
+        }
+
+    def update(self, *, even_unchanged: bool = False) -> Update | None:
+        """Return what has changed since the last call, None for nothing.
+
+        The first state of another scheduler is a snapshot. even_unchanged: a delta has at least the connection.
+        """
+        model = self._model
+        if model.status.incarnation != self._status.incarnation:
+            return "snapshot", self.snapshot()
+        delta: View = {}
+        if model.status is not self._status:
+            delta |= self._changed_state()
+        delta |= self._new_tasks()
+        if decisions := _since(model.decisions, self._decision):
+            delta["decisions"] = [view(decision) for decision in decisions]
+            self._decision = decisions[-1]
+        if incidents := _since(model.incidents, self._incident):
+            delta["incidents"] = [view(incident) for incident in incidents]
+            self._incident = incidents[-1]
+        connection = view(self._connection())
+        steady = _steady(connection)
+        if not delta and steady == self._steady_connection and not even_unchanged:
+            return None
+        self._steady_connection = steady
+        return "delta", {"connection": connection, **delta}
+
+    def _mark(self) -> None:
+        """Begin the next delta here."""
+        model = self._model
+        self._status = model.status
+        self._tables = {name: _keyed(model, name) for name in KEYS}
+        self._updates = model.updates
+        self._decision = model.decisions[-1] if model.decisions else None
+        self._incident = model.incidents[-1] if model.incidents else None
+        self._steady_connection = _steady(view(self._connection()))
+
+    def _changed_state(self) -> View:
+        model = self._model
+        points = model.series.columns(nextafter(self._status.at, inf))
+        self._status = model.status
+        delta: View = {"status": status_view(model)}
+        if points["at"]:
+            delta["series"] = points
+        for name, key in KEYS.items():
+            rows = _keyed(model, name)
+            if changes := _changes(self._tables[name], rows, key):
+                delta[name] = changes
+            self._tables[name] = rows
+        return delta
+
+    def _new_tasks(self) -> View:
+        new, self._updates = self._model.updates - self._updates, self._model.updates
+        if not new:
+            return {}
+        found = self._model.tasks(limit=min(new, MAX_TASKS_READ))
+        chosen = _failures_first(found, MAX_TASKS_SENT)
+        return {"tasks": {"rows": [task_view(task) for task in reversed(chosen)], "left_out": new - len(chosen)}}
+
+
+def _keyed(model: Model, name: str) -> dict[str, View]:
+    views = map(view, getattr(model.status, name))
+    return {row[KEYS[name]]: row for row in views}
+
+
+def _steady(connection: View) -> View:
+    return {name: value for name, value in connection.items() if name not in _VOLATILE}
+
+
+def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) -> View:
+    """Return what a browser needs that has the rows before, for those after; empty when they are equal."""
+    changed: list[View] = []
+    for name, row in after.items():
+        known = before.get(name)
+        if known is None:
+            changed.append(row)
+        elif known != row:
+            differing = {field: value for field, value in row.items() if known[field] != value}
+            changed.append({key: name, **differing})
+    gone = [name for name in before if name not in after]
+    return {"changed": changed, "gone": gone} if changed or gone else {}
+
+
+def _failures_first(tasks: list[TaskRow], limit: int) -> list[TaskRow]:
+    """Return at most `limit` tasks in their order; failures are chosen first."""
+    if len(tasks) <= limit:
+        return tasks
+    chosen = sorted(range(len(tasks)), key=lambda index: not tasks[index].failed)[:limit]
+    return [tasks[index] for index in sorted(chosen)]
+
+
+def _since(rows: deque[R], last: R | None) -> list[R]:
+    """Return the rows after `last` (by identity), oldest first, at most `MAX_LISTED`."""
+    found: list[R] = []
+    for row in reversed(rows):
+        if row is last or len(found) == MAX_LISTED:
+            break
+        found.append(row)
+    return found[::-1]

@@ -1,0 +1,346 @@
+"""The schema of what monitors show: each column of each row is declared here, and nowhere else. Pure.
+
+A row is a NamedTuple. Its fields are what the scheduler sends, and all are columns except those marked `INTERNAL`. A
+property whose return type carries a `Column` is a column that the receiver computes. The scheduler, the model, the API
+with its OpenAPI document, the metrics, scaler_top and the page read the columns from here, so one more column is one
+line, and the place where the scheduler fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+Unit = Literal["text", "flags", "count", "bytes", "percent", "seconds", "micros", "time"]
+"""What a value is: views derive its format from this. percent: 100 is one CPU. time: unix seconds."""
+
+RUNNING = "running"
+RETRYING = "retrying"
+"""An attempt failed, and another one follows."""
+DONE = "done"
+CANCELLED = "cancelled"
+LIVE = (RUNNING, RETRYING)
+NO_FAILURE = (*LIVE, DONE, CANCELLED)
+"""States of a task that are no failure; all others are names of outcomes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """A column of scaler_top's table of workers. place: its order; width: the least, in columns of the terminal.
+
+    worth: columns with larger numbers are hidden first, 0 never. key: sorts by this column.
+    """
+
+    place: int
+    title: str
+    width: int
+    worth: int
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How one value of a row is shown.
+
+    title: heading on the page, whose tables leave out columns without one. rank: 2 and 3 are hidden in narrow windows.
+    help: for tooltips, the OpenAPI document and metrics. metric: name of its gauge in /metrics.
+    after: the column that a computed one follows; without it, computed columns are last.
+    volatile: changes all the time: rounded in views, and no reason to send anything. zero_is_none: 0 means unknown.
+    whole: only in the view of a single row, not in lists. internal: in no view.
+    """
+
+    title: str = ""
+    unit: Unit = "text"
+    rank: int = 1
+    help: str = ""
+    top: Top | None = None
+    metric: str = ""
+    after: str = ""
+    volatile: bool = False
+    zero_is_none: bool = False
+    whole: bool = False
+    internal: bool = False
+
+
+INTERNAL = Column(internal=True)
+
+
+def _gauge(metric: str, text: str, unit: Unit = "count") -> Column:
+    return Column(help=text, metric=metric, unit=unit)
+
+
+class TaskRow(NamedTuple):
+    """One task as last reported. ended_at is None while it runs."""
+
+    id: Annotated[str, Column("Task")] = ""
+    state: Annotated[str, Column("State")] = RUNNING
+    function: Annotated[str, Column("Function")] = ""
+    worker: Annotated[str, Column("Worker", rank=2)] = ""
+    client: Annotated[str, Column("Client", rank=3)] = ""
+    attempt: Annotated[int, Column("Attempt", "count", 3, zero_is_none=True)] = 0
+    ended_at: Annotated[float | None, Column("Ended", "time", 2)] = None
+    duration_us: Annotated[int, Column("Duration", "micros", zero_is_none=True)] = 0
+    cpu_us: Annotated[int, Column("CPU", "micros", 3, zero_is_none=True)] = 0
+    peak_bytes: Annotated[int, Column("Peak mem.", "bytes", 2, zero_is_none=True)] = 0
+    text: Annotated[str, Column("Error", rank=2, help="Of a failure, on one line")] = ""
+    traceback: Annotated[str, Column(whole=True)] = ""
+    reported_at: Annotated[float, INTERNAL] = 0.0
+    """When the report was made that had this row: the receiver sets it."""
+
+    @property
+    def started_at(self) -> Annotated[float, Column()]:
+        return (self.reported_at if self.ended_at is None else self.ended_at) - self.duration_us / 1e6
+
+    @property
+    def failed(self) -> Annotated[bool, Column()]:
+        return self.state not in NO_FAILURE
+
+
+TASK_COLUMNS = TaskRow._fields[:-1]
+"""What the scheduler sends of a task."""
+
+
+class ProcessorRow(NamedTuple):
+    """A processor of a worker. running: a task's id, empty when it has none."""
+
+    pid: Annotated[int, Column("Process", "count")] = 0
+    cpu_percent: Annotated[float, Column("CPU", "percent", volatile=True)] = 0.0
+    rss_bytes: Annotated[int, Column("Memory", "bytes")] = 0
+    initialized: bool = False
+    suspended: bool = False
+    running: Annotated[str, Column("Task")] = ""
+    running_seconds: Annotated[float, Column("For", "seconds", volatile=True, zero_is_none=True)] = 0.0
+    function: Annotated[str, Column("Function")] = ""
+
+    @property
+    def itl(self) -> str:
+        """I, T, L as `110`: it is initialised, has a task, and has a slot for it."""
+        return _bits(self.initialized, bool(self.running), bool(self.running) and not self.suspended)
+
+
+_CPU_HELP = "Of all its processors; 100% is one CPU"
+_CPU = Column("CPU", "percent", 1, _CPU_HELP, Top(4, "cpu", 6, 2, "c"), after="sent", volatile=True)
+# Pages that processors share are counted for each.
+_RSS = Column("Memory", "bytes", 1, "Of all its processors", Top(5, "rss", 6, 3, "m"), after="cpu_percent")
+_AGENT_CPU = Column("Agent CPU", "percent", 3, "Of the worker's agent", Top(2, "agt_cpu", 7, 11, "C"), volatile=True)
+_AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "agt_rss", 7, 12, "M"))
+_LAG_HELP = "Time of a message between the scheduler and the worker"
+_LAG = Column("Lag", "seconds", 3, _LAG_HELP, Top(10, "lag", 5, 9, "l"), volatile=True)
+_OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(13, "capabilities", 12, 15))
+_STATE_HELP = "away: out of contact; held: too many failures, no tasks; ends: no new tasks"
+_STATE = Column(help=_STATE_HELP, top=Top(1, "state", 5, 1), whole=True)
+_ITL_HELP = "All processors are initialised, any has a task, any has a slot"
+_ITL = Column("", "flags", 1, _ITL_HELP, Top(11, "ITL", 3, 10), whole=True)
+_RUNS = Column(help="What it runs for longest; +2: and two more tasks", top=Top(14, "function", 12, 6), whole=True)
+_RUNS_FOR = Column("", "seconds", 1, "For how long", Top(15, "seconds", 7, 7), whole=True, zero_is_none=True)
+
+
+class WorkerRow(NamedTuple):
+    id: str = ""
+    name: Annotated[str, Column("Worker", help="Host, process, id", top=Top(0, "worker", 14, 0, "n"))] = ""
+    slots: Annotated[int, Column("Slots", "count", 2)] = 0
+    free: Annotated[int, Column("Free", "count", 2, "Tasks that it would still take", Top(6, "free", 5, 4, "f"))] = 0
+    queued: Annotated[int, Column("Queued", "count", 1, "Tasks that wait on it", Top(8, "queued", 6, 5, "d"))] = 0
+    suspended: Annotated[int, Column("Susp.", "count", 3, "Suspended tasks", Top(9, "suspended", 9, 13))] = 0
+    sent: Annotated[int, Column("Sent", "count", 2, "Tasks sent to it so far", Top(7, "sent", 6, 8, "w"))] = 0
+    agent_cpu_percent: Annotated[float, _AGENT_CPU] = 0.0
+    agent_rss_bytes: Annotated[int, _AGENT_RSS] = 0
+    latency_seconds: Annotated[float, _LAG] = 0.0
+    manager: Annotated[str, Column("Manager", "text", 3, "What started it", Top(12, "manager", 9, 14))] = ""
+    capabilities: Annotated[str, _OFFERS] = ""
+    unit: str = ""
+    assigned: int = 0
+    draining: bool = False
+    quarantined: bool = False
+    connected: bool = True
+    processors: tuple[ProcessorRow, ...] = ()
+
+    @property
+    def cpu_percent(self) -> Annotated[float, _CPU]:
+        return sum(processor.cpu_percent for processor in self.processors)
+
+    @property
+    def rss_bytes(self) -> Annotated[int, _RSS]:
+        return sum(processor.rss_bytes for processor in self.processors)
+
+    @property
+    def state(self) -> Annotated[str, _STATE]:
+        if not self.connected:
+            return "away"
+        if self.quarantined:
+            return "held"
+        return "ends" if self.draining else ""
+
+    @property
+    def itl(self) -> Annotated[str, _ITL]:
+        each = [processor.itl for processor in self.processors]
+        ready = bool(each) and all(bits[0] == "1" for bits in each)
+        return _bits(ready, any(bits[1] == "1" for bits in each), any(bits[2] == "1" for bits in each))
+
+    @property
+    def function(self) -> Annotated[str, _RUNS]:
+        if not self.busy:
+            return ""
+        name = self.busy[0].function or f"task {self.busy[0].running[:8]}"
+        return f"{name} +{len(self.busy) - 1}" if len(self.busy) > 1 else name
+
+    @property
+    def function_seconds(self) -> Annotated[float, _RUNS_FOR]:
+        return self.busy[0].running_seconds if self.busy else 0.0
+
+    @property
+    def busy(self) -> list[ProcessorRow]:
+        """The processors that have a task, the longest running task first."""
+        return sorted((each for each in self.processors if each.running), key=lambda each: -each.running_seconds)
+
+
+class ManagerRow(NamedTuple):
+    """A worker manager. desired is None while the scheduler does not decide how many units it has."""
+
+    id: Annotated[str, Column("Manager")] = ""
+    kind: Annotated[str, Column("Kind", rank=2)] = ""
+    desired: Annotated[int | None, Column("Desired", "count", help="Units that the scheduler has asked for")] = None
+    running: Annotated[int, Column("Running", "count")] = 0
+    pending: Annotated[int, Column("Pending", "count", help="Units that are on their way")] = 0
+    failed: Annotated[int, Column("Failed", "count")] = 0
+    unit_slots: Annotated[int, Column("Slots/unit", "count", 3)] = 0
+    max_slots: Annotated[int, Column("Most slots", "count", 3)] = 0
+    capabilities: Annotated[str, Column("Capabilities", rank=3)] = ""
+    reason: Annotated[str, Column("Why", help="The reason of the last decision")] = ""
+    trouble: str = ""
+    units: int = 0
+
+
+class ClientRow(NamedTuple):
+    name: Annotated[str, Column("Client")] = ""
+    id: Annotated[str, Column("Id", rank=3)] = ""
+    queued: Annotated[int, Column("Queued", "count")] = 0
+    running: Annotated[int, Column("Running", "count")] = 0
+    ended: Annotated[int, Column("Ended", "count")] = 0
+    failed: Annotated[int, Column("Failed", "count")] = 0
+    tasks: Annotated[int, Column(help="Tasks that have not ended")] = 0
+
+
+class FunctionRow(NamedTuple):
+    """Tasks of one function. seconds_total: the time that its ended tasks took."""
+
+    name: Annotated[str, Column("Function")] = ""
+    queued: Annotated[int, Column("Queued", "count")] = 0
+    running: Annotated[int, Column("Running", "count")] = 0
+    ended: Annotated[int, Column("Ended", "count")] = 0
+    failed: Annotated[int, Column("Failed", "count")] = 0
+    seconds_total: Annotated[float, Column("Time in all", "seconds", 2)] = 0.0
+
+    @property
+    def mean_seconds(self) -> Annotated[float, Column("Mean", "seconds", 2, zero_is_none=True)]:
+        return self.seconds_total / self.ended if self.ended else 0.0
+
+
+class DecisionRow(NamedTuple):
+    """A decision of the scaling policy about one manager."""
+
+    at: float = 0.0
+    manager: str = ""
+    units: int = 0
+    draining: int = 0
+    reason: str = ""
+
+
+class IncidentRow(NamedTuple):
+    """An event that an operator may want to know: a peer came or left, a task is retried, a worker is quarantined."""
+
+    at: float = 0.0
+    kind: str = ""
+    subject: str = ""
+    text: str = ""
+
+
+class SchedulerRow(NamedTuple):
+    cpu_percent: Annotated[
+        float, _gauge("scaler_scheduler_cpu_ratio", "CPUs that the scheduler uses: 1 is one CPU.", "percent")
+    ] = 0.0
+    rss_bytes: Annotated[int, _gauge("scaler_scheduler_resident_memory_bytes", "Memory of the scheduler.")] = 0
+    uptime_seconds: Annotated[float, _gauge("scaler_scheduler_uptime_seconds", "Since the scheduler's start.")] = 0.0
+    step_seconds_max: Annotated[
+        float, _gauge("scaler_scheduler_step_seconds_max", "The scheduler's longest step lately.")
+    ] = 0.0
+
+
+class StorageRow(NamedTuple):
+    """The object storage. limit_bytes: 0 for no limit."""
+
+    address: str = ""
+    objects: Annotated[int, _gauge("scaler_object_storage_objects", "Objects in the object storage.")] = 0
+    bytes: Annotated[int, _gauge("scaler_object_storage_bytes", "Bytes of these objects.")] = 0
+    limit_bytes: Annotated[int, _gauge("scaler_object_storage_limit_bytes", "Most bytes that it stores.")] = 0
+
+
+class TaskCounts(NamedTuple):
+    """Tasks by their state now, and by how they have ended since the scheduler's start."""
+
+    waiting: int = 0
+    ready: int = 0
+    assigned: int = 0
+    running: int = 0
+    suspended: int = 0
+    ended: Mapping[str, int] = {}
+
+    @property
+    def queued(self) -> Annotated[int, Column(help="Tasks that could run or will, and do not yet")]:
+        return self.waiting + self.ready + max(0, self.assigned - self.running)
+
+    @property
+    def ended_total(self) -> Annotated[int, Column()]:
+        return sum(self.ended.values())
+
+    @property
+    def failed_total(self) -> Annotated[int, Column()]:
+        return sum(number for state, number in self.ended.items() if state not in NO_FAILURE)
+
+
+class Totals(NamedTuple):
+    """How many there are: the lists of rows may have fewer."""
+
+    workers: Annotated[int, _gauge("scaler_workers", "Workers that the scheduler knows.")] = 0
+    slots: Annotated[int, _gauge("scaler_slots", "Tasks that all workers can run at a time.")] = 0
+    draining: Annotated[int, _gauge("scaler_workers_draining", "Workers that get no more tasks.")] = 0
+    disconnected: Annotated[int, _gauge("scaler_workers_disconnected", "Workers out of contact.")] = 0
+    clients: Annotated[int, _gauge("scaler_clients", "Clients that the scheduler knows.")] = 0
+    managers: int = 0
+    functions: int = 0
+
+
+class Status(NamedTuple):
+    """The whole state at one time. incarnation: differs after each start of the scheduler."""
+
+    at: float = 0.0
+    scheduler: SchedulerRow = SchedulerRow()
+    storage: StorageRow = StorageRow()
+    tasks: TaskCounts = TaskCounts()
+    totals: Totals = Totals()
+    sent: Mapping[str, int] = {}
+    received: Mapping[str, int] = {}
+    incarnation: Annotated[int, INTERNAL] = 0
+    workers: Annotated[tuple[WorkerRow, ...], INTERNAL] = ()
+    clients: Annotated[tuple[ClientRow, ...], INTERNAL] = ()
+    managers: Annotated[tuple[ManagerRow, ...], INTERNAL] = ()
+    functions: Annotated[tuple[FunctionRow, ...], INTERNAL] = ()
+
+
+class ConnectionRow(NamedTuple):
+    """The web server's connection to the scheduler. age_seconds: of the last state, None before the first."""
+
+    connected: bool = False
+    address: str = ""
+    trouble: Annotated[str, Column(help="Why there is no connection")] = ""
+    incarnation: str = ""
+    restarts: int = 0
+    age_seconds: Annotated[float | None, Column(volatile=True)] = None
+    interval_seconds: float = 0.0
+    task_rows: Annotated[int, Column(help="How many of the last tasks a page lists")] = 0
+    version: str = ""
+
+
+def _bits(*flags: bool) -> str:
+    return "".join("1" if flag else "0" for flag in flags)
