@@ -20,8 +20,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
 from scaler.protocol.monitor_rows import LIVE, RETRYING, RUNNING, TASK_COLUMNS, DecisionRow, IncidentRow, TaskRow
@@ -174,35 +173,35 @@ class _Since:
 
     def rows(self, at: float) -> tuple[list[tuple[Position, TaskRow]], list[Ended]]:
         """Return the rows that matter most, the most important first, up to the limit; and what stays due."""
-        chosen: dict[Position, Callable[[], TaskRow]] = {}
+        rows: dict[Position, TaskRow] = {}
         due = list(self._due)
-        for ends in (due[:MAX_TASK_ROWS], reversed(self._failed), reversed(self._unusual)):
-            for position, ended_at, ended in ends:
-                if len(chosen) < MAX_TASK_ROWS:
-                    chosen[position] = partial(_ended_row, ended, position[1], ended_at)
-        for position, retried_at, fact in islice(reversed(self.retried), MAX_TASK_ROWS - len(chosen)):
-            if type(fact.task.state) is not Terminated:
-                chosen[position] = partial(_retried_row, fact, retried_at)
-                self.show(fact.task.id)
-        room = min(MAX_RUNNING_ROWS, MAX_TASK_ROWS - len(chosen))
-        for position, started_at, worker, task in islice(self._running(), room):
-            chosen[position] = partial(_running_row, task, worker, at - started_at + STARTED_AFTER_SECONDS)
-            self.show(task.id)
+        for position, ended_at, ended in chain(due[:MAX_TASK_ROWS], reversed(self._failed), reversed(self._unusual)):
+            if len(rows) < MAX_TASK_ROWS and position not in rows:
+                rows[position] = _ended_row(ended, position[1], ended_at)
+        for position, row in islice(self._live_rows(at), MAX_TASK_ROWS - len(rows)):
+            rows[position] = row
+            self.show(bytes.fromhex(row.id))
         limit = MAX_TASK_ROWS if self.ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
         for number, ended_at, ended in reversed(self._batches):
             for index in range(len(ended) - 1, -1, -1):
-                if len(chosen) >= limit:
+                if len(rows) >= limit:
                     break
-                if (number, index) not in chosen:
-                    chosen[number, index] = partial(_ended_row, ended, index, ended_at)
-        return [(position, make()) for position, make in chosen.items()], due[MAX_TASK_ROWS:]
+                if (number, index) not in rows:
+                    rows[number, index] = _ended_row(ended, index, ended_at)
+        return list(rows.items()), due[MAX_TASK_ROWS:]
 
-    def _running(self) -> Iterator[tuple[Position, float, str, Task]]:
-        """Yield the tasks that have started, and have not ended since."""
-        for number, at, fact in reversed(self.started):
-            for index, task in enumerate(fact.tasks):
-                if type(task.state) is not Terminated:
-                    yield (number, index), at, fact.worker, task
+    def _live_rows(self, at: float) -> Iterator[tuple[Position, TaskRow]]:
+        """Yield rows of retried tasks, then of running ones, that have not ended since."""
+        for position, retried_at, retried in reversed(self.retried):
+            if type(retried.task.state) is not Terminated:
+                yield position, _retried_row(retried, retried_at)
+        running = (
+            ((number, index), _running_row(task, fact.worker, at - started_at + STARTED_AFTER_SECONDS))
+            for number, started_at, fact in reversed(self.started)
+            for index, task in enumerate(fact.tasks)
+            if type(task.state) is not Terminated
+        )
+        yield from islice(running, MAX_RUNNING_ROWS)
 
     def show(self, task: bytes) -> None:
         """Note that monitors show a live task."""

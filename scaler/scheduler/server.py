@@ -50,6 +50,7 @@ from scaler.protocol.messages import (
     StorageStatus,
     Welcome,
 )
+from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.protocol.roles import Server, may_send
 from scaler.scheduler.aside import PolicyAside
 from scaler.scheduler.core import inputs as events
@@ -351,18 +352,13 @@ class SchedulerServer:
                 self._storage_asked = True
                 self._to_storage.send(StatStorage(0))
         own = self._meter.measure().get(os.getpid(), Load())
-        return ServerStatus(
-            at=time.time(),
-            incarnation=self._incarnation,
-            cpu_percent=own.cpu_percent,
-            rss_bytes=own.rss_bytes,
-            uptime_seconds=self._loop.time() - self._began_at,
-            step_seconds_max=longest,
-            sent=self._sent,
-            received=self._received,
-            storage_address=self._advertised_storage,
-            storage=self._storage_status,
-        )
+        uptime_seconds = round(self._loop.time() - self._began_at, 3)
+        scheduler = SchedulerRow(own.cpu_percent, own.rss_bytes, uptime_seconds, round(longest, 6))
+        storage = StorageRow(self._advertised_storage)
+        known = self._storage_status
+        if known is not None:
+            storage = storage._replace(objects=known.objects, bytes=known.bytes, limit_bytes=known.limit_bytes)
+        return ServerStatus(time.time(), self._incarnation, scheduler, storage, self._sent, self._received)
 
 
 def _about_peer(kind: str, peer: bytes, name: str) -> dict[str, dict[str, str]]:

@@ -23,7 +23,7 @@ from heapq import nlargest
 from itertools import chain, islice
 
 from scaler.ids import owner_of
-from scaler.protocol.messages import Outcome, ProcessorStatus, StorageStatus, UnitState, WorkerHeartbeat
+from scaler.protocol.messages import Outcome, ProcessorStatus, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     ClientRow,
     FunctionRow,
@@ -53,18 +53,14 @@ CLIENTS_BYTES = MANAGERS_BYTES = FUNCTIONS_BYTES = 96 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What the core does not know. at: unix seconds. storage: None until the object storage has reported."""
+    """What the core does not know. at: unix seconds. sent, received: counts of messages by kind."""
 
     at: float
     incarnation: int
-    cpu_percent: float
-    rss_bytes: int
-    uptime_seconds: float
-    step_seconds_max: float
+    scheduler: SchedulerRow
+    storage: StorageRow
     sent: Mapping[str, int]
     received: Mapping[str, int]
-    storage_address: str = ""
-    storage: StorageStatus | None = None
 
 
 def status(core: SchedulerCore, server: ServerStatus) -> bytes:
@@ -77,8 +73,8 @@ def status(core: SchedulerCore, server: ServerStatus) -> bytes:
         "version": VERSION,
         "at": server.at,
         "incarnation": server.incarnation,
-        "scheduler": _scheduler(server)._asdict(),
-        "storage": _storage(server)._asdict(),
+        "scheduler": server.scheduler._asdict(),
+        "storage": server.storage._asdict(),
         "tasks": _tasks(core, census)._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": _totals(core, len(census.functions))._asdict(),
@@ -132,18 +128,6 @@ def _list(rows: Iterable[dict[str, object]], size_bytes: int) -> str:
             break
         texts.append(text)
     return f"[{', '.join(texts)}]"
-
-
-def _scheduler(server: ServerStatus) -> SchedulerRow:
-    uptime, step = round(server.uptime_seconds, 3), round(server.step_seconds_max, 6)
-    return SchedulerRow(server.cpu_percent, server.rss_bytes, uptime, step)
-
-
-def _storage(server: ServerStatus) -> StorageRow:
-    known = server.storage
-    if known is None:
-        return StorageRow(server.storage_address)
-    return StorageRow(server.storage_address, known.objects, known.bytes, known.limit_bytes)
 
 
 def _tasks(core: SchedulerCore, census: _Census) -> TaskCounts:

@@ -8,7 +8,7 @@ from scaler.ids import owner_of
 from scaler.monitor.model import Model
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import Finished, Message, MonitorEvents, MonitorStatus
-from scaler.protocol.monitor_rows import LIVE
+from scaler.protocol.monitor_rows import LIVE, SchedulerRow, StorageRow
 from scaler.scheduler import events as limits
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.events import Events
@@ -57,7 +57,7 @@ class Watcher:
                 assert identifier in client.tasks, f"task {task.id} is said to be {task.state}, and has ended"
 
     def _report(self, now: float) -> None:
-        around = ServerStatus(now, 1, 0.0, 0, now, 0.0, {}, {})
+        around = ServerStatus(now, 1, SchedulerRow(), StorageRow(), {}, {})
         document = status(self._core, around)
         encode(MonitorStatus(document))
         self.model.apply_status(json.loads(document))

@@ -23,6 +23,7 @@ from scaler.protocol.messages import (
     TaskLog,
     Welcome,
 )
+from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.core.explain import UNKNOWN
 from scaler.scheduler.events import MAX_TASK_ROWS
 from scaler.scheduler.monitors import (
@@ -132,7 +133,7 @@ class Port:
 
     def _server_status(self, is_report: bool) -> ServerStatus:
         self.looks.append(is_report)
-        return ServerStatus(0.0, 1, 0.0, 0, 0.0, 0.0, {}, {})
+        return ServerStatus(0.0, 1, SchedulerRow(), StorageRow(), {}, {})
 
     def drain(self) -> None:
         self.monitors.add(self.cluster.core.facts.drain())

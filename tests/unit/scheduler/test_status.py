@@ -15,12 +15,12 @@ from scaler.protocol.messages import (
     MonitorStatus,
     Outcome,
     ProcessorStatus,
-    StorageStatus,
     Suspended,
     UnitState,
     UnitStatus,
     WorkerHeartbeat,
 )
+from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, ServerStatus, status
 from tests.unit.scheduler.driver import Cluster
@@ -33,13 +33,10 @@ def document(cluster: Cluster) -> Any:
 AROUND = ServerStatus(
     at=1.7e9,
     incarnation=7,
-    cpu_percent=12.5,
-    rss_bytes=1 << 20,
-    uptime_seconds=60.0,
-    step_seconds_max=0.002,
+    scheduler=SchedulerRow(12.5, 1 << 20, 60.0, 0.002),
+    storage=StorageRow("tcp://127.0.0.1:8517"),
     sent=Counter(Run=3),
     received=Counter(Done=2, Submit=1),
-    storage_address="tcp://127.0.0.1:8517",
 )
 
 
@@ -84,7 +81,7 @@ def test_it_tells_of_the_scheduler_its_storage_and_its_messages() -> None:
     }
     assert told["messages"] == {"sent": {"Run": 3}, "received": {"Done": 2, "Submit": 1}}
     assert told["storage"] == {"address": "tcp://127.0.0.1:8517", "objects": 0, "bytes": 0, "limit_bytes": 0}
-    known = replace(AROUND, storage=StorageStatus(0, 3, 4096, 1 << 30, 0))
+    known = replace(AROUND, storage=StorageRow("tcp://127.0.0.1:8517", 3, 4096, 1 << 30))
     assert json.loads(encoded(Cluster(), known))["storage"]["bytes"] == 4096
 
 
