@@ -38,6 +38,10 @@ class Service(soamapi.ServiceContainer):
         verb, _, rest = text.text.partition(" ")
         if verb == "die":
             os._exit(3)
+        if verb == "note":
+            path, _, word = rest.partition(" ")
+            with open(path, "a") as file:
+                file.write(f"{word}\\n")
         if verb == "throw":
             raise KeyError(rest)
         if verb == "fail" and not Path(rest).exists():
@@ -67,7 +71,7 @@ class Text(api.Message):
 
 
 class Inbox(api.SessionCallback):
-    """Keeps what a session is told: outputs and errors by task, in the order in which they came."""
+    """Keeps the responses of a session: outputs and errors by task, in the order of their callbacks."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -101,7 +105,7 @@ class Inbox(api.SessionCallback):
             assert self._changed.wait_for(condition, DEADLINE_SECONDS), (self.told, self.exceptions)
 
     def texts(self, count: int) -> list[str]:
-        """Wait for so many responses, and return what they say."""
+        """Wait for `count` responses; return their texts."""
         self.until(lambda: len(self.told) >= count)
         return [text for _, text in self.told]
 

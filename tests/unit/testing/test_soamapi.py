@@ -89,28 +89,30 @@ def test_nothing_runs_after_the_last_connection_was_closed_and_a_new_one_works(b
     assert inbox.texts(1) == ["did echo 1"]
 
 
-def test_the_session_with_the_higher_priority_goes_first(begin: Begin, gate: Gate) -> None:
-    connection, inbox = begin(), Inbox()
+def test_the_session_with_the_higher_priority_goes_first(begin: Begin, gate: Gate, tmp_path: Path) -> None:
+    connection, inbox, notes = begin(), Inbox(), tmp_path / "notes"
     low, high = session_of(connection, inbox, 5), session_of(connection, inbox, 6)
     send(low, gate.verb)
     gate.process()
     for number in range(2):
-        send(low, f"low {number}")
-        send(high, f"high {number}")
+        send(low, f"note {notes} low{number}")
+        send(high, f"note {notes} high{number}")
     gate.open()
-    assert inbox.texts(5)[1:] == ["did high 0", "did high 1", "did low 0", "did low 1"]
+    inbox.texts(5)
+    assert notes.read_text().split() == ["high0", "high1", "low0", "low1"]
 
 
-def test_a_priority_can_be_changed_and_is_from_1_to_10000(begin: Begin, gate: Gate) -> None:
-    connection, inbox = begin(), Inbox()
+def test_a_priority_can_be_changed_and_is_from_1_to_10000(begin: Begin, gate: Gate, tmp_path: Path) -> None:
+    connection, inbox, notes = begin(), Inbox(), tmp_path / "notes"
     first, second = session_of(connection, inbox), session_of(connection, inbox)
     send(first, gate.verb)
     gate.process()
-    send(first, "first")
-    send(second, "second")
+    send(first, f"note {notes} first")
+    send(second, f"note {notes} second")
     second.update_priority(10_000)
     gate.open()
-    assert inbox.texts(3)[1:] == ["did second", "did first"]
+    inbox.texts(3)
+    assert notes.read_text().split() == ["second", "first"]
     for priority in (0, 10_001):
         with pytest.raises(SoamException, match="from 1 to 10000"):
             second.update_priority(priority)
