@@ -104,14 +104,14 @@ TASK_COLUMNS = TaskRow._fields[:-1]
 class ProcessorRow(NamedTuple):
     """A processor of a worker. running: a task's id, empty when it has none."""
 
-    pid: Annotated[int, Column("Process", "count")] = 0
+    pid: Annotated[int, Column("Process")] = 0
+    running: Annotated[str, Column("Task")] = ""
+    function: Annotated[str, Column("Function")] = ""
+    running_seconds: Annotated[float, Column("For", "seconds", volatile=True)] = 0.0
     cpu_percent: Annotated[float, Column("CPU", "percent", volatile=True)] = 0.0
     rss_bytes: Annotated[int, Column("Memory", "bytes")] = 0
     initialized: bool = False
     suspended: bool = False
-    running: Annotated[str, Column("Task")] = ""
-    running_seconds: Annotated[float, Column("For", "seconds", volatile=True, zero_is_none=True)] = 0.0
-    function: Annotated[str, Column("Function")] = ""
 
     @property
     def itl(self) -> str:

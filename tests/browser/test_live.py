@@ -81,8 +81,8 @@ def test_the_page_says_that_the_server_is_lost_and_goes_on_when_it_is_back(serve
     page = windows.open(server.url + "/#/workers")
     page.locator("#state", has_text="Live").wait_for()
     server.stop()
-    page.locator("#state", has_text=re.compile(r"Connection lost, last news \d+ s ago")).wait_for()
-    page.locator("#state", has_text=re.compile(r"last news [1-9]\d* s ago")).wait_for()
+    page.locator("#state", has_text=re.compile(r"Connection lost, last update \d+ s ago")).wait_for()
+    page.locator("#state", has_text=re.compile(r"last update [1-9]\d* s ago")).wait_for()
     assert page.locator("#announce").inner_text() == "Connection lost"
     assert page.get_by_role("link", name="node-001").is_visible()  # what was known is still there
     cluster.dead.add(1)
@@ -100,7 +100,7 @@ def test_the_page_tells_of_a_scheduler_that_is_away_and_of_a_new_one(server: Web
     page = windows.open(server.url)
     page.locator("#state", has_text="Live").wait_for()
     server.connect(False)
-    page.locator("#state", has_text=re.compile(r"No scheduler, last news \d+ s ago")).wait_for()
+    page.locator("#state", has_text=re.compile(r"No scheduler, last update \d+ s ago")).wait_for()
     page.locator("#banner", has_text="no scheduler answers at tcp://127.0.0.1:8518").wait_for()
     server.connect(True)
     page.locator("#state", has_text="Live").wait_for()

@@ -49,7 +49,7 @@ def test_a_scheduler_that_goes_and_comes_again_is_seen(ports: ReservedPorts, win
         with command("scheduler", ports.address(), *FAST, directory=tmp_path):
             page = windows.open(ui.addresses()["web page"])
             page.locator("#state", has_text="Live").wait_for()
-        page.locator("#state", has_text=re.compile(r"No scheduler, last news \d+ s ago")).wait_for()
+        page.locator("#state", has_text=re.compile(r"No scheduler, last update \d+ s ago")).wait_for()
         page.locator("#banner", has_text="no scheduler answers").wait_for()
         with command("scheduler", ports.address(), *FAST, directory=tmp_path):
             page.locator("#state", has_text="Live").wait_for()

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scaler._version import __version__
 from scaler.monitor.connection import ModelSource
-from scaler.monitor.rows import page_schema
+from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.web.api import Source, api_routes
 from scaler.monitor.web.delta import DeltaEncoder
 from scaler.monitor.web.metrics import Metrics
@@ -124,8 +124,8 @@ class WebApp:
 
 
 def _schema(_request: Request) -> Response:
-    """Return the columns of the page's tables as a module."""
-    text = b"export const SCHEMA = %s;\n" % dump(page_schema())
+    """Return the columns of the page's tables, and the keys of their rows, as a module."""
+    text = b"export const SCHEMA = %s;\nexport const KEYS = %s;\n" % (dump(page_schema()), dump(KEYS))
     return Response(text, headers={"Cache-Control": REVALIDATE}, media_type=CONTENT_TYPES[".js"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,9 +19,10 @@ from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import ProcessorRow, TaskRow, WorkerRow
 
 
-def worker(name: str, *, cpu: float = 0.0, function: str = "", **more: object) -> WorkerRow:
-    running = {"running": "ab" * 16, "running_seconds": 2.5, "function": function} if function else {}
-    return WorkerRow(id=f"id-{name}", name=name, processors=(ProcessorRow(7, cpu, 1024**2, True, **running),), **more)  # type: ignore[arg-type]
+def worker(name: str, *, cpu: float = 0.0, function: str = "", **more: Any) -> WorkerRow:
+    running: Any = {"running": "ab" * 16, "running_seconds": 2.5, "function": function} if function else {}
+    processor = ProcessorRow(7, cpu_percent=cpu, rss_bytes=1024**2, initialized=True, **running)
+    return WorkerRow(id=f"id-{name}", name=name, processors=(processor,), **more)
 
 
 def names(rows: list[WorkerRow]) -> list[str]:

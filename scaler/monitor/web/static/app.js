@@ -1,16 +1,16 @@
-// Where the page begins: its places, its keys, and whether the news still come.
+// The start of the page: its views, its keys, and the state of the connection.
 
+import { clients } from "./clients.js";
 import { code, fill, h, setText } from "./dom.js";
 import { age } from "./format.js";
 import { schedulerAddress } from "./notices.js";
 import { overview } from "./overview.js";
-import { people } from "./people.js";
 import { Store } from "./store.js";
 import { task, tasks } from "./tasks.js";
 import { timeline } from "./timeline.js";
 import { worker, workers } from "./workers.js";
 
-const PAGES = { overview, workers, worker, timeline, tasks, task, clients: people };
+const PAGES = { overview, workers, worker, timeline, tasks, task, clients };
 const IN_MENU = { worker: "workers", task: "tasks" };
 const MENU = ["overview", "workers", "timeline", "tasks", "clients"];
 const UPDATE_MS = 250;
@@ -21,14 +21,14 @@ const main = at("main");
 let page = null;
 let here = null;
 let paused = false;
-let news = new Set();
+let changes = new Set();
 let drawnAt = -Infinity;
 let planned = false;
 let saidState = "connecting";
 let restarted = 0;
 let banner = "";
 
-/** What the fragment of the address names: #/tasks?state=failed, #/task/ID. */
+/** The view of a fragment such as #/tasks?state=failed or #/task/ID. */
 function placeOf(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const [name, id = ""] = path.split("/", 2).map(decoded);
@@ -55,7 +55,7 @@ function go(first) {
   if (same && page?.moved) return page.moved(place);
   page?.close();
   page = null;
-  if (store.connection === null) return undefined;  // the first news will bring it
+  if (store.connection === null) return undefined;  // the first event brings it
   page = PAGES[place.name](store, place);
   fill(main, page.element);
   page.update(["all"]);
@@ -67,31 +67,31 @@ function go(first) {
   return undefined;
 }
 
-/** Draw what is new, not more often than the eye needs, and not at all while nobody can see it. */
+/** Draw the changes, at most every UPDATE_MS, and not at all while the page is hidden. */
 function plan() {
   if (planned) return;
   planned = true;
   setTimeout(() => requestAnimationFrame(() => {
     planned = false;
     drawnAt = performance.now();
-    if (paused || page === null || news.size === 0) return;
-    const what = [...news];
-    news = new Set();
+    if (paused || page === null || changes.size === 0) return;
+    const what = [...changes];
+    changes = new Set();
     page.update(what);
   }), Math.max(0, drawnAt + UPDATE_MS - performance.now()));
 }
 
 function changed(what) {
-  for (const each of what) news.add(each);
+  for (const each of what) changes.add(each);
   if (page === null && store.connection !== null) go(true);
-  if (news.size > 0) plan();
+  if (changes.size > 0) plan();
   drawState();
 }
 
 function drawState() {
   const { state } = store;
-  const lastNews = store.age();
-  const since = lastNews === null ? "" : `, last news ${age(lastNews)} ago`;
+  const lastUpdate = store.age();
+  const since = lastUpdate === null ? "" : `, last update ${age(lastUpdate)} ago`;
   const texts = { connecting: "Connecting", live: paused ? "Paused" : "Live", away: `No scheduler${since}`, lost: `Connection lost${since}` };
   at("state").dataset.state = state === "live" && paused ? "paused" : state;
   setText(at("state-text"), texts[state]);
@@ -108,7 +108,7 @@ function drawState() {
   setText(at("about"), store.connection ? `Scaler ${store.connection.version} · ${store.connection.address}` : "");
 }
 
-/** Say across the page what keeps the news away, and what to do. Drawn again only when it says something else. */
+/** Show across the page why there are no updates, and what to do. Drawn again only when its text changes. */
 function drawBanner(state) {
   const trouble = store.connection?.trouble ?? "";
   const wanted = state === "away" ? `away ${trouble} ${store.status === null}` : state === "lost" ? "lost" : "";

@@ -9,7 +9,7 @@ const BINARY_STEPS = Array.from({ length: 51 }, (_none, power) => 2 ** power);
 const SPOKEN_MS = 10_000;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** What a variable of the style sheet is now. */
+/** The value of a variable of the style sheet. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 /** Call back whenever light and dark change; returns how to stop. */
@@ -74,7 +74,7 @@ export function chart(title, lines, show) {
     const first = columns.at.findIndex((at) => at >= since);
     const cut = (column) => (first < 0 ? [] : (column ?? []).slice(first));
     data = [cut(columns.at), ...lines.map((line) => cut(columns[line.name]))];
-    // Without points there is an axis all the same.
+    // There is an axis even without points.
     if (data[0].length === 0) data = [shown, ...lines.map(() => [null, null])];
     if (plot === null) make();
     else plot.setData(data);

@@ -1,4 +1,4 @@
-// Elements. Whatever comes from the cluster gets into the page as text here, never as markup.
+// Elements. All data of the cluster gets into the page as text here, never as markup.
 
 /** Make an element. Properties: class, dataset, on (listeners), anything else is an attribute; null ones are left out. */
 export function h(tag, properties, ...children) {
@@ -14,7 +14,7 @@ export function h(tag, properties, ...children) {
   return element;
 }
 
-/** Replace what is in an element. */
+/** Replace the contents of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false).map(
     (child) => (child instanceof Node ? child : document.createTextNode(String(child)))));
@@ -45,7 +45,7 @@ export function choice(label, choices, chosen, onChoose) {
   return h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
 }
 
-/** Lines to type, with a button that copies them. */
+/** Code with a button that copies it. */
 export function code(text) {
   const button = h("button", { type: "button", class: "copy", on: { click: copy } }, "Copy");
   async function copy() {
@@ -59,7 +59,7 @@ export function code(text) {
   return h("div", { class: "code" }, h("pre", { tabindex: "0" }, text), button);
 }
 
-/** Ask the server. Raises an Error with the text that it answered, and whatever it raises to be told to stop asking. */
+/** Return the JSON answer of the server. Raises an Error with the text of its error, and AbortError after `signal`. */
 export async function ask(path, signal) {
   const response = await fetch(path, { signal, headers: { Accept: "application/json" } });
   if (response.ok) return response.json();
@@ -68,7 +68,7 @@ export async function ask(path, signal) {
   throw Object.assign(new Error(error), { status: response.status });
 }
 
-/** Where a place of the page is, as a fragment. Query values that are empty are left out. */
+/** The fragment of a view of the page. Empty query values are left out. */
 export function href(path, query = {}) {
   const values = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
   const text = values.toString();

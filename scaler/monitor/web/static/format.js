@@ -1,10 +1,10 @@
-// Figures as people read them. What is unknown is a dash.
+// Display texts of figures. An unknown value is a dash.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const FINE = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const NONE = "–";
+export const NONE = "–";
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 export const count = (value) => (known(value) ? WHOLE.format(value) : NONE);
@@ -48,7 +48,7 @@ export function span(seconds) {
 
 export const micros = (value) => (known(value) && value > 0 ? span(value / 1e6) : NONE);
 
-/** Whole seconds, minutes or hours: for what changes as one looks at it. */
+/** Whole seconds, minutes or hours: for values that change every second. */
 export function age(seconds) {
   if (!known(seconds)) return NONE;
   const whole = Math.max(0, Math.round(seconds));
@@ -73,7 +73,7 @@ export function middle(text, length) {
 
 const GLYPHS = { running: "●", retrying: "↻", done: "✓", cancelled: "⊘" };
 
-/** What stands before the name of a state, so that colour is not all that tells it. */
+/** The mark before the name of a state, for readers who do not see its colour. */
 export const glyph = (state) => GLYPHS[state] ?? "✕";
 export const stateClass = (state) => `state-${state in GLYPHS ? state : "failed"}`;
 export const stateName = (state) => state.replaceAll("_", " ");

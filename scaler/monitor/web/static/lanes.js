@@ -1,4 +1,4 @@
-// Where the bars of the timeline are: pure, without a page.
+// Positions of the bars in the timeline. Pure.
 
 const ROW = 9;
 const ONLY_ROW = 15;
@@ -32,7 +32,7 @@ export function laidOut(timeline) {
   return { lanes: placed, height: top };
 }
 
-/** The first lane that reaches below a height. */
+/** The first lane that ends below a height. */
 export function laneAt(lanes, y) {
   let low = 0;
   let high = lanes.length;
@@ -44,7 +44,7 @@ export function laneAt(lanes, y) {
   return low;
 }
 
-/** The bar at a place of a lane, or the nearest within a few pixels; -1 for none. */
+/** The bar at a position in a lane, or the nearest within a few pixels; -1 for none. */
 export function barAt(lane, y, x, xOf) {
   const row = Math.floor((y - lane.top - GAP / 2) / lane.row);
   let best = -1;
@@ -68,7 +68,7 @@ export function nearest(lane, at) {
   return best;
 }
 
-/** Times of the axis: whole steps, so many as there is room for. */
+/** Times of the axis: whole steps, as many as fit. */
 export function ticks(since, until, width) {
   const step = [5, 10, 15, 30, 60, 120, 300, 600].find((each) => ((until - since) / each) * 72 <= width) ?? 900;
   const found = [];

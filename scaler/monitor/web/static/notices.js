@@ -1,8 +1,8 @@
-// What the page says where there is nothing to show yet: what to do next.
+// What the page shows instead of empty tables: what to do next.
 
 import { code, h } from "./dom.js";
 
-/** Guess where the scheduler listens: monitors connect two ports above it unless told otherwise. */
+/** Return the likely address of the scheduler: by default, monitors connect two ports above it. */
 export function schedulerAddress(store) {
   const found = /^(tcp:\/\/.*:)(\d+)$/.exec(store.connection?.address ?? "");
   return found && Number(found[2]) > 2 ? `${found[1]}${Number(found[2]) - 2}` : "tcp://127.0.0.1:8516";

@@ -1,4 +1,4 @@
-// How the cluster does, at a glance.
+// The state of the cluster on one view.
 
 import { chart } from "./charts.js";
 import { ask, choice, fill, h, href, panel, setText } from "./dom.js";
@@ -68,7 +68,7 @@ export function overview(store) {
     if (has("status") && store.status) drawStatus(store.status);
     if (all || (has("series") && range < 86_400)) drawSeries();
     if (range >= 86_400) void drawDay();
-    if (has("decisions")) drawNotes(decisions, store.decisions, decisionLine, "None yet", "They appear when a manager is told to start or stop workers.");
+    if (has("decisions")) drawNotes(decisions, store.decisions, decisionLine, "None yet", "They appear when a manager has to start or stop workers.");
     if (has("incidents")) drawNotes(incidents, store.incidents, incidentLine, "Nothing went wrong", "Lost workers, retried tasks and the like appear here.");
   }
 
@@ -92,7 +92,7 @@ export function overview(store) {
   }
 
   function drawStates(tasks) {
-    // Of a task that is assigned, running is what counts; suspended ones are on a worker too.
+    // Running and suspended tasks are assigned to a worker too: count each task once.
     const now = { ...tasks, assigned: Math.max(0, tasks.assigned - tasks.running - tasks.suspended) };
     const total = NOW.reduce((sum, state) => sum + now[state], 0);
     NOW.forEach((state, place) => { bar.children[place].style.flexGrow = total ? String(now[state] / total) : "0"; });
@@ -139,8 +139,8 @@ export function overview(store) {
   }
 
   function decisionLine(each) {
-    const told = `${count(each.units)} ${each.units === 1 ? "unit" : "units"}${each.draining ? `, ${count(each.draining)} draining` : ""}`;
-    return h("li", {}, h("time", { title: `${age(store.now() - each.at)} ago` }, clock(each.at)), h("span", {}, h("b", {}, each.manager || "–"), ` → ${told}`), h("span", { class: "reason" }, each.reason));
+    const units = `${count(each.units)} ${each.units === 1 ? "unit" : "units"}${each.draining ? `, ${count(each.draining)} draining` : ""}`;
+    return h("li", {}, h("time", { title: `${age(store.now() - each.at)} ago` }, clock(each.at)), h("span", {}, h("b", {}, each.manager || "–"), ` → ${units}`), h("span", { class: "reason" }, each.reason));
   }
 
   function incidentLine(each) {

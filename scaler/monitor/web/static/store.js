@@ -1,11 +1,12 @@
-// What the server has told, kept as one picture, and whether it still tells anything.
+// The data of the page, folded from the server's events, and the state of the connection.
+
+import { KEYS } from "./schema.js";
 
 const SILENT_MS = 15_000;
 const AGAIN_MS = 2_000;
 const SERIES_SECONDS = 1800;
 const MAX_POINTS = 3700;
 const MAX_NOTES = 100;
-const KEYS = { workers: "id", clients: "id", managers: "id", functions: "name" };
 
 export class Store {
   constructor() {
@@ -17,7 +18,7 @@ export class Store {
     this.decisions = [];  // the newest first, as incidents
     this.incidents = [];
     this.series = { at: [] };
-    this.heardAt = null;  // of this machine's clock that knows no leaps, in ms
+    this.receivedAt = null;  // of the monotonic clock, in ms
     this.open = false;
     this._failed = false;
     this.restarted = 0;  // how many new schedulers were seen
@@ -37,19 +38,19 @@ export class Store {
     return [...this.tables[name].values()];
   }
 
-  /** The tasks heard of last, the newest first. */
+  /** The latest tasks, the newest first. */
   lastTasks() {
     return [...this.tasks.values()].reverse();
   }
 
   /** Now, in seconds of the scheduler's clock. */
   now() {
-    return (this.status?.at || Date.now() / 1000) + (this.heardAt === null ? 0 : Math.min(2, this.silence()));
+    return (this.status?.at || Date.now() / 1000) + (this.receivedAt === null ? 0 : Math.min(2, this.silence()));
   }
 
-  /** Seconds since anything was heard. */
+  /** Seconds since the last event. */
   silence() {
-    return this.heardAt === null ? 0 : (performance.now() - this.heardAt) / 1000;
+    return this.receivedAt === null ? 0 : (performance.now() - this.receivedAt) / 1000;
   }
 
   /** connecting, live, away (the server is there, the scheduler is not) or lost. */
@@ -59,7 +60,7 @@ export class Store {
     return this.connection.connected ? "live" : "away";
   }
 
-  /** How old the newest state of the scheduler is, in seconds; null before there is one. */
+  /** Age of the scheduler's last state in seconds; null before the first. */
   age() {
     const age = this.connection?.age_seconds;
     return typeof age === "number" ? age + this.silence() : null;
@@ -70,13 +71,13 @@ export class Store {
     this._source?.close();
     const source = new EventSource("events");
     this._source = source;
-    source.addEventListener("snapshot", (event) => this._heard(source, () => this._replace(JSON.parse(event.data))));
-    source.addEventListener("delta", (event) => this._heard(source, () => this._change(JSON.parse(event.data))));
+    source.addEventListener("snapshot", (event) => this._received(source, () => this._replace(JSON.parse(event.data))));
+    source.addEventListener("delta", (event) => this._received(source, () => this._change(JSON.parse(event.data))));
     source.addEventListener("error", () => {
       if (source !== this._source) return;
       this._failed = true;
       this.open = false;
-      // A browser tries again by itself after a broken connection, and not at all after an answer that is an error.
+      // A browser reconnects by itself after a broken connection, but not after an error response.
       if (source.readyState === EventSource.CLOSED) this._retry = setTimeout(() => this._connect(), AGAIN_MS);
       this.onChange(["connection"]);
     });
@@ -90,36 +91,36 @@ export class Store {
     this.onChange(["clock"]);
   }
 
-  _heard(source, take) {
+  _received(source, take) {
     if (source !== this._source) return;
-    this.heardAt = performance.now();
+    this.receivedAt = performance.now();
     this.open = true;
     this.onChange(["connection", ...take()]);
   }
 
-  _replace(told) {
+  _replace(received) {
     const before = this.connection?.incarnation;
-    this.connection = told.connection;
-    if (before && told.connection.incarnation && before !== told.connection.incarnation) this.restarted += 1;
-    this.status = told.connection.age_seconds === null ? null : told.status;
-    for (const [name, key] of Object.entries(KEYS)) this.tables[name] = new Map(told[name].map((row) => [row[key], row]));
-    this.tasks = new Map(told.tasks.reverse().map((task) => [task.id, task]));
-    this.decisions = told.decisions;
-    this.incidents = told.incidents;
-    this.series = told.series;
+    this.connection = received.connection;
+    if (before && received.connection.incarnation && before !== received.connection.incarnation) this.restarted += 1;
+    this.status = received.connection.age_seconds === null ? null : received.status;
+    for (const [name, key] of Object.entries(KEYS)) this.tables[name] = new Map(received[name].map((row) => [row[key], row]));
+    this.tasks = new Map(received.tasks.reverse().map((task) => [task.id, task]));
+    this.decisions = received.decisions;
+    this.incidents = received.incidents;
+    this.series = received.series;
     return ["all"];
   }
 
-  _change(told) {
-    this.connection = told.connection;
-    const { status, tasks, decisions, incidents, series } = told;
+  _change(received) {
+    this.connection = received.connection;
+    const { status, tasks, decisions, incidents, series } = received;
     if (status) this.status = status;
-    for (const [name, key] of Object.entries(KEYS)) if (told[name]) this._rows(this.tables[name], key, told[name]);
+    for (const [name, key] of Object.entries(KEYS)) if (received[name]) this._rows(this.tables[name], key, received[name]);
     if (tasks) this._tasks(tasks);
     if (decisions) this.decisions = [...decisions.reverse(), ...this.decisions].slice(0, MAX_NOTES);
     if (incidents) this.incidents = [...incidents.reverse(), ...this.incidents].slice(0, MAX_NOTES);
     if (series) this._points(series);
-    return Object.keys(told);
+    return Object.keys(received);
   }
 
   _rows(table, key, { changed, gone }) {
@@ -149,7 +150,7 @@ export class Store {
     });
     let old = 0;
     while (old < at.length && (at[at.length - 1] - at[old] > SERIES_SECONDS || at.length - old > MAX_POINTS)) old += 1;
-    // Not point by point: that would move all the others each time.
+    // Removing points one by one would move all others each time.
     if (old > 60) for (const column of Object.values(this.series)) column.splice(0, old);
   }
 }

@@ -1,9 +1,32 @@
-// Tables that change under the eyes of the reader: rows are kept by key, cells are touched only where their text differs.
+// Tables that are updated in place: rows are kept by key, cells are touched only where their text differs.
 
 import { h, setText } from "./dom.js";
-import { count } from "./format.js";
+import { NONE, bytes, clock, count, micros, percent, span } from "./format.js";
+import { SCHEMA } from "./schema.js";
 
 const FIRST_ROWS = 100;
+const FORMATS = { count, bytes, percent, micros, seconds: span, time: (value) => clock(value), text: (value) => ({ text: String(value || NONE), title: String(value) }) };
+
+/**
+ * The columns of a kind of row, as the server declares them. custom: by name, properties that replace the column's own, and
+ * `then`: columns that follow it.
+ */
+export function columns(kind, custom = {}, { sortable = true } = {}) {
+  return SCHEMA[kind].flatMap(({ name, title, unit, rank, help, zeroIsNone }) => {
+    const { then = [], ...own } = custom[name] ?? {};
+    const column = {
+      name,
+      title,
+      help: help || null,
+      rank: rank > 1 ? rank : null,
+      number: unit !== "text",
+      show: (row) => (zeroIsNone && !row[name] ? NONE : FORMATS[unit](row[name])),
+      by: sortable ? (row) => row[name] ?? -1 : null,
+      ...own,
+    };
+    return [column, ...then];
+  });
+}
 
 /**
  * columns: [{ title, show(row) -> text or { text, href, class, title }, by(row) -> what to sort by, number, wide, rank, help }].

@@ -3,7 +3,7 @@
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { bytes, clock, count, glyph, micros, shortId, span, stateClass, stateName } from "./format.js";
 import { noTasks, nothing } from "./notices.js";
-import { table } from "./table.js";
+import { columns, table } from "./table.js";
 
 const LIMIT = 200;
 const TYPING_MS = 200;
@@ -11,25 +11,16 @@ const AGAIN_MS = 1000;
 const STATES = ["running", "done", "cancelled", "failed"];
 const FILTERS = ["search", "state", "function", "worker", "client"];
 
-export function taskColumns() {
-  return [
-    { title: "Task", show: (task) => ({ text: shortId(task.id), href: href(["task", task.id]), title: task.id }), class: "id" },
-    { title: "State", show: (task) => ({ text: `${glyph(task.state)} ${stateName(task.state)}`, class: stateClass(task.state) }), class: "state-cell" },
-    { title: "Function", show: (task) => ({ text: task.function || "–", title: task.function }), class: "name" },
-    { title: "Worker", show: (task) => ({ text: task.worker || "–", title: task.worker }), rank: 2, class: "name" },
-    { title: "Client", show: (task) => ({ text: task.client || "–", title: task.client }), rank: 3, class: "name" },
-    { title: "Attempt", number: true, show: (task) => (task.attempt > 0 ? count(task.attempt) : "–"), rank: 3 },
-    { title: "Ended", number: true, show: (task) => clock(task.ended_at), rank: 2 },
-    { title: "Duration", number: true, show: (task) => micros(task.duration_us) },
-    { title: "CPU", number: true, show: (task) => micros(task.cpu_us), rank: 3 },
-    { title: "Peak mem.", number: true, show: (task) => (task.peak_bytes > 0 ? bytes(task.peak_bytes) : "–"), rank: 2 },
-    { title: "Error", wide: true, show: (task) => ({ text: task.text, title: task.text, class: task.failed ? "bad" : "" }), rank: 2 },
-  ];
-}
+export const TASKS = columns("tasks", {
+  id: { class: "id", show: (task) => ({ text: shortId(task.id), href: href(["task", task.id]), title: task.id }) },
+  state: { class: "state-cell", show: (task) => ({ text: `${glyph(task.state)} ${stateName(task.state)}`, class: stateClass(task.state) }) },
+  function: { class: "name" }, worker: { class: "name" }, client: { class: "name" },
+  text: { wide: true, show: (task) => ({ text: task.text, title: task.text, class: task.failed ? "bad" : "" }) },
+}, { sortable: false });
 
 export function tasks(store, place) {
   const empty = h("div");
-  const list = table("Tasks", taskColumns(), (task) => task.id, { empty, limit: LIMIT });
+  const list = table("Tasks", TASKS, (task) => task.id, { empty, limit: LIMIT });
   const fields = {};
   let timer = null;
   let asking = new AbortController();
@@ -70,12 +61,12 @@ export function tasks(store, place) {
   function chosen() {
     clearTimeout(timer);
     const wanted = href(["tasks"], query());
-    // Each letter typed is no place to go back to.
+    // Typed letters make no entries in the history.
     if (wanted !== location.hash) history.replaceState(null, "", wanted);
     refresh();
   }
 
-  /** Another place of this page: its filters are in the address. */
+  /** Show other filters, which are in the URL. */
   function moved(to) {
     for (const name of FILTERS) {
       const value = to.query.get(name) ?? "";
@@ -127,7 +118,7 @@ export function tasks(store, place) {
   }
 
   function show(rows, said) {
-    if (rows.length === 0) fill(empty, filtered() ? nothing("No task fits", "Change or clear the filters. Only tasks that were heard of lately are searched; a waiting task is found by its id on a page of its own.") : noTasks(store));
+    if (rows.length === 0) fill(empty, filtered() ? nothing("No task fits", "Change or clear the filters. Only recently reported tasks are searched; a waiting task is found by its id on a page of its own.") : noTasks(store));
     list.update(rows);
     setText(counted, rows.length ? said : "");
   }
@@ -162,9 +153,9 @@ export function task(store, place) {
     panel("What it has printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
 
   function update(what) {
-    const told = store.tasks.get(id);
-    const news = told !== undefined && (told.state !== known?.state || told.attempt !== known?.attempt);
-    if (what.includes("all") || news || (!settled && what.includes("clock") && performance.now() - askedAt > 3 * AGAIN_MS)) void load();
+    const listed = store.tasks.get(id);
+    const changed = listed !== undefined && (listed.state !== known?.state || listed.attempt !== known?.attempt);
+    if (what.includes("all") || changed || (!settled && what.includes("clock") && performance.now() - askedAt > 3 * AGAIN_MS)) void load();
   }
 
   async function load() {

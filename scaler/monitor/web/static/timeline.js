@@ -1,4 +1,4 @@
-// What each worker did: a lane per worker, a bar per task. Only what is in sight is drawn.
+// A lane per worker, a bar per task. Only the visible part is drawn.
 
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
@@ -221,7 +221,7 @@ export function timeline(store) {
     to.globalAlpha = 1;
   }
 
-  /** A frame and stripes, or where there is no room for them a pin that stands out. */
+  /** A frame and stripes, or a pin where those do not fit. */
   function drawFailure(to, x, y, width, height) {
     to.strokeStyle = to.fillStyle = theme.bad;
     if (width < 6) {
@@ -262,7 +262,7 @@ export function timeline(store) {
     return place < 0 ? null : { lane, bar: lane.bars[place] };
   }
 
-  const told = ({ lane, bar }) => [
+  const facts = ({ lane, bar }) => [
     `${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, span(bar.end - bar.start), `${clock(bar.start)} on ${lane.worker}`, `task ${shortId(bar.task)}`,
   ];
 
@@ -271,7 +271,7 @@ export function timeline(store) {
     canvas.classList.toggle("over", found !== null);
     tip.hidden = found === null;
     if (found === null) return;
-    const [name, ...rest] = told(found);
+    const [name, ...rest] = facts(found);
     fill(tip, h("b", {}, name), rest.map((text) => h("span", {}, text)));
     const left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8);
     const under = event.clientY + 18 + tip.offsetHeight < window.innerHeight;
@@ -282,7 +282,7 @@ export function timeline(store) {
   function choose(lane, place) {
     const bar = lane.bars[place];
     chosen = bar.task;
-    setText(details, told({ lane, bar }).join(" · "));
+    setText(details, facts({ lane, bar }).join(" · "));
     if (lane.top < scroller.scrollTop) scroller.scrollTop = lane.top;
     const low = lane.top + lane.height + AXIS - scroller.clientHeight;
     if (low > scroller.scrollTop) scroller.scrollTop = low;

@@ -1,29 +1,29 @@
-// Workers and those who start them.
+// Workers and worker managers.
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
-import { bytes, count, percent, shortId, span } from "./format.js";
+import { NONE, bytes, count, percent, shortId, span } from "./format.js";
 import { noManagers, noWorkers, nothing } from "./notices.js";
-import { table } from "./table.js";
-import { taskColumns } from "./tasks.js";
+import { columns, table } from "./table.js";
+import { TASKS } from "./tasks.js";
 
 const AGAIN_MS = 2000;
 
-const MANAGERS = [
-  { title: "Manager", show: (row) => ({ text: row.id, title: row.id }), by: (row) => row.id, class: "name" },
-  { title: "Kind", show: (row) => row.kind, by: (row) => row.kind, rank: 2 },
-  { title: "Desired", number: true, show: (row) => count(row.desired), by: (row) => row.desired ?? -1, help: "Units that the scheduler has asked for" },
-  { title: "Running", number: true, show: (row) => count(row.running), by: (row) => row.running },
-  { title: "Pending", number: true, show: (row) => count(row.pending), by: (row) => row.pending, help: "Units that are on their way" },
-  { title: "Failed", number: true, show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }), by: (row) => row.failed },
-  { title: "Slots/unit", number: true, show: (row) => count(row.unit_slots), rank: 3 },
-  { title: "Most slots", number: true, show: (row) => (row.max_slots > 0 ? count(row.max_slots) : "no limit"), rank: 3 },
-  { title: "Capabilities", show: (row) => row.capabilities || "–", rank: 3 },
-  { title: "Why", wide: true, show: (row) => ({ text: row.trouble || row.reason || "–", class: row.trouble ? "bad" : "", title: row.trouble ? `Trouble. Last decision: ${row.reason}` : "The reason of the last decision" }) },
-];
+const MANAGERS = columns("managers", {
+  id: { class: "name" },
+  failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) },
+  unit_slots: { by: null },
+  max_slots: { by: null, show: (row) => (row.max_slots > 0 ? count(row.max_slots) : "no limit") },
+  capabilities: { by: null },
+  reason: {
+    wide: true,
+    by: null,
+    show: (row) => ({ text: row.trouble || row.reason || NONE, class: row.trouble ? "bad" : "", title: row.trouble ? `Trouble. Last decision: ${row.reason}` : "The reason of the last decision" }),
+  },
+});
 
 const busy = (worker) => worker.processors.filter((processor) => processor.running);
 
-/** What is the matter with a worker, in a word. */
+/** The state of a worker, in a word. */
 function condition(worker) {
   if (!worker.connected) return { text: "✕ out of contact", class: "bad" };
   if (worker.quarantined) return { text: "✕ quarantined", class: "bad" };
@@ -37,23 +37,17 @@ function runs(worker) {
   return `${first.function || shortId(first.running)} ${span(first.running_seconds)}${others.length ? ` +${others.length}` : ""}`;
 }
 
-const WORKERS = [
-  { title: "Worker", show: (row) => ({ text: row.name, href: href(["worker", row.id]), title: row.name }), by: (row) => row.name, class: "name" },
-  { title: "State", show: condition, by: (row) => condition(row).text.slice(2) },
-  { title: "Runs", show: (row) => ({ text: runs(row), title: busy(row).map((each) => each.function).join(", ") }), by: (row) => runs(row), wide: true },
-  { title: "Slots", number: true, show: (row) => count(row.slots), by: (row) => row.slots, rank: 2 },
-  { title: "Free", number: true, show: (row) => count(row.free), by: (row) => row.free, rank: 2 },
-  { title: "Queued", number: true, show: (row) => count(row.queued), by: (row) => row.queued },
-  { title: "Susp.", number: true, show: (row) => count(row.suspended), by: (row) => row.suspended, rank: 3, help: "Suspended tasks" },
-  { title: "Sent", number: true, show: (row) => count(row.sent), by: (row) => row.sent, rank: 2, help: "Tasks sent to it so far" },
-  { title: "CPU", number: true, show: (row) => percent(row.cpu_percent), by: (row) => row.cpu_percent, help: "Of all its processors" },
-  { title: "Memory", number: true, show: (row) => bytes(row.rss_bytes), by: (row) => row.rss_bytes, help: "Of all its processors" },
-  { title: "Agent CPU", number: true, show: (row) => percent(row.agent_cpu_percent), by: (row) => row.agent_cpu_percent, rank: 3 },
-  { title: "Agent mem.", number: true, show: (row) => bytes(row.agent_rss_bytes), by: (row) => row.agent_rss_bytes, rank: 3 },
-  { title: "Lag", number: true, show: (row) => span(row.latency_seconds), by: (row) => row.latency_seconds, rank: 3, help: "Between the scheduler and the worker" },
-  { title: "Manager", show: (row) => ({ text: row.manager || "–", title: row.manager }), by: (row) => row.manager, rank: 3, class: "name" },
-  { title: "Capabilities", show: (row) => row.capabilities || "–", by: (row) => row.capabilities, rank: 3 },
-];
+const WORKERS = columns("workers", {
+  name: {
+    class: "name",
+    show: (row) => ({ text: row.name, href: href(["worker", row.id]), title: row.name }),
+    then: [
+      { title: "State", show: condition, by: (row) => condition(row).text.slice(2) },
+      { title: "Runs", wide: true, show: (row) => ({ text: runs(row), title: busy(row).map((each) => each.function).join(", ") }), by: runs },
+    ],
+  },
+  manager: { class: "name" },
+});
 
 export function workers(store) {
   const noManager = h("div");
@@ -89,15 +83,12 @@ export function workers(store) {
   return { title: "Workers", element, update, filter, close() {} };
 }
 
-const PROCESSORS = [
-  { title: "Process", show: (row) => String(row.pid), by: (row) => row.pid },
-  { title: "State", show: (row) => (row.suspended ? "‖ suspended" : row.running ? "● running" : row.initialized ? "○ idle" : "◌ starting") },
-  { title: "Task", show: (row) => (row.running ? { text: shortId(row.running), href: href(["task", row.running]), title: row.running } : "–") },
-  { title: "Function", show: (row) => row.function || "–", wide: true },
-  { title: "For", number: true, show: (row) => (row.running ? span(row.running_seconds) : "–"), by: (row) => row.running_seconds },
-  { title: "CPU", number: true, show: (row) => percent(row.cpu_percent), by: (row) => row.cpu_percent },
-  { title: "Memory", number: true, show: (row) => bytes(row.rss_bytes), by: (row) => row.rss_bytes },
-];
+const PROCESSORS = columns("processors", {
+  pid: { then: [{ title: "State", show: (row) => (row.suspended ? "‖ suspended" : row.running ? "● running" : row.initialized ? "○ idle" : "◌ starting") }] },
+  running: { by: null, show: (row) => (row.running ? { text: shortId(row.running), href: href(["task", row.running]), title: row.running } : NONE) },
+  function: { by: null, wide: true },
+  running_seconds: { show: (row) => (row.running ? span(row.running_seconds) : NONE) },
+});
 
 /** One worker, by its id. */
 export function worker(store, place) {
@@ -108,8 +99,8 @@ export function worker(store, place) {
   const heading = h("h1", { tabindex: "-1" }, "Worker");
   const facts = h("dl", { class: "facts" });
   const gone = h("div", { class: "empty", hidden: true });
-  const processors = table("Processors", PROCESSORS, (each) => each.pid, { sort: [0, 1], empty: nothing("No processors", "The worker has not told of any yet.") });
-  const tasks = table("Its last tasks", taskColumns().filter((column) => column.title !== "Worker"), (task) => task.id, { empty: nothing("No tasks lately", "Those that run or have ended appear here.") });
+  const processors = table("Processors", PROCESSORS, (each) => each.pid, { sort: [0, 1], empty: nothing("No processors", "The worker has not reported any yet.") });
+  const tasks = table("Its last tasks", TASKS.filter((column) => column.name !== "worker"), (task) => task.id, { empty: nothing("No tasks lately", "Running and ended tasks appear here.") });
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["workers"]) }, "Workers")),
     h("div", { class: "page-head" }, heading), gone, facts,

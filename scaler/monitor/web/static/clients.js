@@ -1,0 +1,42 @@
+// Clients, and the functions that they call.
+
+import { fill, h, href, panel } from "./dom.js";
+import { NONE, count } from "./format.js";
+import { noTasks } from "./notices.js";
+import { columns, table } from "./table.js";
+
+const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) };
+const named = (text, query) => ({ text: text || NONE, href: href(["tasks"], query), title: text });
+const CLIENTS = columns("clients", {
+  name: { class: "name", show: (row) => named(row.name || row.id, { client: row.id }) },
+  id: { class: "name", by: null },
+  failed: FAILED,
+});
+const FUNCTIONS = columns("functions", {
+  name: { class: "name", show: (row) => named(row.name, { function: row.name }) },
+  failed: FAILED,
+});
+
+export function clients(store) {
+  const noClients = h("div");
+  const noFunctions = h("div");
+  const clientTable = table("Clients", CLIENTS, (row) => row.id, { sort: [0, 1], empty: noClients });
+  const functionTable = table("Functions", FUNCTIONS, (row) => row.name, { sort: [3, -1], empty: noFunctions });
+  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Clients and functions")),
+    panel("Clients", {}, clientTable.element), panel("Functions", {}, functionTable.element));
+
+  function update(what) {
+    const all = what.includes("all");
+    if (all || what.includes("clients")) {
+      const rows = store.rows("clients");
+      if (rows.length === 0) fill(noClients, [h("h3", {}, "No clients now"), ...noTasks(store).slice(1)]);
+      clientTable.update(rows);
+    }
+    if (all || what.includes("functions")) {
+      const rows = store.rows("functions");
+      if (rows.length === 0) fill(noFunctions, h("p", {}, "Functions appear with the first tasks."));
+      functionTable.update(rows);
+    }
+  }
+  return { title: "Clients and functions", element, update, close() {} };
+}
