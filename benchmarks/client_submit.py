@@ -19,16 +19,19 @@ from scaler.client.kinds import KindTable, Options
 from scaler.client.loop import ClientLoop, ClientTransports, OnEvents
 from scaler.client.submission import Submission
 from scaler.ids import new_peer_id
-from scaler.net.connection import Buffer, Connector, ConnectorEvent, Received, Welcomed
+from scaler.net.connection import Connector, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Finished, Message, Outcome, Submit, Welcome
+from scaler.protocol.session import Buffer, Descriptor
 
 RESULT = b"\x80\x05K\x01."
 
 
 class Sink:
     """A connector whose scheduler is in it. hold: keep the tasks instead of answering."""
+
+    passes_descriptors = False
 
     def __init__(self, peer: bytes, on_events: OnEvents, encoded: bool, hold: bool) -> None:
         self.peer = peer
@@ -42,7 +45,9 @@ class Sink:
         first: list[ConnectorEvent] = [Welcomed(Welcome(False, 1, 60.0, 2.0))]
         self._loop.call_soon(on_events, first)
 
-    def send(self, message: Message, _attachments: Sequence[Buffer] = ()) -> None:
+    def send(
+        self, message: Message, _attachments: Sequence[Buffer] = (), _descriptors: Sequence[Descriptor] = ()
+    ) -> None:
         """Take a message; answer a Submit on the next turn of the loop."""
         if self._encoded:
             message = decode(encode(message))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from scaler.net.connection import Broken, Buffer, ConnectorEvent, Received, Welcomed
+from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Goodbye, Message, Welcome
+from scaler.protocol.session import Buffer, Descriptor
 from scaler.worker.processor.context import NestedChannel, ProcessorContext
 
 NESTED_LEASE_SECONDS = 0.0
@@ -16,6 +17,8 @@ NESTED_LEASE_SECONDS = 0.0
 
 class NestedConnector:
     """Speaks for a client inside a task; the counterpart of a connector over a socket. Belongs to the running loop."""
+
+    passes_descriptors = False
 
     def __init__(
         self, context: ProcessorContext, peer: bytes, on_events: Callable[[list[ConnectorEvent]], None]
@@ -47,9 +50,11 @@ class NestedConnector:
     def last_error(self) -> str:
         return "" if self.connected else "the task's worker has ended the channel"
 
-    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
         """Send a message now. Raises ClientClosedError when the channel has ended."""
-        assert not attachments, "a client's messages to a scheduler have none"
+        assert not [*attachments, *descriptors], "a client's messages to a scheduler have none"
         if self._channel is not None:
             self._channel.send(encode(message))
 

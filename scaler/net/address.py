@@ -1,4 +1,4 @@
-"""What addresses mean to this host: what others should be told, what stands beside, and whether one is free."""
+"""What addresses mean to this host: the address for peers, the one beside it, and which process owns a port."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import os
 import re
 import socket
 import stat
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import Any
 
 from scaler.config.addresses import MAX_PORT, check_address
 from scaler.errors import UsageError
 
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]+\]|[^\[\]:]+):(?P<port>\d+)")
-_WILDCARDS = ("*", "0.0.0.0", "[::]")  # noqa: S104 (compared with, not bound)
+_WILDCARDS = ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 (compared with, not bound)
+_COMPONENT_MODULES = ("scaler.cluster", "scaler.cli")
 
 
 def split_tcp(address: str) -> tuple[str, int] | None:
@@ -24,14 +27,14 @@ def split_tcp(address: str) -> tuple[str, int] | None:
 
 
 def is_ipv6(address: str) -> bool:
-    """Tell whether the host of this address is an IPv6 literal."""
+    """Return True when the host of this address is an IPv6 literal."""
     return address.startswith("tcp://[")
 
 
 def advertised(bound: str) -> str:
-    """Return what peers on other hosts should be told to connect to: a wildcard becomes this host's own address.
+    """Return the address that peers on other hosts connect to: a wildcard becomes this host's own address.
 
-    Loopback and ipc stay as they are, as whoever binds them wants peers of this host only.
+    Loopback and ipc addresses stay as they are: they are meant for peers of this host only.
     """
     found = split_tcp(bound)
     if found is None or found[0] not in _WILDCARDS:
@@ -40,7 +43,7 @@ def advertised(bound: str) -> str:
 
 
 def beside(address: str, ports: int, suffix: str) -> str:
-    """Return an address next to this one: that many ports on, or the suffix after an ipc path.
+    """Return an address next to this one: `ports` further, or with the suffix after an ipc path.
 
     Port 0 (any free one) stays 0. Raises UsageError when there is no such port.
     """
@@ -56,10 +59,10 @@ def beside(address: str, ports: int, suffix: str) -> str:
 
 
 def check_not_in_use(address: str) -> None:
-    """Raise UsageError when another process listens on this ipc path; ZeroMQ would take it away in silence.
+    """Raise UsageError when another process listens on this ipc path; ZeroMQ would take it over silently.
 
     The same is raised for a malformed address, and for a file of that name that is no socket. A socket file that a dead
-    process left behind is no hindrance.
+    process left behind may be replaced.
     """
     if split_tcp(address) is not None:
         return
@@ -86,19 +89,16 @@ class SocketFile:
         self._inode = self._path.stat().st_ino
 
     def remove(self) -> None:
-        """Remove the file, unless another process has put its own in the place."""
+        """Remove the file, unless another process has replaced it."""
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
 
 
 def in_use(address: str) -> str:
-    """Return the text for an address that somebody listens on already; it says who, as far as this user may know."""
-    from scaler.net.occupants import occupant_of, occupant_of_path  # noqa: PLC0415 (psutil takes a while to import)
-
-    found = split_tcp(address)
-    who = occupant_of_path(address.removeprefix("ipc://")) if found is None else occupant_of(*found)
-    return f"cannot listen on {address}: it is in use by {who}; stop that, or choose another address (port 0: any)"
+    """Return the text for an address that another process listens on; it names that, as far as this user may know."""
+    owner = _port_owner(address)
+    return f"cannot listen on {address}: it is in use by {owner}; stop that, or choose another address (port 0: any)"
 
 
 def cannot_bind(address: str, error_number: int) -> str:
@@ -112,6 +112,53 @@ def cannot_bind(address: str, error_number: int) -> str:
     if error_number == errno.ENOENT:
         return f"cannot listen on {address}: its directory does not exist"
     return f"cannot listen on {address}: {os.strerror(error_number)}"
+
+
+def component_of(command: Sequence[str]) -> str | None:
+    """Return which of our components a command line runs, None for any other program."""
+    for module in _COMPONENT_MODULES:
+        if module in command[:-1]:
+            return _plain(command[command.index(module) + 1])
+    script = next((PurePath(word).name for word in command[:2] if PurePath(word).name.startswith("scaler_")), None)
+    return None if script is None else _plain(script)
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("scaler_").replace("-", " ").replace("_", " ")
+
+
+def _port_owner(address: str) -> str:
+    """Return the process that listens on this address, in words. Looks at every socket of the machine."""
+    import psutil  # noqa: PLC0415 (takes a while to import, and only errors need it)
+
+    found = split_tcp(address)
+    host = "" if found is None else found[0].strip("[]")
+    is_literal = host not in _WILDCARDS and (":" in host or host.replace(".", "").isdigit())
+
+    def listens_there(connection: Any) -> bool:
+        if found is None:
+            return bool(connection.laddr == address.removeprefix("ipc://"))
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr or connection.laddr.port != found[1]:
+            return False
+        return connection.laddr.ip in {host, *_WILDCARDS} or not is_literal
+
+    try:
+        connections = psutil.net_connections("unix" if found is None else "tcp")
+    except psutil.Error:  # macOS shows them to the administrator only
+        connections = []
+    pids = [connection.pid for connection in connections if listens_there(connection) and connection.pid is not None]
+    if not pids:
+        return "another program"
+    if pids[0] == os.getpid():
+        return "this process itself"
+    try:
+        process = psutil.Process(pids[0])
+        component = component_of(process.cmdline())
+        if component:
+            return f"scaler's {component} (pid {process.pid})"
+        return f"another program ({process.name()}, pid {process.pid})"
+    except psutil.Error:  # it has ended meanwhile, or belongs to another user
+        return "another program"
 
 
 def _own_host() -> str:

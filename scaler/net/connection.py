@@ -1,11 +1,11 @@
-"""What components see of the network: events in, messages out. `zeromq` and `memory` implement it.
+"""What components see of the network: events in, messages out. Implemented over sockets and in memory.
 
-A *peer* is one process, named by its 8-byte peer id for as long as it lives; its *session* (peer id + 8 random bytes)
+A *peer* is one process, named by its 8-byte peer id as long as it lives; its *session* (peer id + 8 random bytes)
 lasts from one handshake that was not a resumption to the next. Delivery within a session is exactly once and in order,
 over any number of broken connections, until one side forgets the session. Messages in `messages.UNSEQUENCED` are the
 exception: they are sent once, and may be lost.
 
-A loop turn drains everything that has arrived, calls `on_events` once with all of it, and flushes once.
+An iteration takes everything that has arrived, calls `on_events` once with all of it, and flushes once.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scaler.protocol.messages import Hello, Message, Refused, Welcome
-
-Buffer = bytes | bytearray | memoryview
+from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Welcome
+from scaler.protocol.session import Buffer, Descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of a peer. attachments are read-only views of the frames that came with it, without a copy."""
+    """A message of a peer.
+
+    attachments: read-only views of the frames that came with it, without a copy. descriptors: the files that it passes;
+    none when the connection could not carry them. They are closed with their last reference.
+    """
 
     peer: bytes
     message: Message
     attachments: Sequence[memoryview] = ()
+    descriptors: Sequence[Descriptor] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Listener: a peer was welcomed with a new session; whatever its earlier session said is void."""
+    """Listener: a peer was welcomed with a new session; messages of its earlier session are void."""
 
     peer: bytes
     hello: Hello
@@ -45,16 +49,16 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The connection is gone, the session is not: what is sent meanwhile is kept, within the outbox's limit."""
+    """The connection is gone, the session is not: messages are kept meanwhile, within the outbox's limit."""
 
     peer: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Listener: the session is over: the peer said Goodbye, was cut off for nonsense, or filled its outbox.
+    """Listener: the session is over: the peer said Goodbye, sent malformed messages, or filled its outbox.
 
-    Connectors never see it: a server's Goodbye is a Broken to them, and they connect again.
+    Connectors never see it: a server's Goodbye is a Broken to them, and they reconnect.
     """
 
     peer: bytes
@@ -81,7 +85,7 @@ ConnectorEvent = Welcomed | Resumed | Received | Broken | ConnectionRefused
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
-    """What one side keeps for a peer until it is acknowledged. Beyond it, the session is closed and says so."""
+    """What one side keeps for a peer until it is acknowledged. Beyond it, a listener closes the session."""
 
     messages: int = 100_000
     size_bytes: int = 1024 * 1024 * 1024
@@ -94,11 +98,22 @@ class Listener(Protocol):
     def addresses(self) -> tuple[str, ...]:
         """The addresses as bound: a port 0 is replaced by the real one."""
 
-    def send(self, peer: bytes, message: Message, attachments: Sequence[Buffer] = ()) -> None:
-        """Queue a message. To a peer without a session it is dropped and counted. Flushed at the end of the turn."""
+    def send(
+        self,
+        peer: bytes,
+        message: Message,
+        attachments: Sequence[Buffer] = (),
+        descriptors: Sequence[Descriptor] = (),
+    ) -> None:
+        """Queue a message, which is sent at the end of the iteration; attachments must not change until acknowledged.
 
-    def forget(self, peer: bytes, reason: Message | None = None) -> None:
-        """End a peer's session (its lease is over), saying reason (Refused or Goodbye) if it is still there."""
+        A message to a peer without a session is dropped and counted. A peer whose outbox is full is cut off (Closed).
+        Descriptors reach peers only whose connection carries them. Raises LimitError when the message is larger than
+        the protocol allows.
+        """
+
+    def forget(self, peer: bytes, reason: Refused | Goodbye | None = None) -> None:
+        """End a peer's session (its lease is over). reason: is sent to a connected peer; without one it is cut off."""
 
     def outbox_bytes(self, peer: bytes) -> int:
         """Bytes kept for a peer until it acknowledges them."""
@@ -112,20 +127,27 @@ class Connector(Protocol):
 
     @property
     def peer(self) -> bytes:
-        """This process's own peer id."""
+        """The peer id of this process."""
 
     @property
     def connected(self) -> bool:
         """True between Welcomed or Resumed and Broken."""
 
     @property
+    def passes_descriptors(self) -> bool:
+        """True when the present connection carries descriptors. The next one may not: then they are dropped."""
+
+    @property
     def last_error(self) -> str:
-        """Why there is no connection, in words; what was the matter last when there is one."""
+        """Why there is no connection, or why there was none the last time."""
 
-    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
-        """Queue a message. Sequenced ones are kept while there is no connection.
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
+        """Queue a message; attachments must not change until acknowledged. Kept while there is no connection.
 
-        Raises LimitError when the outbox is full, or when the message is larger than the protocol allows.
+        Raises LimitError when the outbox is full, or when the message is larger than the protocol allows. Dropped after
+        ConnectionRefused and after `close`.
         """
 
     def outbox_bytes(self) -> int:
@@ -136,4 +158,4 @@ class Connector(Protocol):
 
 
 Admit = Callable[[bytes, Hello], Welcome | Refused]
-"""Asked by a listener for every Hello with the peer's id; the listener itself fills in Welcome.resumed."""
+"""Decides about a Hello, given the peer's id and the Hello; the listener itself fills in Welcome.resumed."""

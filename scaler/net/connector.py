@@ -1,4 +1,4 @@
-"""A connector on the running event loop: a fresh connection for every attempt, through a door or over ZeroMQ."""
+"""A connector on the running event loop: a fresh connection for every attempt, local or over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -6,27 +6,109 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Sequence
-
-import zmq
+from typing import TYPE_CHECKING
 
 from scaler.config.addresses import check_server_address
 from scaler.errors import RefusedError, UnreachableError
 from scaler.ids import PEER_ID_BYTES
-from scaler.net import context
-from scaler.net.connection import Buffer, ConnectorEvent, OutboxLimits
+from scaler.net.connection import ConnectorEvent, OutboxLimits
 from scaler.net.connector_core import ConnectorCore, Phase
-from scaler.net.envelopes import LINGER_SECONDS, Counters, Taken
-from scaler.net.frames import Context
-from scaler.net.lines import Line
-from scaler.net.local import connect, door_of
-from scaler.net.local_line import LocalLine
-from scaler.net.turns import Turns
-from scaler.net.zmq_line import ZmqLine
+from scaler.net.local import LocalTransport, connect_local
+from scaler.net.shell import Shell, Wakeups
+from scaler.net.transport import (
+    LINGER_SECONDS,
+    CloseRequested,
+    Command,
+    Cut,
+    Dial,
+    LinkFailed,
+    LinkOpened,
+    Transmit,
+    Transport,
+)
 from scaler.protocol.messages import Hello, Message, Welcome
-from scaler.protocol.session import SESSION_ID_BYTES
+from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor
+
+if TYPE_CHECKING:
+    from scaler.net.zmq_transport import Context, ZmqConnection
 
 
-class SocketConnector:
+class ConnectorShell(Shell[ConnectorCore]):
+    """What connectors over sockets and in memory share; see `connection.Connector`."""
+
+    def __init__(
+        self, core: ConnectorCore, on_events: Callable[[list[ConnectorEvent]], None], clock: Callable[[], float]
+    ) -> None:
+        super().__init__(core, on_events, clock)
+        self._transport: Transport | None = None
+
+    @property
+    def peer(self) -> bytes:
+        """The peer id of this process."""
+        return self._core.peer
+
+    @property
+    def connected(self) -> bool:
+        """True between Welcomed or Resumed and Broken."""
+        return self._core.phase is Phase.CONNECTED
+
+    @property
+    def passes_descriptors(self) -> bool:
+        """True when the present connection carries descriptors."""
+        return self._transport is not None and self._transport.passes_descriptors
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """The server's last Welcome, also after a break."""
+        return self._core.welcome
+
+    @property
+    def last_error(self) -> str:
+        """Why there is no connection, or why there was none the last time."""
+        return self._core.last_error
+
+    def outbox_bytes(self) -> int:
+        """Return the bytes kept until the server acknowledges them."""
+        return self._core.outbox_bytes
+
+    def close(self, reason: str = "") -> None:
+        """Say Goodbye, deliver what is queued within the linger time, and close."""
+        if self._closed:
+            return
+        self._closed = True
+        was_connected, transport = self.connected, self._transport
+        commands = self._core.step([CloseRequested(reason)], self._clock())
+        if transport is None:
+            return
+        # A local connection delivers the Hello at once, so a Goodbye must follow it even before the Welcome.
+        if was_connected or isinstance(transport, LocalTransport):
+            for command in commands:
+                if isinstance(command, Transmit):
+                    transport.transmit(command.envelopes)
+            transport.close(LINGER_SECONDS)
+        else:
+            transport.cut()
+        self._transport = None
+
+    def _perform(self, command: Command, now: float) -> None:
+        if isinstance(command, Dial):
+            try:
+                self._transport = self._dial(now)
+            except OSError as error:
+                self._inputs.append(LinkFailed(str(error)))
+            else:
+                self._inputs.append(LinkOpened(self._transport))
+        else:
+            super()._perform(command, now)
+            if isinstance(command, Cut):
+                self._transport = None
+
+    def _dial(self, now: float) -> Transport:
+        """Return a new connection to the server, or an attempt at one. Raises OSError."""
+        raise NotImplementedError
+
+
+class SocketConnector(ConnectorShell):
     """See `connection.Connector`. Lives on the loop that runs when it is made, and belongs to its thread.
 
     Peers other than workers and worker managers need not send heartbeats: the connector does. `Received.peer` and the
@@ -48,70 +130,30 @@ class SocketConnector:
         io_threads: of the process's ZeroMQ context, when this is the first to use it. Raises UsageError when the
         address is malformed.
         """
+        self.address = check_server_address(address)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._address = check_server_address(address)
-        self._on_events = on_events
         session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
         jitter = random.Random(session_id).random  # noqa: S311 (spreads attempts, hides nothing)
-        self._core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self._loop.time(), jitter)
+        core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self._loop.time(), jitter)
+        super().__init__(core, on_events, self._loop.time)
         self._io_threads = io_threads
-        self._context: Context | None = None
-        self._line: Line | None = None
-        self._tries_door = True
-        self._closed = False
-        self._in_turn = False
+        self._zmq_context: Context | None = None
+        self._tries_local = True
+        self._source: LocalTransport | ZmqConnection | None = None
+        """The transport, as the source of inputs."""
         self._waiters: list[asyncio.Future[None]] = []
-        self._turns = Turns(self._loop, self._turn)
-        self._turns.soon()
+        self._wakeups = Wakeups(self._loop, self._wake)
+        self._wakeups.soon()
 
-    # -- Connector -----------------------------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        """Where the server is."""
-        return self._address
-
-    @property
-    def peer(self) -> bytes:
-        """This process's own peer id."""
-        return self._core.peer
-
-    @property
-    def connected(self) -> bool:
-        """True between Welcomed or Resumed and Broken."""
-        return self._core.phase is Phase.CONNECTED
-
-    @property
-    def welcome(self) -> Welcome | None:
-        """What the server said last when it welcomed this peer, also after a break."""
-        return self._core.welcome
-
-    @property
-    def last_error(self) -> str:
-        """Why there is no connection, in words; what was the matter last when there is one."""
-        return self._core.last_error
-
-    @property
-    def counters(self) -> Counters:
-        """What went wrong so far."""
-        return self._core.counters
-
-    def outbox_bytes(self) -> int:
-        """Return the bytes kept until the server acknowledges them."""
-        return self._core.outbox_bytes()
-
-    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
-        """Queue a message; attachments must stay as they are until they are acknowledged.
-
-        Raises LimitError when the outbox is full or the message larger than the protocol allows. After
-        ConnectionRefused and after `close`, it is dropped.
-        """
-        if self._closed:
-            return
-        self._core.send(message, attachments)
-        if not self._in_turn:
-            self._turns.soon()
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
+        """See `Connector.send`."""
+        if not self._closed:
+            self._core.send(message, attachments, descriptors)
+            if not self._in_iteration:
+                self._wakeups.soon()
 
     async def wait_connected(self, timeout_seconds: float) -> Welcome:
         """Return the Welcome as soon as there is a connection.
@@ -122,12 +164,12 @@ class SocketConnector:
         begun = self._loop.time()
         while not self.connected:
             if self._core.phase is Phase.STOPPED and not self._closed:
-                raise RefusedError(f"{self._address} refused this peer: {self._core.last_error}")
+                raise RefusedError(f"{self.address} refused this peer: {self._core.last_error}")
             left = begun + timeout_seconds - self._loop.time()
             if left <= 0 or self._closed:
                 waited = self._loop.time() - begun
                 raise UnreachableError(
-                    f"no answer from {self._address} within {waited:.1f} s ({self._core.last_error}): "
+                    f"no answer from {self.address} within {waited:.1f} s ({self._core.last_error}): "
                     f"is it running, and is the address right?"
                 )
             waiter = self._loop.create_future()
@@ -142,101 +184,49 @@ class SocketConnector:
         """Say Goodbye, deliver what is queued within the linger time, and close."""
         if self._closed or self._pid != os.getpid():
             return
-        self._closed = True
-        self._turns.close()
-        now = self._loop.time()
-        if self._line is not None:
-            # Through a door a greeting is there as soon as it is sent, and what was greeted must be taken leave of.
-            if self.connected or isinstance(self._line, LocalLine):
-                self._say_goodbye(self._line, reason, now)
-                self._line.finish(LINGER_SECONDS)
-            else:
-                self._line.drop()
-        self._core.stop()
-        if self._context is not None:
-            context.release(self._context)
-        self._wake()
+        super().close(reason)
+        self._wakeups.close()
+        if self._zmq_context is not None:
+            from scaler.net.zmq_transport import release_context  # noqa: PLC0415 (imported already)
 
-    def _say_goodbye(self, line: Line, reason: str, now: float) -> None:
-        until = now + LINGER_SECONDS
-        blocked = self._core.flush(self._transmit, now)
-        while blocked and (left := until - self._loop.time()) > 0 and line.wait_writable(left):
-            blocked = self._core.flush(self._transmit, now)
-        self._core.say_goodbye(reason)
-        self._core.flush(self._transmit, now)
-
-    # -- the turn ------------------------------------------------------------------------------------------------
-
-    def _turn(self) -> None:
-        now = self._loop.time()
-        core = self._core
-        if self._line is None and core.phase is Phase.WAITING and now >= core.dial_at:
-            self._dial(now)
-        line = self._line
-        drained = True
-        if line is not None:
-            drained = line.drain(core, now)
-            if drained and line.broken:
-                self._hang_up(line.broken, now)
-        core.tick(now)
-        if core.hang_up:
-            self._hang_up(core.last_error, now)
-        if core.phase is Phase.STOPPED and self._line is not None:
-            self._drop_line()
-        events = core.take_events()
-        if events:
-            self._in_turn = True
-            try:
-                self._on_events(events)
-            finally:
-                self._in_turn = False
-            self._wake()
-        if not self._closed:
-            self._finish(drained, now)
-
-    def _finish(self, drained: bool, now: float) -> None:
-        core = self._core
-        if self._line is not None:
-            blocked = core.flush(self._transmit, now)
-            if self._line.rest(blocked) or not drained:
-                self._turns.soon()
-        if core.hang_up or core.has_events:
-            self._turns.soon()
-        self._turns.at(core.next_at())
-
-    def _transmit(self, peer: bytes, header: bytes, body: bytes, attachments: Sequence[Buffer]) -> Taken:
-        assert self._line is not None, "the core flushes only over a connection"
-        return self._line.transmit(peer, header, body, attachments)
-
-    def _dial(self, now: float) -> None:
-        self._core.dialled(now)
-        try:
-            self._line = self._local_line() or self._zmq_line()
-        except (OSError, zmq.ZMQError) as error:  # the process has no descriptor left, and may have one later
-            self._core.broken(f"this process could not make a connection: {error}", now)
-
-    def _local_line(self) -> Line | None:
-        door = door_of(self._address) if self._tries_door else None
-        stream = connect(door) if door is not None else None
-        return LocalLine(self._loop, self._turn, stream) if stream is not None else None
-
-    def _zmq_line(self) -> Line:
-        if self._context is None:
-            self._context = context.acquire(self._io_threads)
-        return ZmqLine(self._loop, self._turn, self._context, self._address)
-
-    def _hang_up(self, why: str, now: float) -> None:
-        # Should somebody be behind the door who does not welcome this peer, the server itself may.
-        self._tries_door = self.connected or not isinstance(self._line, LocalLine)
-        self._drop_line()
-        self._core.broken(why, now)
-
-    def _drop_line(self) -> None:
-        if self._line is not None:
-            self._line.drop()
-            self._line = None
+            release_context(self._zmq_context)
+        self._wake_waiters()
 
     def _wake(self) -> None:
+        now = self._loop.time()
+        if self._source is not None:
+            self._source.receive(self._inputs)
+        was_connected = self._core.phase
+        self._iterate(now)
+        if not self._closed:
+            self._wakeups.at(self._core.wake_at)
+            if self._waiters and self._core.phase is not was_connected:
+                self._wake_waiters()
+
+    def _perform(self, command: Command, now: float) -> None:
+        if isinstance(command, Cut):
+            # Where the process behind the local listener does not welcome this peer, the server itself may.
+            self._tries_local = command.was_welcomed or not isinstance(self._transport, LocalTransport)
+            self._source = None
+        super()._perform(command, now)
+
+    def _dial(self, _now: float) -> Transport:
+        try:
+            local = connect_local(self.address, self._wakeups) if self._tries_local else None
+            self._source = local or self._connect_zmq()
+        except OSError as error:  # the process has no descriptor left, and may have one later
+            raise OSError(f"this process could not make a connection: {error}") from error
+        return self._source
+
+    def _connect_zmq(self) -> ZmqConnection:
+        # Peers on the server's host need no ZeroMQ, whose import takes 20 ms and several megabytes.
+        from scaler.net.zmq_transport import ZmqConnection, acquire_context  # noqa: PLC0415
+
+        if self._zmq_context is None:
+            self._zmq_context = acquire_context(self._io_threads)
+        return ZmqConnection(self._zmq_context, self.address, self._wakeups)
+
+    def _wake_waiters(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -1,40 +1,46 @@
 """The rules of a connector: when to dial, what the handshake means, when a silent server counts as gone.
 
-No socket and no clock: frames, breaks and times go in; events for the component and envelopes for the transport come
-out, and `hang_up` says that the present connection has no future.
+Pure: `step` takes what has happened on the connection and returns commands. Only `send` is beside it, because a sender
+has to learn at once that the outbox is full; it queues for the next step.
 
 Laws: only a Hello (and at the end a Goodbye) is sent before the Welcome; after ConnectionRefused nothing is sent; the
-component sees Welcomed or Resumed, then Broken, in turns.
+component sees Welcomed or Resumed, then Broken, alternately.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import assert_never
 
 from scaler.errors import ProtocolError
-from scaler.net.connection import (
-    Broken,
-    Buffer,
-    ConnectionRefused,
-    ConnectorEvent,
-    OutboxLimits,
-    Received,
-    Resumed,
-    Welcomed,
-)
-from scaler.net.envelopes import (
+from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, OutboxLimits, Received, Resumed, Welcomed
+from scaler.net.transport import (
     ACKNOWLEDGE_BODY,
     HANDSHAKE_SECONDS,
     MAX_MALFORMED_IN_A_ROW,
-    UNSEQUENCED_TYPES,
+    CloseRequested,
+    Command,
     Counters,
-    Taken,
+    Cut,
+    Deliver,
+    Dial,
+    EnvelopeReceived,
+    GapError,
+    Input,
+    LinkBlocked,
+    LinkFailed,
+    LinkLost,
+    LinkOpened,
+    LinkWritable,
+    MalformedReceived,
     Transmit,
-    check_header,
-    size_of,
+    Transport,
+    accept,
+    flush,
+    new_session,
+    queue,
 )
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
@@ -50,15 +56,15 @@ from scaler.protocol.messages import (
     Role,
     Welcome,
 )
-from scaler.protocol.session import Envelope, Receipt, Session, check_attachments, peer_of, read_header
+from scaler.protocol.session import Buffer, Descriptor, Envelope, peer_of, read_header
 
 MIN_BACKOFF_SECONDS = 0.02
 MAX_BACKOFF_SECONDS = 1.0
-SETTLED_SECONDS = 1.0
-"""A connection that lived this long was a good one: after it, the back-off begins anew."""
+STABLE_SECONDS = 1.0
+"""After a connection that lived this long, the back-off begins anew."""
 
-_SAYS_MORE = frozenset({Role.WORKER, Role.MANAGER})
-"""Roles whose components send heartbeats of their own, richer ones."""
+_OWN_HEARTBEATS = frozenset({Role.WORKER, Role.MANAGER})
+"""Roles whose components send heartbeats of their own, with more in them."""
 
 
 class Phase(Enum):
@@ -72,7 +78,7 @@ class Phase(Enum):
 
 
 class ConnectorCore:
-    """One peer's session with one server. jitter gives numbers from 0 to 1 that spread the attempts of many peers."""
+    """One peer's session with one server. jitter returns numbers from 0 to 1 that spread the attempts of many peers."""
 
     def __init__(
         self, session_id: bytes, hello: Hello, limits: OutboxLimits, now: float, jitter: Callable[[], float]
@@ -80,216 +86,150 @@ class ConnectorCore:
         self.peer = peer_of(session_id)
         self.counters = Counters()
         self.phase = Phase.WAITING
-        self.dial_at = now
-        self.hang_up = False
-        """True when the transport must close the present connection and call `broken`."""
+        self.wake_at = now
+        """When `step` has something to do without any input; inf: never."""
         self.last_error = "no connection was made"
-        """Why there is no Welcome, for people."""
+        """Why there is no Welcome, for display."""
+        self.welcome: Welcome | None = None
+        """The last Welcome, also after a break."""
         self._id = session_id
         self._hello = hello
-        self._pings = hello.role not in _SAYS_MORE
         self._limits = limits
         self._jitter = jitter
-        self._session = self._new_session()
+        self._session = new_session(session_id, limits)
         self._resume = False
-        self._welcome: Welcome | None = None
+        self._link: Transport | None = None
+        self._is_blocked = False
+        self._commands: list[Command] = []
         self._events: list[ConnectorEvent] = []
         self._failures = 0
         self._malformed_in_a_row = 0
         self._since = now
-        self._asked_at: float | None = None
-        """When the first thing was sent that the server has to answer, and has not."""
-        self._heartbeat_at = now
+        self._dial_at = now
+        self._sends_heartbeats = hello.role not in _OWN_HEARTBEATS
+        self._heartbeat_at = math.inf
+        self._unanswered_since = math.inf
+        """When the first thing was sent that the server has to answer and has not."""
+        self._answer_seconds = HANDSHAKE_SECONDS
+        """How long the server has for that: half a lease once it has said how long that is."""
 
-    # -- what the transport brings -------------------------------------------------------------------------------
+    @property
+    def outbox_bytes(self) -> int:
+        """Bytes kept until the server acknowledges them."""
+        return self._session.outbox_bytes
 
-    def dialled(self, now: float) -> None:
-        """Note that the transport has opened a connection: it is to be greeted."""
-        assert self.phase is Phase.WAITING, "one connection at a time"
-        if not self._failures:
-            self.last_error = "there is no answer yet"
-        self.phase = Phase.DIALLING
-        self.hang_up = False
-        self._since = now
-        self._malformed_in_a_row = 0
-        self._session.post(encode(replace(self._hello, resume=self._resume)))
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
+        """Queue a message; see `Connector.send`. After ConnectionRefused it is dropped and counted."""
+        if self.phase is Phase.STOPPED:
+            self.counters.undeliverable += 1
+        else:
+            queue(self._session, message, attachments, descriptors, self.phase is Phase.CONNECTED)
 
-    def receive(self, header: bytes, body: bytes, attachments: Sequence[memoryview], now: float) -> None:
-        """Take in one envelope."""
-        if self.hang_up or self.phase is Phase.STOPPED:
-            return
-        self._asked_at = None
+    def step(self, inputs: Iterable[Input], now: float) -> list[Command]:
+        """Take in what has happened and return what to do, in this order."""
+        for item in inputs:
+            if isinstance(item, EnvelopeReceived):
+                if item.link is self._link:
+                    self._receive(item, now)
+            else:
+                self._note(item, now)
+        if now >= self.wake_at:
+            self._expire(now)
+        commands, self._commands = self._commands, []
+        if self._events:
+            events, self._events = self._events, []
+            commands.append(Deliver(events))
+            return commands
+        link = self._link
+        if link is not None and not self._is_blocked:
+            envelopes = flush(self._session, now) if self.phase is Phase.CONNECTED else self._greeting()
+            if envelopes:
+                commands.append(Transmit(link, envelopes))
+                if self._unanswered_since == math.inf and envelopes[-1].body is not ACKNOWLEDGE_BODY:
+                    self._unanswered_since = now
+        self.wake_at = self._next_at()
+        return commands
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def _note(self, item: Input, now: float) -> None:
+        match item:
+            case LinkOpened(link):
+                self._link = link
+                self._is_blocked = False
+                self._session.post(encode(replace(self._hello, resume=self._resume)))
+            case LinkFailed(reason):
+                self._hang_up(reason, now)
+            case LinkLost(link, reason) if link is self._link:
+                self._hang_up(reason, now)
+            case LinkBlocked(link) if link is self._link:
+                self._is_blocked = True
+            case LinkWritable(link) if link is self._link:
+                self._is_blocked = False
+            case MalformedReceived(link, reason) if link is self._link:
+                self._malformed(reason, now)
+            case CloseRequested(reason):
+                self._close(reason)
+            case _:
+                pass  # of a connection that this side has given up
+
+    def _receive(self, envelope: EnvelopeReceived, now: float) -> None:
+        self._unanswered_since = math.inf
         try:
-            match self.phase:
-                case Phase.DIALLING:
-                    self._answered(header, body, now)
-                case Phase.CONNECTED:
-                    self._take(header, body, attachments, now)
-                case Phase.WAITING:
-                    raise AssertionError("an envelope came without a connection")
+            if self.phase is Phase.DIALLING:
+                self._answered(envelope, now)
+                return
+            message = accept(self._session, envelope, self.counters, now)
+            if message is None:
+                return
+            self._malformed_in_a_row = 0
+            match message:
+                case Acknowledge():
+                    pass
+                case HeartbeatEcho() if self._sends_heartbeats:
+                    pass
+                case Refused():
+                    self._refused(message)
+                case Goodbye(text):
+                    self._hang_up(f"the server said goodbye: {text}", now)
+                case Hello() | Welcome() | Heartbeat():
+                    raise ProtocolError(f"a server does not send {type(message).__name__} here")
                 case _:
-                    assert_never(self.phase)
+                    received = Received(self.peer, message, envelope.attachments, envelope.descriptors)
+                    self._events.append(received)
+        except GapError:
+            self._hang_up("messages were lost on the way", now)
         except ProtocolError as error:
-            self.malformed(str(error))
+            self._malformed(str(error), now)
 
-    def malformed(self, why: str) -> None:
+    def _malformed(self, reason: str, now: float) -> None:
         """Count an envelope that could not be read; too many in a row end the connection."""
         self.counters.malformed += 1
         self._malformed_in_a_row += 1
         if self._malformed_in_a_row >= MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
-            self.last_error = f"what answers there does not speak this protocol: {why}"
-            self.hang_up = True
+            self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
 
-    def broken(self, why: str, now: float) -> None:
-        """Note that the connection, or the attempt at one, is gone; plan the next attempt."""
-        if self.phase not in {Phase.DIALLING, Phase.CONNECTED}:
-            return
-        if self.phase is Phase.CONNECTED:
-            self._events.append(Broken(self.peer))
-            if now - self._since >= SETTLED_SECONDS:
-                self._failures = 0
-        if not self.hang_up:
-            self.last_error = why
-        self.phase = Phase.WAITING
-        self.hang_up = False
-        self._asked_at = None
-        self._session.disconnect()
-        delay = min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2 ** min(self._failures, 10))
-        self._failures += 1
-        self.dial_at = now + delay * (0.5 + 0.5 * self._jitter())
-
-    # -- what the component says ---------------------------------------------------------------------------------
-
-    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
-        """Queue a message; see `Connector.send`. After ConnectionRefused it is dropped and counted."""
-        if self.phase is Phase.STOPPED:
-            self.counters.undeliverable += 1
-            return
-        body = encode(message)
-        if type(message) in UNSEQUENCED_TYPES:
-            if attachments:
-                raise ValueError(f"a {type(message).__name__} carries no attachments")
-            if self.phase is Phase.CONNECTED:
-                self._session.post(body)
-            return
-        if attachments:
-            check_attachments(attachments)
-        self._session.keep(body, attachments)
-
-    def say_goodbye(self, text: str) -> None:
-        """Queue a Goodbye behind what has been flushed, be it only the Hello."""
-        if self.phase in {Phase.DIALLING, Phase.CONNECTED}:
-            self._session.post(encode(Goodbye(text)))
-
-    def stop(self) -> None:
-        """End for good."""
-        self.phase = Phase.STOPPED
-        self.last_error = "it was closed"
-
-    # -- what the transport asks for -----------------------------------------------------------------------------
-
-    def take_events(self) -> list[ConnectorEvent]:
-        """Return the events since the last call."""
-        events, self._events = self._events, []
-        return events
-
-    @property
-    def has_events(self) -> bool:
-        return bool(self._events)
-
-    def flush(self, transmit: Transmit, now: float) -> bool:
-        """Give the transport all that it takes. Returns True when the connection was full and more waits."""
-        if self.hang_up or self.phase not in {Phase.DIALLING, Phase.CONNECTED}:
-            return False
-        session = self._session
-        while (envelope := session.next_envelope()) is not None:
-            if self.phase is Phase.DIALLING and envelope.sequence:
-                return False
-            taken = transmit(self.peer, session.header(envelope), envelope.body, envelope.attachments)
-            if taken is not Taken.SENT:
-                # A connection that is gone looks full from here; that it is gone is told in another way.
-                return True
-            session.sent(envelope)
-            if self._asked_at is None and envelope.body is not ACKNOWLEDGE_BODY:
-                self._asked_at = now
-        if session.acknowledge_due(now):
-            acknowledge = Envelope(0, ACKNOWLEDGE_BODY, (), 0)
-            if transmit(self.peer, session.header(acknowledge), ACKNOWLEDGE_BODY, ()) is Taken.SENT:
-                session.acknowledge_sent()
-        return False
-
-    def tick(self, now: float) -> None:
-        """Do what time alone calls for: ping, and give up on a handshake or a server that takes too long."""
-        match self.phase:
-            case Phase.DIALLING:
-                if now - self._since >= HANDSHAKE_SECONDS:
-                    self.last_error = "no answer came to the greeting"
-                    self.hang_up = True
-            case Phase.CONNECTED:
-                assert self._welcome is not None, "connected by a Welcome"
-                if self._asked_at is not None and now - self._asked_at >= self._welcome.lease_seconds / 2:
-                    self.last_error = f"the server has been silent for {now - self._asked_at:.1f} s"
-                    self.hang_up = True
-                elif self._pings and now >= self._heartbeat_at:
-                    self._session.post(encode(Heartbeat(now)))
-                    self._heartbeat_at = now + self._welcome.heartbeat_seconds
-            case Phase.WAITING | Phase.STOPPED:
-                pass
-            case _:
-                assert_never(self.phase)
-
-    def next_at(self) -> float | None:
-        """Return when `tick`, `flush` or the transport (to dial) has something to do; None once stopped."""
-        match self.phase:
-            case Phase.WAITING:
-                return self.dial_at
-            case Phase.DIALLING:
-                return self._since + HANDSHAKE_SECONDS
-            case Phase.CONNECTED:
-                assert self._welcome is not None, "connected by a Welcome"
-                times = [self._heartbeat_at] if self._pings else []
-                if self._asked_at is not None:
-                    times.append(self._asked_at + self._welcome.lease_seconds / 2)
-                if self._session.owes:
-                    times.append(self._session.acknowledge_at)
-                return min(times, default=None)
-            case Phase.STOPPED:
-                return None
-            case _:
-                assert_never(self.phase)
-
-    # -- facts ---------------------------------------------------------------------------------------------------
-
-    @property
-    def welcome(self) -> Welcome | None:
-        """The last Welcome, also after a break."""
-        return self._welcome
-
-    def outbox_bytes(self) -> int:
-        """Return the bytes kept until the server acknowledges them."""
-        return self._session.outbox_bytes
-
-    # -- rules ---------------------------------------------------------------------------------------------------
-
-    def _answered(self, frame: bytes, body: bytes, now: float) -> None:
-        header = read_header(frame)
+    def _answered(self, envelope: EnvelopeReceived, now: float) -> None:
+        header = read_header(envelope.header)
         if header.version != PROTOCOL_VERSION:
             text = (
                 f"the server speaks protocol {header.version}, this {self._hello.role} (scaler "
                 f"{self._hello.scaler_version}) speaks protocol {PROTOCOL_VERSION}: install the same version on both"
             )
-            self._turned(Refused(RefusalReason.VERSION, text))
+            self._refused(Refused(RefusalReason.VERSION, text))
             return
-        check_header(header, self._id)
-        message = decode(body)
+        if header.flags or header.session != self._id:
+            raise ProtocolError("an answer to the Hello of another session")
+        message = decode(envelope.body)
         match message:
             case Welcome():
                 self._welcomed(message, header.acknowledged, now)
             case Refused():
-                self._turned(message)
-            case Goodbye():
-                self.last_error = f"the server said goodbye: {message.text}"
-                self.hang_up = True
+                self._refused(message)
+            case Goodbye(text):
+                self._hang_up(f"the server said goodbye: {text}", now)
             case _:
                 raise ProtocolError(f"a {type(message).__name__} came before the Welcome")
 
@@ -298,59 +238,99 @@ class ConnectorCore:
             raise ProtocolError("a Welcome without a lease, or without time between heartbeats")
         if welcome.resumed:
             if not self._resume or not self._session.can_resume(acknowledged):
-                # The two sides disagree on what was said: forget the session on both, and begin anew.
+                # The two sides disagree on what was sent: forget the session on both, and begin anew.
                 self._resume = False
-                self.last_error = "the server resumed a session that cannot go on"
-                self.hang_up = True
+                self._hang_up("the server resumed a session that cannot go on", now)
                 return
             self._session.resume(acknowledged)
             self._events.append(Resumed(self.peer))
         else:
-            if self._welcome is not None:
-                self._session = self._new_session()
-            # Anything said in the new session tells the server that this side knows of it.
+            if self.welcome is not None:
+                self._session = new_session(self._id, self._limits)
+            # Any message in the new session tells the server that this side knows of it.
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
-        self._welcome = welcome
+        self.welcome = welcome
         self._resume = True
         self.phase = Phase.CONNECTED
         self._since = now
-        self._heartbeat_at = now + welcome.heartbeat_seconds
+        self._answer_seconds = welcome.lease_seconds / 2
+        if self._sends_heartbeats:
+            self._heartbeat_at = now + welcome.heartbeat_seconds
 
-    def _take(self, frame: bytes, body: bytes, attachments: Sequence[memoryview], now: float) -> None:
-        header = read_header(frame)
-        check_header(header, self._id)
-        receipt = self._session.receive(header, size_of(body, attachments), now)
-        if receipt is Receipt.DUPLICATE:
-            self.counters.duplicates += 1
-            return
-        if receipt is Receipt.GAP:
-            self.counters.gaps += 1
-            self.last_error = "messages were lost on the way"
-            self.hang_up = True
-            return
-        message = decode(body)
-        self._malformed_in_a_row = 0
-        match message:
-            case Acknowledge():
-                pass
-            case HeartbeatEcho() if self._pings:
-                pass
-            case Refused():
-                self._turned(message)
-            case Goodbye():
-                self.last_error = f"the server said goodbye: {message.text}"
-                self.hang_up = True
-            case Hello() | Welcome() | Heartbeat():
-                raise ProtocolError(f"a server does not send {type(message).__name__} here")
-            case _:
-                self._events.append(Received(self.peer, message, attachments))
+    def _close(self, reason: str) -> None:
+        link = self._link
+        if link is not None and self.phase is not Phase.STOPPED:
+            waiting = self._session.take(sequenced=self.phase is Phase.CONNECTED)
+            self._session.post(encode(Goodbye(reason)))
+            self._commands.append(Transmit(link, [*waiting, *self._session.take(sequenced=False)]))
+        self._stop("it was closed")
 
-    def _turned(self, refused: Refused) -> None:
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _expire(self, now: float) -> None:
+        if self.phase is Phase.WAITING and now >= self._dial_at:
+            if not self._failures:
+                self.last_error = "there is no answer yet"
+            self.phase = Phase.DIALLING
+            self._since = self._unanswered_since = now
+            self._answer_seconds = HANDSHAKE_SECONDS
+            self._malformed_in_a_row = 0
+            self._commands.append(Dial())
+        elif now - self._unanswered_since >= self._answer_seconds:
+            if self.phase is Phase.DIALLING:
+                self._hang_up("no answer came to the Hello", now)
+            else:
+                self._hang_up(f"the server has been silent for {now - self._unanswered_since:.1f} s", now)
+        elif now >= self._heartbeat_at:
+            assert self.welcome is not None, "heartbeats begin with a Welcome"
+            self._session.post(encode(Heartbeat(now)))
+            self._heartbeat_at = now + self.welcome.heartbeat_seconds
+
+    def _next_at(self) -> float:
+        if self.phase is Phase.WAITING:
+            return self._dial_at
+        if self.phase is Phase.STOPPED:
+            return math.inf
+        wake_at = min(self._heartbeat_at, self._unanswered_since + self._answer_seconds)
+        return wake_at if self._is_blocked else min(wake_at, self._session.acknowledge_at)
+
+    # -- rules -----------------------------------------------------------------------------------------------------
+
+    def _greeting(self) -> list[Envelope]:
+        return self._session.take(sequenced=False) if self.phase is Phase.DIALLING else []
+
+    def _hang_up(self, reason: str, now: float) -> None:
+        """Give up the connection, or the attempt at one, and plan the next attempt."""
+        if self.phase not in {Phase.DIALLING, Phase.CONNECTED}:
+            return
+        was_welcomed = self.phase is Phase.CONNECTED
+        if was_welcomed:
+            self._events.append(Broken(self.peer))
+            if now - self._since >= STABLE_SECONDS:
+                self._failures = 0
+        self.last_error = reason
+        self.phase = Phase.WAITING
+        self._drop_link(was_welcomed)
+        self._session.disconnect()
+        delay = min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2 ** min(self._failures, 10))
+        self._failures += 1
+        self._dial_at = self.wake_at = now + delay * (0.5 + 0.5 * self._jitter())
+
+    def _refused(self, refused: Refused) -> None:
         self.counters.refused += 1
-        self.last_error = refused.text
-        self.phase = Phase.STOPPED
         self._events.append(ConnectionRefused(refused))
+        self._drop_link(was_welcomed=True)
+        self._stop(refused.text)
 
-    def _new_session(self) -> Session:
-        return Session(self._id, max_messages=self._limits.messages, max_bytes=self._limits.size_bytes)
+    def _stop(self, reason: str) -> None:
+        self.phase = Phase.STOPPED
+        self.last_error = reason
+        self._link = None
+        self._heartbeat_at = self._unanswered_since = math.inf
+
+    def _drop_link(self, was_welcomed: bool) -> None:
+        self._heartbeat_at = self._unanswered_since = math.inf
+        if self._link is not None:
+            self._commands.append(Cut(self._link, was_welcomed))
+            self._link = None

@@ -1,30 +1,48 @@
-"""The rules of a listener: who is let in, whose session goes on, what is dropped, who is cut off.
+"""The rules of a listener: which peers are admitted, which sessions go on, what is dropped, which links are cut.
 
-No socket and no clock: frames, breaks and times go in; events for the component, envelopes for the transport and
-connections to cut come out. A *link* is one connection, under the name that the transport gave it.
+Pure: `step` takes what has happened on the links and returns commands. Only `send` is beside it, because it is called
+for every message; it queues for the next step.
 
-Laws: a link carries at most one session, and a session flies over at most one link; a peer id has at most one session;
-a link's first envelope from here is a Welcome or a Refused, and its last one a Refused or a Goodbye, if any.
+Laws: a link carries at most one session, and a session uses at most one link; a peer id has at most one session; the
+first envelope sent on a link is a Welcome or a Refused, and its last one a Refused or a Goodbye, if any.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from scaler.errors import LimitError, ProtocolError
-from scaler.net.connection import Admit, Broken, Buffer, Closed, ListenerEvent, Opened, OutboxLimits, Received, Resumed
-from scaler.net.envelopes import (
-    ACKNOWLEDGE_BODY,
-    FAREWELL_SECONDS,
+from scaler.errors import ProtocolError
+from scaler.net.connection import Admit, Broken, Closed, ListenerEvent, Opened, OutboxLimits, Received, Resumed
+from scaler.net.transport import (
+    CLOSE_SECONDS,
     MAX_MALFORMED_IN_A_ROW,
-    UNSEQUENCED_TYPES,
+    SILENCE_SECONDS,
+    CloseRequested,
+    Command,
     Counters,
-    Taken,
+    Cut,
+    Deliver,
+    EnvelopeReceived,
+    GapError,
+    Input,
+    LinkBlocked,
+    LinkLost,
+    LinkOpened,
+    LinkWritable,
+    MalformedReceived,
+    ReportRefusal,
+    ReportUnidentified,
+    SessionEndRequested,
     Transmit,
-    check_header,
-    size_of,
+    Transport,
+    accept,
+    flush,
+    new_session,
+    outside_sequence,
+    queue,
 )
 from scaler.net.versions import python_version
 from scaler.protocol.codec import decode, encode
@@ -43,217 +61,62 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.protocol.roles import MAY_SEND, Server
-from scaler.protocol.session import Envelope, Header, Receipt, Session, check_attachments, peer_of, read_header
+from scaler.protocol.session import Buffer, Descriptor, Header, OutboxFullError, Session, peer_of, read_header
 
 MAX_PEERS = 65_536
 """Most sessions of one listener; beyond it, peers are refused."""
 
 
 class _Peer:
-    """A session and the link that it flies over; None while it is broken."""
+    """A session and the link that it uses; None while the connection is broken."""
 
-    __slots__ = ("allowed", "confirmed", "id", "late", "link", "malformed", "role", "session")
+    __slots__ = ("allowed", "confirmed", "id", "link", "malformed", "role", "session")
 
     def __init__(
-        self, session: Session, role: Role, allowed: frozenset[type[Message]], link: bytes, confirmed: bool
+        self, session: Session, role: Role, allowed: frozenset[type[Message]], link: _Link, confirmed: bool
     ) -> None:
         self.id = peer_of(session.id)
         self.session = session
         self.role = role
         self.allowed = allowed
-        self.link: bytes | None = link
-        self.late: bytes | None = None
-        """The link that broke last: what it brought before it broke may still come in."""
+        self.link: _Link | None = link
         self.confirmed = confirmed
-        """True when a Hello that resumes can mean this session only, and not one before it that is forgotten here."""
+        """True when a Hello that resumes can mean this session only, and not an earlier one that is forgotten here."""
         self.malformed = 0
 
 
 class _Link:
-    __slots__ = ("condemned", "id", "malformed_in_a_row", "peer")
+    __slots__ = ("is_blocked", "is_closing", "malformed_in_a_row", "origin", "peer", "transport")
 
-    def __init__(self, link: bytes) -> None:
-        self.id = link
+    def __init__(self, transport: Transport, origin: str) -> None:
+        self.transport = transport
+        self.origin = origin
         self.peer: _Peer | None = None
-        self.condemned = False
-        """True when it is to go: whatever it still brings is ignored."""
+        self.is_closing = False
+        """True after Refused or Goodbye was sent: whatever the link still brings is ignored."""
+        self.is_blocked = False
         self.malformed_in_a_row = 0
 
 
 class ListenerCore:
-    """All sessions of one listener."""
+    """All sessions of one listener. admit decides about every Hello; see `connection.Admit`."""
 
     def __init__(self, server: Server, admit: Admit, limits: OutboxLimits) -> None:
         self.counters = Counters()
+        self.wake_at = math.inf
+        """When `step` has something to do without any input; inf: never."""
         self._server = server
         self._admit = admit
         self._limits = limits
-        self._links: dict[bytes, _Link] = {}
+        self._links: dict[Transport, _Link] = {}
         self._peers: dict[bytes, _Peer] = {}
+        self._commands: list[Command] = []
         self._events: list[ListenerEvent] = []
-        self._dirty: dict[bytes, _Peer] = {}
-        self._owing: dict[bytes, _Peer] = {}
-        self._farewells: deque[tuple[bytes, bytes, bytes]] = deque()
-        self._leaving: deque[tuple[float, bytes]] = deque()
-        self._cuts: list[bytes] = []
-        self._refusals: list[str] = []
-
-    # -- what the transport brings -------------------------------------------------------------------------------
-
-    def receive(
-        self, link_id: bytes, header: bytes, body: bytes, attachments: Sequence[memoryview], now: float
-    ) -> None:
-        """Take in one envelope."""
-        link = self._links.get(link_id)
-        if link is None:
-            link = self._links[link_id] = _Link(link_id)
-        elif link.condemned:
-            return
-        try:
-            if link.peer is None:
-                self._greet(link, header, body, now)
-            else:
-                self._take(link, link.peer, header, body, attachments, now)
-        except ProtocolError as error:
-            self.malformed(link_id, str(error), now)
-
-    def malformed(self, link_id: bytes, why: str, now: float) -> None:
-        """Count an envelope that could not be read; too many in a row end the link, and the session on it."""
-        link = self._links.setdefault(link_id, _Link(link_id))
-        if link.condemned:
-            return
-        self.counters.malformed += 1
-        link.malformed_in_a_row += 1
-        if link.peer is not None:
-            link.peer.malformed += 1
-        if link.malformed_in_a_row < MAX_MALFORMED_IN_A_ROW:
-            return
-        text = f"{MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {why}"
-        reason = Refused(RefusalReason.MALFORMED, text)
-        if link.peer is None:
-            self._refuse(link, bytes(16), reason, now)
-        else:
-            self._end(link.peer, reason, now)
-            self._events.append(Closed(link.peer.id, text))
-
-    def broken(self, link_id: bytes) -> None:
-        """Note that a link is gone. What it brought before may still be received."""
-        link = self._links.get(link_id)
-        if link is None:
-            return
-        peer = link.peer
-        if peer is None or link.condemned or peer.link != link_id:
-            del self._links[link_id]
-            if peer is not None and peer.late == link_id:
-                peer.late = None
-            return
-        peer.link = None
-        peer.late = link_id
-        peer.session.disconnect()
-        self._events.append(Broken(peer.id))
-
-    # -- what the component says ---------------------------------------------------------------------------------
-
-    def send(self, peer_id: bytes, message: Message, attachments: Sequence[Buffer], now: float) -> None:
-        """Queue a message; see `Listener.send`."""
-        peer = self._peers.get(peer_id)
-        if peer is None:
-            self.counters.undeliverable += 1
-            return
-        body = encode(message)
-        if type(message) in UNSEQUENCED_TYPES:
-            if attachments:
-                raise ValueError(f"a {type(message).__name__} carries no attachments")
-            if peer.link is not None:
-                peer.session.post(body)
-        else:
-            if attachments:
-                check_attachments(attachments)
-            try:
-                peer.session.keep(body, attachments)
-            except LimitError as error:
-                self._end(peer, Goodbye(str(error)), now)
-                self._events.append(Closed(peer_id, str(error)))
-                return
-        self._dirty[peer_id] = peer
-
-    def forget(self, peer_id: bytes, reason: Message | None, now: float) -> None:
-        """End a session; see `Listener.forget`."""
-        peer = self._peers.get(peer_id)
-        if peer is not None:
-            self._end(peer, reason, now)
-
-    def end_all(self, now: float) -> None:
-        """End all sessions with a Goodbye, which follows what has been flushed."""
-        for peer in list(self._peers.values()):
-            self._end(peer, Goodbye("the server ends"), now)
-
-    # -- what the transport asks for -----------------------------------------------------------------------------
-
-    def take_events(self) -> list[ListenerEvent]:
-        """Return the events since the last call."""
-        events, self._events = self._events, []
-        return events
-
-    @property
-    def has_events(self) -> bool:
-        return bool(self._events)
-
-    def take_refusals(self) -> list[str]:
-        """Return why peers were refused since the last call, for people."""
-        refusals, self._refusals = self._refusals, []
-        return refusals
-
-    def take_cuts(self) -> list[bytes]:
-        """Return the links that must be cut now."""
-        cuts, self._cuts = self._cuts, []
-        return cuts
-
-    def flush(self, transmit: Transmit, now: float) -> bool:
-        """Give the transport all that it takes. Returns True when a link was full, so that more waits behind it."""
-        while self._farewells:
-            transmit(*self._farewells.popleft(), ())
-        dirty, self._dirty = self._dirty, {}
-        for peer in dirty.values():
-            if peer.link is not None:
-                self._flush_peer(peer, peer.link, transmit, now)
-        return bool(self._dirty)
-
-    def tick(self, now: float) -> None:
-        """Do what time alone calls for: acknowledge, and cut those who were told to go."""
-        while self._owing:
-            peer_id, peer = next(iter(self._owing.items()))
-            if peer.session.owes and peer.session.acknowledge_at > now:
-                break
-            del self._owing[peer_id]
-            if peer.session.owes and peer.link is not None:
-                self._dirty[peer_id] = peer
-        while self._leaving and self._leaving[0][0] <= now:
-            self._cuts.append(self._leaving.popleft()[1])
-
-    def next_at(self) -> float | None:
-        """Return when `tick` has something to do, or None."""
-        times = [self._leaving[0][0]] if self._leaving else []
-        for peer in self._owing.values():
-            times.append(peer.session.acknowledge_at)
-            break
-        return min(times, default=None)
-
-    # -- facts ---------------------------------------------------------------------------------------------------
-
-    def knows(self, link_id: bytes) -> bool:
-        """Tell whether anything came over this link before, and it is not forgotten yet."""
-        return link_id in self._links
-
-    def has_session(self, link_id: bytes) -> bool:
-        """Tell whether a link carries a session."""
-        link = self._links.get(link_id)
-        return link is not None and link.peer is not None and not link.condemned
-
-    def is_stranger(self, link_id: bytes) -> bool:
-        """Tell whether nothing that came over a link was understood, and nobody has told it so."""
-        link = self._links.get(link_id)
-        return link is None or (link.peer is None and not link.condemned)
+        self._unsent: dict[bytes, _Peer] = {}
+        self._unacknowledged: dict[bytes, _Peer] = {}  # that owe an acknowledgement, the first one first
+        self._unidentified: dict[_Link, float] = {}  # links without a session, with the time of their opening
+        self._newly_closing: list[_Link] = []
+        self._closing: deque[tuple[float, _Link]] = deque()  # with the time at which they are cut
 
     def outbox_bytes(self, peer_id: bytes) -> int:
         """Return the bytes that are kept for a peer; 0 without a session."""
@@ -265,69 +128,175 @@ class ListenerCore:
         peer = self._peers.get(peer_id)
         return peer.malformed if peer is not None else 0
 
-    # -- rules ---------------------------------------------------------------------------------------------------
-
-    def _take(
-        self, link: _Link, peer: _Peer, frame: bytes, body: bytes, attachments: Sequence[memoryview], now: float
+    def send(
+        self,
+        peer_id: bytes,
+        message: Message,
+        attachments: Sequence[Buffer] = (),
+        descriptors: Sequence[Descriptor] = (),
     ) -> None:
-        header = read_header(frame)
-        session = peer.session
-        check_header(header, session.id)
-        receipt = session.receive(header, size_of(body, attachments), now)
-        peer.confirmed = True
-        if session.owes:
-            if session.acknowledge_due(now):
-                self._dirty[peer.id] = peer
-            elif peer.id not in self._owing:
-                self._owing[peer.id] = peer
-        if receipt is Receipt.DUPLICATE:
-            self.counters.duplicates += 1
-        elif receipt is Receipt.GAP:
-            self.counters.gaps += 1
-            self._drop_link(peer)
-            self._events.append(Broken(peer.id))
-        else:
-            self._deliver(link, peer, decode(body), attachments, now)
+        """Queue a message; see `Listener.send`. The next step closes the session of a peer whose outbox is full."""
+        peer = self._peers.get(peer_id)
+        if peer is None:
+            self.counters.undeliverable += 1
+            return
+        try:
+            queue(peer.session, message, attachments, descriptors, peer.link is not None)
+        except OutboxFullError as error:
+            self._end(peer, Goodbye(str(error)))
+            self._events.append(Closed(peer_id, str(error)))
+            return
+        self._unsent[peer_id] = peer
 
-    def _deliver(
-        self, link: _Link, peer: _Peer, message: Message, attachments: Sequence[memoryview], now: float
-    ) -> None:
-        kind = type(message)
-        if kind not in peer.allowed or kind is Hello:
-            raise ProtocolError(f"a {peer.role} may not send {kind.__name__} here")
+    def step(self, inputs: Iterable[Input], now: float) -> list[Command]:
+        """Take in what has happened and return what to do, in this order."""
+        links = self._links
+        for item in inputs:
+            if isinstance(item, EnvelopeReceived):
+                link = links.get(item.link)
+                if link is not None and not link.is_closing:
+                    self._receive(link, item, now)
+            else:
+                self._note(item, now)
+        if now >= self.wake_at:
+            self._expire(now)
+        while self._newly_closing:
+            self._closing.append((now + CLOSE_SECONDS, self._newly_closing.pop()))
+        commands, self._commands = self._commands, []
+        if self._events:
+            events, self._events = self._events, []
+            commands.append(Deliver(events))
+            return commands
+        if self._unsent:
+            unsent, self._unsent = self._unsent, {}
+            for peer in unsent.values():
+                link = peer.link
+                if link is not None and not link.is_blocked:
+                    envelopes = flush(peer.session, now)
+                    if envelopes:
+                        self._unacknowledged.pop(peer.id, None)
+                        commands.append(Transmit(link.transport, envelopes))
+        self.wake_at = self._next_at()
+        return commands
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def _note(self, item: Input, now: float) -> None:
+        match item:
+            case LinkOpened(transport, origin):
+                link = self._links[transport] = _Link(transport, origin)
+                self._unidentified[link] = now
+            case LinkLost(transport) if transport in self._links:
+                self._lost(self._links[transport])
+            case LinkBlocked(transport) if transport in self._links:
+                self._links[transport].is_blocked = True
+            case LinkWritable(transport) if transport in self._links:
+                link = self._links[transport]
+                link.is_blocked = False
+                if link.peer is not None and link.peer.link is link:
+                    self._unsent[link.peer.id] = link.peer
+            case MalformedReceived(transport, reason) if transport in self._links:
+                self._malformed(self._links[transport], reason)
+            case SessionEndRequested(peer_id, reason) if peer_id in self._peers:
+                self._end(self._peers[peer_id], reason)
+            case CloseRequested(reason):
+                for peer in list(self._peers.values()):
+                    if peer.link is not None:
+                        self._commands.append(Transmit(peer.link.transport, peer.session.take()))
+                    self._end(peer, Goodbye(reason))
+            case _:
+                pass  # of a link that is cut, or a session that has ended
+
+    def _receive(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
+        peer = link.peer
+        try:
+            if peer is None:
+                self._greet(link, envelope)
+                return
+            session = peer.session
+            message = accept(session, envelope, self.counters, now)
+            peer.confirmed = True
+            if session.acknowledge_at <= now:
+                self._unsent[peer.id] = peer
+            if session.acknowledge_at < math.inf and peer.id not in self._unacknowledged:
+                self._unacknowledged[peer.id] = peer
+            if message is None:
+                return
+            kind = type(message)
+            if kind not in peer.allowed or kind is Hello:
+                raise ProtocolError(f"a {peer.role} may not send {kind.__name__} here")
+        except GapError:
+            assert peer is not None, "messages are counted within sessions only"
+            peer.confirmed = True
+            self._break(peer)
+            return
+        except ProtocolError as error:
+            self._malformed(link, str(error))
+            return
         link.malformed_in_a_row = 0
         if isinstance(message, Acknowledge):
             return
         if isinstance(message, Goodbye):
-            self._end(peer, None, now)
+            self._end(peer, None)
             self._events.append(Closed(peer.id, message.text))
             return
-        if isinstance(message, Heartbeat | WorkerHeartbeat) and peer.link is not None:
-            peer.session.post(encode(HeartbeatEcho(message.sent_at)))
-            self._dirty[peer.id] = peer
-        self._events.append(Received(peer.id, message, attachments))
+        if isinstance(message, Heartbeat | WorkerHeartbeat):
+            session.post(encode(HeartbeatEcho(message.sent_at)))
+            self._unsent[peer.id] = peer
+        self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
-    def _greet(self, link: _Link, frame: bytes, body: bytes, now: float) -> None:
-        header = read_header(frame)
+    def _malformed(self, link: _Link, reason: str) -> None:
+        """Count an envelope that could not be read; too many in a row end the link, and the session on it."""
+        if link.is_closing:
+            return
+        self.counters.malformed += 1
+        link.malformed_in_a_row += 1
+        if link.peer is not None:
+            link.peer.malformed += 1
+        if link.malformed_in_a_row < MAX_MALFORMED_IN_A_ROW:
+            return
+        text = f"{MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
+        refused = Refused(RefusalReason.MALFORMED, text)
+        if link.peer is None:
+            self._refuse(link, bytes(16), refused)
+        else:
+            self._end(link.peer, refused)
+            self._events.append(Closed(link.peer.id, text))
+
+    def _lost(self, link: _Link) -> None:
+        del self._links[link.transport]
+        self._unidentified.pop(link, None)
+        peer = link.peer
+        if peer is not None and peer.link is link:
+            peer.link = None
+            peer.session.disconnect()
+            self._events.append(Broken(peer.id))
+        elif peer is None and not link.is_closing:
+            text = f"a connection from {link.origin} ended before anything of this protocol came"
+            self._commands.append(ReportUnidentified(text))
+
+    # -- the handshake ---------------------------------------------------------------------------------------------
+
+    def _greet(self, link: _Link, envelope: EnvelopeReceived) -> None:
+        header = read_header(envelope.header)
         if header.version != PROTOCOL_VERSION:
             text = (
                 f"the peer {peer_of(header.session).hex()} speaks protocol {header.version}, this server speaks "
                 f"protocol {PROTOCOL_VERSION} (Python {python_version()}): install the same version of scaler"
             )
-            self._refuse(link, header.session, Refused(RefusalReason.VERSION, text), now)
+            self._refuse(link, header.session, Refused(RefusalReason.VERSION, text))
             return
-        hello = decode(body)
+        hello = decode(envelope.body)
         if not isinstance(hello, Hello) or header.flags or header.sequence:
             raise ProtocolError(f"a connection begins with a Hello, not with a {type(hello).__name__}")
         answer = self._judge(header, hello)
         if isinstance(answer, Refused):
-            self._refuse(link, header.session, answer, now)
+            self._refuse(link, header.session, answer)
             return
         peer_id = peer_of(header.session)
         known = self._peers.get(peer_id)
         if known is not None and known.link is not None:
-            self._drop_link(known)
-            self._events.append(Broken(peer_id))
+            self._break(known)
         resumed = (
             known is not None
             and hello.resume
@@ -335,10 +304,9 @@ class ListenerCore:
             and known.role is hello.role
             and known.session.can_resume(header.acknowledged)
         )
-        self._seat(link, header, hello, known if resumed else None)
-        peer = self._peers[peer_id]
+        peer = self._attach(link, header, hello, known if resumed else None)
         peer.session.post(encode(replace(answer, resumed=resumed)))
-        self._dirty[peer_id] = peer
+        self._unsent[peer_id] = peer
 
     def _judge(self, header: Header, hello: Hello) -> Welcome | Refused:
         peer_id = peer_of(header.session)
@@ -355,83 +323,89 @@ class ListenerCore:
             return Refused(RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
         return self._admit(peer_id, hello)
 
-    def _seat(self, link: _Link, header: Header, hello: Hello, known: _Peer | None) -> None:
+    def _attach(self, link: _Link, header: Header, hello: Hello, known: _Peer | None) -> _Peer:
+        """Return the peer whose session uses this link from now on; known: the one whose session goes on."""
         peer_id = peer_of(header.session)
+        self._unidentified.pop(link, None)
         if known is not None:
             known.session.resume(header.acknowledged)
-            known.link = link.id
-            self._forget_late(known)
+            known.link = link
             link.peer = known
             self._events.append(Resumed(peer_id))
-            return
-        old = self._peers.get(peer_id)
-        if old is not None:
-            self._forget_late(old)
-            self._owing.pop(peer_id, None)
-        session = Session(header.session, max_messages=self._limits.messages, max_bytes=self._limits.size_bytes)
-        # A peer that resumes does not know yet that it must count anew; that it does shows in the first it says.
-        link.peer = _Peer(session, hello.role, MAY_SEND[self._server][hello.role], link.id, not hello.resume)
+            return known
+        self._unacknowledged.pop(peer_id, None)
+        session = new_session(header.session, self._limits)
+        # A peer that resumes does not know yet that it must count anew; the first message it sends shows that it does.
+        link.peer = _Peer(session, hello.role, MAY_SEND[self._server][hello.role], link, not hello.resume)
         self._peers[peer_id] = link.peer
         self._events.append(Opened(peer_id, hello))
+        return link.peer
 
-    def _forget_late(self, peer: _Peer) -> None:
-        if peer.late is not None:
-            self._links.pop(peer.late, None)
-            peer.late = None
+    # -- ends ------------------------------------------------------------------------------------------------------
 
-    def _drop_link(self, peer: _Peer) -> None:
+    def _break(self, peer: _Peer) -> None:
         """Cut the link of a session that goes on."""
-        assert peer.link is not None, "only a session in flight has a link to drop"
-        self._links[peer.link].condemned = True
-        self._cuts.append(peer.link)
+        assert peer.link is not None, "only a connected session has a link"
+        self._cut(peer.link)
         peer.link = None
         peer.session.disconnect()
+        self._events.append(Broken(peer.id))
 
-    def _end(self, peer: _Peer, reason: Message | None, now: float) -> None:
+    def _end(self, peer: _Peer, reason: Refused | Goodbye | None) -> None:
         """Forget a session. With a reason, its link has a moment to end by itself; without one, it is cut."""
         del self._peers[peer.id]
-        self._dirty.pop(peer.id, None)
-        self._owing.pop(peer.id, None)
-        self._forget_late(peer)
-        if peer.link is None:
+        self._unsent.pop(peer.id, None)
+        self._unacknowledged.pop(peer.id, None)
+        link, peer.link = peer.link, None
+        if link is None:
             return
-        link = self._links[peer.link]
-        link.condemned = True
         if reason is None:
-            self._cuts.append(link.id)
+            self._cut(link)
         else:
-            header = Header(PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received)
-            self._farewells.append((link.id, header.pack(), encode(reason)))
-            self._leaving.append((now + FAREWELL_SECONDS, link.id))
+            self._close(link, Header(PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason)
 
-    def _refuse(self, link: _Link, session_id: bytes, refused: Refused, now: float) -> None:
-        """Say no on a link that carries no session."""
+    def _refuse(self, link: _Link, session_id: bytes, refused: Refused) -> None:
+        """Refuse a link that carries no session."""
         self.counters.refused += 1
-        self._refusals.append(refused.text)
-        link.condemned = True
-        header = Header(PROTOCOL_VERSION, 0, session_id, 0, 0)
-        self._farewells.append((link.id, header.pack(), encode(refused)))
-        self._leaving.append((now + FAREWELL_SECONDS, link.id))
+        self._commands.append(ReportRefusal(refused.text))
+        self._close(link, Header(PROTOCOL_VERSION, 0, session_id, 0, 0), refused)
 
-    def _flush_peer(self, peer: _Peer, link_id: bytes, transmit: Transmit, now: float) -> None:
-        session = peer.session
-        sent = False
-        while (envelope := session.next_envelope()) is not None:
-            taken = transmit(link_id, session.header(envelope), envelope.body, envelope.attachments)
-            if taken is Taken.SENT:
-                session.sent(envelope)
-                sent = True
-            elif taken is Taken.BLOCKED:
-                self._dirty[peer.id] = peer
+    def _close(self, link: _Link, header: Header, reason: Refused | Goodbye) -> None:
+        link.is_closing = True
+        self._commands.append(Transmit(link.transport, [outside_sequence(header, reason)]))
+        self._newly_closing.append(link)
+
+    def _cut(self, link: _Link) -> None:
+        self._links.pop(link.transport, None)
+        self._unidentified.pop(link, None)
+        self._commands.append(Cut(link.transport))
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _expire(self, now: float) -> None:
+        while self._unacknowledged:
+            peer_id, peer = next(iter(self._unacknowledged.items()))
+            if now < peer.session.acknowledge_at < math.inf:
                 break
-            else:
-                self.broken(link_id)
-                return
-        else:
-            if session.acknowledge_due(now):
-                acknowledge = Envelope(0, ACKNOWLEDGE_BODY, (), 0)
-                if transmit(link_id, session.header(acknowledge), ACKNOWLEDGE_BODY, ()) is Taken.SENT:
-                    session.acknowledge_sent()
-                    sent = True
-        if sent:
-            self._owing.pop(peer.id, None)
+            del self._unacknowledged[peer_id]
+            self._unsent[peer_id] = peer
+        while self._closing and self._closing[0][0] <= now:
+            link = self._closing.popleft()[1]
+            if link.transport in self._links:
+                self._cut(link)
+        while self._unidentified:
+            link, since = next(iter(self._unidentified.items()))
+            if now < since + SILENCE_SECONDS:
+                break
+            self._lost(link)
+            self._commands.append(Cut(link.transport))
+
+    def _next_at(self) -> float:
+        wake_at = self._closing[0][0] if self._closing else math.inf
+        for peer in self._unacknowledged.values():
+            wake_at = min(wake_at, peer.session.acknowledge_at)
+            break
+        for since in self._unidentified.values():
+            wake_at = min(wake_at, since + SILENCE_SECONDS)
+            break
+        return wake_at

@@ -1,60 +1,61 @@
-"""Envelopes over a unix socket: peers of one user on one host speak to each other without ZeroMQ's thread between.
+"""The local transport: envelopes and file descriptors over a unix socket, between processes of one user on one host.
 
-A server that listens at an address also opens a *door* for it: a socket in the kernel's abstract namespace, whose name
-follows from the address and the user. It is no file, and gone with its process. Connectors try the door first. Anybody
-on the host may take any name, so both sides ask the kernel who the other one is, and want the same user.
+A server that listens at an address also opens a *local listener*: a socket in the kernel's abstract namespace, whose
+name follows from the address and the user. It is no file, and vanishes with its process. Connectors try it first. Any
+process of the host may take any name, so both sides ask the kernel for the other's user, which must be the same.
 
-An envelope on the stream: size of the body (u32), number of attachments (u32), the 40 bytes of the header, the size of
-each attachment (u32), the body, the attachments. In the byte order of the machine, which both ends share.
+An envelope on the stream: size of the body (u32), number of attachments (u16) and of descriptors (u16), the 40 bytes of
+the header, the size of each attachment (u32), the body, the attachments. In the byte order of the machine, which both
+ends share. Descriptors are ancillary data of the call that sends the first byte of their envelope. One read returns
+descriptors of one call only, and says when it had to drop some; so the descriptors of each read belong to the next
+envelope that has any.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
+import select
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Protocol
 
 from scaler.config.addresses import local_address
 from scaler.errors import ProtocolError
 from scaler.net.address import split_tcp
-from scaler.net.connection import Buffer
-from scaler.net.envelopes import Taken
+from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, LinkWritable, MalformedReceived
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
-from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS
+from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Buffer, Descriptor, Envelope
 
+BACKLOG = 1024
 READ_BYTES = 64 * 1024
 """What is read at once; an envelope that is not whole then gets memory of its own."""
 SEND_BUFFER_BYTES = 1024 * 1024
-"""What the kernel may keep for a connection in each direction; it gives less where it is told to."""
+"""What the kernel may keep for a connection in each direction; the system may allow less."""
 _JOIN_BYTES = 16 * 1024
-"""Up to this size a body is joined with its head: cheaper than to hand two pieces to the kernel."""
+"""Bodies up to this size are joined with their heads and neighbours: cheaper than handing pieces to the kernel."""
 _MAX_PIECES = 64
 """Pieces that the kernel is handed at once."""
-_HEAD = struct.Struct(f"=II{HEADER_BYTES}s")
+_HEAD = struct.Struct(f"=IHH{HEADER_BYTES}s")
+_DESCRIPTOR_COUNT = slice(6, 8)
 _CREDENTIALS = struct.Struct("=iii")
-_HAS_DOORS = sys.platform == "linux"
+_IS_SUPPORTED = sys.platform == "linux"
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
-class Parts(NamedTuple):
-    """One received envelope."""
+def local_name(address: str) -> str | None:
+    """Return the name of the local listener of an address, None where there are none.
 
-    header: bytes
-    body: bytes
-    attachments: Sequence[memoryview]
-
-
-def door_of(address: str) -> str | None:
-    """Return the name of the door of an address, None where there are none.
-
-    Who writes the address in another way, such as by the name of the host, does not find it, and uses ZeroMQ.
+    A peer that writes the address in another way, such as by the name of the host, finds none, and uses ZeroMQ.
     """
-    if not _HAS_DOORS:
+    if not _IS_SUPPORTED:
         return None
     found = split_tcp(local_address(address))
     if found is None:
@@ -64,174 +65,229 @@ def door_of(address: str) -> str | None:
     return f"\0scaler-{os.geteuid()}-{blake2b(where.encode(), digest_size=16).hexdigest()}"
 
 
-def connect(door: str) -> Stream | None:
-    """Return a connection through a door, or None when it is closed, or opened by another user.
+def connect_local(address: str, watcher: Watcher) -> LocalTransport | None:
+    """Return a connection to the local listener of an address, or None when there is none of the same user.
 
     Raises OSError when this process has no descriptor for it.
     """
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    link.setblocking(False)
+    name = local_name(address)
+    if name is None:
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
     try:
-        link.connect(door)
+        connection.connect(name)
     except OSError:
-        link.close()
+        connection.close()
         return None
-    return stream_to_same_user(link)
+    return _to_same_user(connection, watcher)
 
 
-def stream_to_same_user(link: socket.socket) -> Stream | None:
-    """Return the stream over a connection; close it and return None when its other end belongs to another user."""
-    _, user, _ = _CREDENTIALS.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+def _to_same_user(connection: socket.socket, watcher: Watcher) -> LocalTransport | None:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
     if user != os.geteuid():
-        link.close()
+        connection.close()
         return None
-    return Stream(link)
+    return LocalTransport(connection, watcher)
 
 
-class Stream:
-    """One connection, which never waits. Of an envelope that the kernel takes a part of, it keeps the rest."""
+class FileDescriptor:
+    """An open file descriptor, which is closed with the last reference to this."""
 
-    __slots__ = ("_left", "_partial", "_socket", "_tail")
+    __slots__ = ("_number",)
 
-    def __init__(self, link: socket.socket) -> None:
-        link.setblocking(False)
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self._socket = link
-        self._left = b""
-        """The beginning of a head."""
-        self._partial: _Partial | None = None
-        self._tail: list[memoryview] = []
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def fileno(self) -> int:
-        return self._socket.fileno()
+        return self._number
 
-    @property
-    def has_tail(self) -> bool:
-        """True while a part of an envelope waits to be sent: `push` it when the connection is writable."""
-        return bool(self._tail)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._number)  # bound early: as the interpreter ends, `os` may be gone
+
+
+class Watcher(Protocol):
+    """Calls back when descriptors are ready; see `shell.Wakeups`."""
+
+    def watch(self, descriptor: int) -> None: ...
+
+    def watch_writing(self, descriptor: int, is_wanted: bool) -> None: ...
+
+    def unwatch(self, descriptor: int) -> None: ...
+
+
+class LocalTransport:
+    """One connection; see `transport.Transport`."""
+
+    passes_descriptors = True
+
+    def __init__(self, connection: socket.socket, watcher: Watcher) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self._socket = connection
+        self._watcher = watcher
+        self._head = b""
+        """The beginning of an envelope whose sizes have not come whole."""
+        self._partial: _Partial | None = None
+        self._passed: list[list[FileDescriptor]] = []
+        """Descriptors whose envelopes have not come yet, by read."""
+        self._unsent: deque[_Unsent] = deque()
+        self._is_blocked = False
+        self._descriptor = connection.fileno()
+        watcher.watch(self._descriptor)
 
     # -- receiving -----------------------------------------------------------------------------------------------
 
-    def receive(self, into: list[Parts]) -> bool:
-        """Add envelopes that have come, up to a limit; False when the connection is over.
-
-        Raises ProtocolError for what no peer of ours sends; nothing more can be read then.
-        """
+    def receive(self, inputs: list[Input]) -> None:
+        """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""
+        if self._is_blocked and self._push():
+            self._is_blocked = False
+            self._watcher.watch_writing(self._descriptor, False)
+            inputs.append(LinkWritable(self))
         partial = self._partial
+        reason = "the connection broke"
         try:
             if partial is None:
-                data = self._socket.recv(READ_BYTES)
+                data, ancillary, flags, _ = self._socket.recvmsg(READ_BYTES, _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
+                if ancillary or flags & socket.MSG_CTRUNC:
+                    self._passed.append(_descriptors_in(ancillary))
                 if data:
-                    self._cut(self._left + data if self._left else data, into)
-                return bool(data)
-            count = self._socket.recv_into(partial.room())
+                    self._split(self._head + data if self._head else data, inputs)
+                    return
+            elif count := self._socket.recv_into(partial.room()):
+                if partial.fill(count):
+                    self._partial = None
+                    inputs.append(EnvelopeReceived(self, *partial.whole()))
+                return
         except BlockingIOError:
-            return True
+            return
         except OSError:
-            return False
-        if count and partial.fill(count):
-            self._partial = None
-            into.append(partial.whole())
-        return bool(count)
+            pass
+        except ProtocolError as error:
+            inputs.append(MalformedReceived(self, str(error)))
+            reason = f"the program that answers there does not speak this protocol: {error}"
+        inputs.append(LinkLost(self, reason))
+        self.cut()
 
-    def _cut(self, data: bytes, into: list[Parts]) -> None:
-        """Cut envelopes off what was read."""
+    def _split(self, data: bytes, inputs: list[Input]) -> None:
+        """Split what was read into envelopes. Raises ProtocolError for what no peer of ours sends."""
         at, size = 0, len(data)
         while size - at >= _HEAD.size:
-            body_bytes, count, header = _HEAD.unpack_from(data, at)
-            if body_bytes > MAX_BATCH_BYTES or count > MAX_ATTACHMENTS:
-                raise ProtocolError(f"an envelope with a body of {body_bytes} bytes and {count} attachments")
+            body_bytes, attachment_count, descriptor_count, header = _HEAD.unpack_from(data, at)
+            if body_bytes > MAX_BATCH_BYTES or attachment_count > MAX_ATTACHMENTS or descriptor_count > MAX_DESCRIPTORS:
+                raise ProtocolError(
+                    f"an envelope with a body of {body_bytes} bytes, {attachment_count} attachments and "
+                    f"{descriptor_count} descriptors"
+                )
             begin = at + _HEAD.size
-            frames: tuple[int, ...] = (body_bytes,)
-            if count:
-                sizes = struct.Struct(f"={count}I")
-                if begin + sizes.size > size:
+            sizes: tuple[int, ...] = ()
+            if attachment_count:
+                layout = struct.Struct(f"={attachment_count}I")
+                if begin + layout.size > size:
                     break
-                frames += sizes.unpack_from(data, begin)
-                begin += sizes.size
-                if max(frames) > MAX_CHUNK_BYTES:
-                    raise ProtocolError(f"an attachment of {max(frames)} bytes")
-            if begin + sum(frames) > size:
-                self._left = b""
-                self._partial = _Partial(header, frames, memoryview(data)[begin:])
-                return
+                sizes = layout.unpack_from(data, begin)
+                begin += layout.size
+                if max(sizes) > MAX_CHUNK_BYTES:
+                    raise ProtocolError(f"an attachment of {max(sizes)} bytes")
+            descriptors = self._claim(descriptor_count) if descriptor_count else ()
             at = begin + body_bytes
+            if at + sum(sizes) > size:
+                self._head = b""
+                self._partial = _Partial(header, (body_bytes, *sizes), descriptors, memoryview(data)[begin:])
+                return
             body = data[begin:at]
             attachments = []
-            for length in frames[1:]:
+            for length in sizes:
                 attachments.append(memoryview(data[at : at + length]))
                 at += length
-            into.append(Parts(header, body, attachments or ()))
-        self._left = data[at:]
+            inputs.append(EnvelopeReceived(self, header, body, attachments or (), descriptors))
+        self._head = data[at:]
+        if len(self._passed) > 1:
+            raise ProtocolError("descriptors without an envelope")
+
+    def _claim(self, count: int) -> Sequence[FileDescriptor]:
+        """Return the descriptors of an envelope; none when the kernel had no room for all of them in this process."""
+        passed = self._passed.pop(0) if self._passed else []
+        return passed if len(passed) == count else ()
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def transmit(self, header: bytes, body: bytes, attachments: Sequence[Buffer]) -> Taken:
-        """Send an envelope. One that has begun to be sent counts as sent, though a part of it waits."""
-        if self._tail and not self.push():
-            return Taken.BLOCKED
-        head = _HEAD.pack(len(body), len(attachments), header)
-        if attachments:
-            views = [memoryview(attachment).cast("B") for attachment in attachments if len(attachment)]
-            head += struct.pack(f"={len(attachments)}I", *map(_size_of, attachments))
-            pieces = [memoryview(head), memoryview(body), *views]
-        elif len(body) > _JOIN_BYTES:
-            pieces = [memoryview(head), memoryview(body)]
-        else:
-            pieces = [memoryview(head + body)]
-        try:
-            sent = self._socket.sendmsg(pieces[:_MAX_PIECES]) if len(pieces) > 1 else self._socket.send(pieces[0])
-        except BlockingIOError:
-            return Taken.BLOCKED
-        except OSError:
-            return Taken.GONE
-        self._tail = pieces
-        self._drop(sent)
-        return Taken.SENT
+    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+        small: list[bytes] = []
+        for header, body, attachments, descriptors in envelopes:
+            if not attachments and not descriptors and len(body) <= _JOIN_BYTES:
+                small.append(_HEAD.pack(len(body), 0, 0, header))
+                small.append(body)
+                continue
+            if small:
+                self._unsent.append(_Unsent([memoryview(b"".join(small))]))
+                small = []
+            self._unsent.append(_Unsent(_pieces(header, body, attachments, len(descriptors)), descriptors))
+        if small:
+            data = b"".join(small)
+            if not self._unsent:
+                try:
+                    sent = self._socket.send(data)
+                except BlockingIOError:
+                    sent = 0
+                except OSError:
+                    return True  # that the connection is lost shows when it is read
+                if sent == len(data):
+                    return True
+                self._unsent.append(_Unsent([memoryview(data)[sent:]]))
+            else:
+                self._unsent.append(_Unsent([memoryview(data)]))
+        if self._push():
+            return not self._is_blocked
+        if not self._is_blocked:
+            self._is_blocked = True
+            self._watcher.watch_writing(self._descriptor, True)
+        return False
 
-    def push(self) -> bool:
-        """Send what waits; True when nothing does any more."""
+    def _push(self) -> bool:
+        """Send what waits; True when nothing waits any more."""
         try:
-            while self._tail:
-                self._drop(self._socket.sendmsg(self._tail[:_MAX_PIECES]))
+            while self._unsent:
+                self._unsent[0].send(self._socket)
+                if not self._unsent[0].pieces:
+                    self._unsent.popleft()
         except BlockingIOError:
             return False
         except OSError:
-            self._tail.clear()  # that the connection is over shows when it is read
+            self._unsent.clear()  # that the connection is lost shows when it is read
         return True
-
-    def _drop(self, sent: int) -> None:
-        tail = self._tail
-        done = 0
-        while done < len(tail) and sent >= len(tail[done]):
-            sent -= len(tail[done])
-            done += 1
-        del tail[:done]
-        if sent:
-            tail[0] = tail[0][sent:]
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def finish(self, timeout_seconds: float) -> None:
-        """Send what waits, for no longer than this, and close."""
-        with contextlib.suppress(OSError):
-            self._socket.settimeout(timeout_seconds)
-            for piece in self._tail:
-                self._socket.sendall(piece)
-        self._socket.close()
+    def cut(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._watcher.unwatch(self._descriptor)
+            self._socket.close()
+        self._passed.clear()
+        self._partial = None
 
-    def close(self) -> None:
-        self._socket.close()
+    def close(self, linger_seconds: float) -> None:
+        until = time.monotonic() + linger_seconds
+        if self._unsent:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLOUT)
+            while not self._push() and (left := until - time.monotonic()) > 0:
+                poll.poll(left * 1000)
+        self.cut()
 
 
 class _Partial:
-    """An envelope of which the head has come. Each of its frames gets its memory when those before it are full."""
+    """An envelope whose sizes have come. Each of its frames gets its memory when those before it are full."""
 
-    __slots__ = ("_filled", "_frames", "_header", "_sizes")
+    __slots__ = ("_descriptors", "_filled", "_frames", "_header", "_sizes")
 
-    def __init__(self, header: bytes, sizes: Sequence[int], begin: memoryview) -> None:
+    def __init__(
+        self, header: bytes, sizes: Sequence[int], descriptors: Sequence[FileDescriptor], begin: memoryview
+    ) -> None:
         self._header = header
         self._sizes = sizes
+        self._descriptors = descriptors
         self._frames = [bytearray(sizes[0])]
         self._filled = 0
         self.fill(0)
@@ -247,7 +303,7 @@ class _Partial:
         return memoryview(self._frames[-1])[self._filled :]
 
     def fill(self, count: int) -> bool:
-        """Note that so many bytes have come into the room; True when they were the last ones."""
+        """Note that this number of bytes has come into the room; True when they were the last ones."""
         self._filled += count
         while self._filled == len(self._frames[-1]):
             if len(self._frames) == len(self._sizes):
@@ -256,11 +312,127 @@ class _Partial:
             self._filled = 0
         return False
 
-    def whole(self) -> Parts:
+    def whole(self) -> tuple[bytes, bytes, Sequence[memoryview], Sequence[FileDescriptor]]:
         body, *attachments = self._frames
         views = [memoryview(attachment).toreadonly() for attachment in attachments]
-        return Parts(self._header, bytes(body), views or ())
+        return self._header, bytes(body), views or (), self._descriptors
 
 
-def _size_of(buffer: Buffer) -> int:
-    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+class _Unsent:
+    """Bytes to send, and the descriptors that go with the first of them."""
+
+    __slots__ = ("descriptors", "pieces")
+
+    def __init__(self, pieces: list[memoryview], descriptors: Sequence[Descriptor] = ()) -> None:
+        self.pieces = pieces
+        self.descriptors = descriptors
+
+    def send(self, connection: socket.socket) -> None:
+        """Send a part. Raises OSError."""
+        sent = self._send_with_descriptors(connection) if self.descriptors else self._send(connection)
+        self.descriptors = ()
+        pieces = self.pieces
+        done = 0
+        while done < len(pieces) and sent >= len(pieces[done]):
+            sent -= len(pieces[done])
+            done += 1
+        del pieces[:done]
+        if sent:
+            pieces[0] = pieces[0][sent:]
+
+    def _send(self, connection: socket.socket) -> int:
+        return connection.sendmsg(self.pieces[:_MAX_PIECES])
+
+    def _send_with_descriptors(self, connection: socket.socket) -> int:
+        numbers = array("i", [descriptor.fileno() for descriptor in self.descriptors])
+        try:
+            return connection.sendmsg(self.pieces[:_MAX_PIECES], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            # Too many descriptors of this user are on their way: the envelope goes without.
+            self.pieces[0][_DESCRIPTOR_COUNT] = bytes(2)
+            return self._send(connection)
+
+
+def _pieces(header: bytes, body: bytes, attachments: Sequence[Buffer], descriptor_count: int) -> list[memoryview]:
+    sizes = [attachment.nbytes if isinstance(attachment, memoryview) else len(attachment) for attachment in attachments]
+    head = _HEAD.pack(len(body), len(sizes), descriptor_count, header) + struct.pack(f"={len(sizes)}I", *sizes)
+    views = [memoryview(attachment).cast("B") for attachment in attachments if len(attachment)]
+    return [memoryview(bytearray(head)), *([memoryview(body)] if body else []), *views]
+
+
+def _descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> list[FileDescriptor]:
+    found: list[FileDescriptor] = []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers = array("i")
+            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+            found.extend(map(FileDescriptor, numbers))
+    return found
+
+
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array("i").itemsize)
+
+
+class LocalListener:
+    """The local listener of a server: all its connections behind one descriptor."""
+
+    def __init__(self, addresses: Iterable[str], watcher: Watcher) -> None:
+        """Listen for peers of these addresses. Where another process has the name, peers come over ZeroMQ."""
+        self._poll = select.epoll()
+        self._watcher = watcher
+        self._listening: dict[int, socket.socket] = {}
+        self._transports: dict[int, LocalTransport] = {}
+        for name in {local_name(address) for address in addresses}:
+            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                listening.bind(name)  # type: ignore[arg-type]
+                listening.listen(BACKLOG)
+            except OSError:
+                listening.close()
+                continue
+            listening.setblocking(False)
+            self._listening[listening.fileno()] = listening
+            # Edge-triggered: a peer that cannot be accepted for want of descriptors must not keep the loop busy.
+            self._poll.register(listening, select.EPOLLIN | select.EPOLLET)
+        watcher.watch(self._poll.fileno())
+
+    def receive(self, inputs: list[Input]) -> None:
+        """Add what has happened to `inputs`: up to a limit for each connection."""
+        for descriptor, _ in self._poll.poll(0):
+            transport = self._transports.get(descriptor)
+            if transport is not None:
+                transport.receive(inputs)
+            elif descriptor in self._listening:
+                self._accept(self._listening[descriptor], inputs)
+
+    def _accept(self, listening: socket.socket, inputs: list[Input]) -> None:
+        while True:
+            try:
+                accepted, _ = listening.accept()
+            except OSError:  # there is no other one, or no descriptor for it
+                return
+            transport = _to_same_user(accepted, self)
+            if transport is not None:
+                self._transports[accepted.fileno()] = transport
+                inputs.append(LinkOpened(transport, "this host"))
+
+    def watch(self, descriptor: int) -> None:
+        self._poll.register(descriptor, select.EPOLLIN)
+
+    def watch_writing(self, descriptor: int, is_wanted: bool) -> None:
+        self._poll.modify(descriptor, select.EPOLLIN | select.EPOLLOUT if is_wanted else select.EPOLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        del self._transports[descriptor]
+        self._poll.unregister(descriptor)
+
+    def close(self, linger_seconds: float) -> None:
+        """Wait up to `linger_seconds` in all until everything is delivered, then close everything."""
+        until = time.monotonic() + linger_seconds
+        for listening in self._listening.values():
+            listening.close()
+        for transport in list(self._transports.values()):
+            transport.close(max(0.0, until - time.monotonic()))
+        self._poll.close()

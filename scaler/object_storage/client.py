@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, ScalerError
-from scaler.net.connection import Buffer, Connector, ConnectorEvent, Received, Welcomed
+from scaler.net.connection import Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.object_storage.descriptors import DescriptorChannel, join
 from scaler.object_storage.requests import Ended, Requests, Say, views_of
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
 from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, Role, StorageReply, StorageStatus
+from scaler.protocol.session import Buffer
 
 TIMEOUT_SECONDS = 10.0
 """How long calls outlive the connection to the storage."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 
-from scaler.net.connection import Buffer
 from scaler.protocol.messages import MAX_CHUNK_BYTES
+from scaler.protocol.session import Buffer
 
 MAX_PARTS = 100_000
 """Most parts of one object: its layout has to fit into a control message."""

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, ScalerError, UnreachableError
 from scaler.ids import show
-from scaler.net.connection import Broken, Buffer, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.object_storage.layout import MAX_PARTS, as_bytes_view, assemble, cut
 from scaler.object_storage.state import Memory
 from scaler.protocol.messages import (
@@ -31,6 +31,7 @@ from scaler.protocol.messages import (
     StorageResult,
     StorageStatus,
 )
+from scaler.protocol.session import Buffer
 
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
 """Bytes of objects that are said and not answered."""

@@ -168,7 +168,7 @@ def _with_memory(event: ListenerEvent, door: DescriptorDoor) -> ListenerEvent:
     """Return the event with the memory that its peer has sent for it."""
     match event:
         case Received(peer, PutObject(shared=True) as put):
-            return ReceivedMemory(peer, put, (), door.take(peer, put.request, put.parts))
+            return ReceivedMemory(peer, put, (), (), door.take(peer, put.request, put.parts))
         case Closed(peer):
             door.dismiss(peer)
     return event

@@ -1,20 +1,21 @@
 """Exactly-once, in-order delivery over connections that break: the sequence numbers of one peer's session.
 
 Pure: bytes and times in, envelopes out. A session counts what it sends and what it has received. Sequenced messages
-are kept until the other side has acknowledged them, and repeated after a break; what comes twice is dropped; what is
-missing is noticed. Unsequenced messages (heartbeats and the handshake) are sent once or never.
+are kept until the other side has acknowledged them, and are sent again after a break; duplicates are dropped; gaps are
+detected. Unsequenced messages (heartbeats and the handshake) are sent at most once.
 
-Laws: what is kept has consecutive numbers, first those in flight (handed to the present connection), then those that
-wait. `received` only grows by one. An acknowledgement never names what was not sent.
+Laws: the messages kept have consecutive numbers, first those in flight (handed to the present connection), then those
+that wait. `received` grows by one only. An acknowledgement never names a message that was not sent.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import PEER_ID_BYTES
@@ -24,18 +25,40 @@ HEADER_BYTES = 40
 SESSION_ID_BYTES = 16
 MAX_ATTACHMENTS = 1024
 """Most attachments of one message."""
+MAX_DESCRIPTORS = 16
+"""Most file descriptors of one message; the kernel passes 253 at once."""
 MAX_LOOSE_MESSAGES = 64
 """Most unsequenced messages that wait for one connection; beyond it, the oldest is dropped."""
 ACKNOWLEDGE_MESSAGES = 64
 ACKNOWLEDGE_BYTES = 1024 * 1024
 ACKNOWLEDGE_SECONDS = 0.05
-"""An acknowledgement is owed after this many messages or bytes, or this long after the first of them."""
+"""An acknowledgement is due after this number of messages or bytes, or this long after the first of them."""
 ENVELOPE_OVERHEAD_BYTES = 256
-"""What an envelope in the outbox counts beside its bytes, so that empty messages do not come for free."""
+"""What an envelope in the outbox counts beside its bytes, so that empty messages are not free."""
 
 Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct("<II16sQQ")
+
+
+class OutboxFullError(LimitError):
+    """One side keeps as much for the other as it may."""
+
+
+class Descriptor(Protocol):
+    """An open file that its owner closes with the last reference to it."""
+
+    def fileno(self) -> int: ...
+
+
+class Envelope(NamedTuple):
+    """One message as a connection carries it: a header frame, a body frame, attachments and file descriptors."""
+
+    header: bytes
+    body: bytes
+    attachments: Sequence[Buffer] = ()
+    descriptors: Sequence[Descriptor] = ()
+    """Dropped by a connection that cannot pass descriptors."""
 
 
 class Header(NamedTuple):
@@ -64,10 +87,12 @@ def peer_of(session_id: bytes) -> bytes:
     return session_id[:PEER_ID_BYTES]
 
 
-def check_attachments(attachments: Sequence[Buffer]) -> None:
+def check_attachments(attachments: Sequence[Buffer], descriptors: Sequence[Descriptor] = ()) -> None:
     """Raise LimitError when one message may not carry these, and ValueError for a view that is not contiguous."""
     if len(attachments) > MAX_ATTACHMENTS:
         raise LimitError(f"{len(attachments)} attachments are more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}")
+    if len(descriptors) > MAX_DESCRIPTORS:
+        raise LimitError(f"{len(descriptors)} descriptors are more than MAX_DESCRIPTORS = {MAX_DESCRIPTORS}")
     for attachment in attachments:
         size = len(attachment)
         if isinstance(attachment, memoryview):
@@ -78,15 +103,6 @@ def check_attachments(attachments: Sequence[Buffer]) -> None:
             raise LimitError(f"an attachment of {size} bytes is larger than MAX_CHUNK_BYTES = {MAX_CHUNK_BYTES}")
 
 
-class Envelope(NamedTuple):
-    """A message as it is sent, without its header. sequence 0: sent once, and not kept."""
-
-    sequence: int
-    body: bytes
-    attachments: Sequence[Buffer]
-    size_bytes: int
-
-
 class Receipt(Enum):
     """What a received sequence number means."""
 
@@ -95,24 +111,32 @@ class Receipt(Enum):
     DUPLICATE = "duplicate"
     """Delivered before: to be dropped."""
     GAP = "gap"
-    """Something before it is missing: the connection must be broken, so that the other side repeats."""
+    """A message before it is missing: the connection must be broken, so that the other side sends it again."""
+
+
+class _Kept(NamedTuple):
+    sequence: int
+    body: bytes
+    attachments: Sequence[Buffer]
+    descriptors: Sequence[Descriptor]
+    size_bytes: int
 
 
 class Session:
     """One side of a session. Times are seconds of any one monotonic clock."""
 
     __slots__ = (
-        "_flying",
-        "_kept_bytes",
+        "_in_flight",
         "_last",
         "_loose",
         "_max_bytes",
         "_max_messages",
-        "_owed_bytes",
-        "_owed_messages",
-        "_owed_since",
+        "_unacknowledged_bytes",
+        "_unacknowledged_messages",
         "_waiting",
+        "acknowledge_at",
         "id",
+        "outbox_bytes",
         "received",
     )
 
@@ -122,142 +146,131 @@ class Session:
         self.id = session_id
         self.received = 0
         """The last sequence number that was received in order."""
+        self.outbox_bytes = 0
+        """Bytes kept until they are acknowledged."""
+        self.acknowledge_at = math.inf
+        """When an Acknowledge must be sent unless another envelope carries the number before; inf: none is due."""
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._last = 0
-        self._flying: deque[Envelope] = deque()
-        self._waiting: deque[Envelope] = deque()
-        self._loose: deque[Envelope] = deque(maxlen=MAX_LOOSE_MESSAGES)
-        self._kept_bytes = 0
-        self._owed_messages = 0
-        self._owed_bytes = 0
-        self._owed_since = 0.0
+        self._in_flight: deque[_Kept] = deque()
+        self._waiting: deque[_Kept] = deque()
+        self._loose: deque[bytes] = deque(maxlen=MAX_LOOSE_MESSAGES)
+        self._unacknowledged_messages = 0
+        self._unacknowledged_bytes = 0
 
     # -- sending -----------------------------------------------------------------------------------------------
 
     @property
-    def outbox_bytes(self) -> int:
-        """Bytes kept until they are acknowledged."""
-        return self._kept_bytes
-
-    @property
     def outbox_messages(self) -> int:
         """Messages kept until they are acknowledged."""
-        return len(self._flying) + len(self._waiting)
+        return len(self._in_flight) + len(self._waiting)
 
-    def keep(self, body: bytes, attachments: Sequence[Buffer] = ()) -> None:
-        """Number a message and keep it. Raises LimitError, and keeps nothing, when the outbox is full."""
+    def keep(self, body: bytes, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()) -> None:
+        """Number a message and keep it. Raises OutboxFullError, and keeps nothing, when it is full."""
         size = ENVELOPE_OVERHEAD_BYTES + len(body)
         for attachment in attachments:
             size += attachment.nbytes if isinstance(attachment, memoryview) else len(attachment)
-        if self.outbox_messages >= self._max_messages:
-            raise LimitError(f"the outbox is full: {self._max_messages} messages wait to be acknowledged")
-        if self._kept_bytes + size > self._max_bytes:
-            raise LimitError(
-                f"the outbox is full: {self._kept_bytes} bytes wait to be acknowledged, "
+        if len(self._in_flight) + len(self._waiting) >= self._max_messages:
+            raise OutboxFullError(f"the outbox is full: {self._max_messages} messages wait to be acknowledged")
+        if self.outbox_bytes + size > self._max_bytes:
+            raise OutboxFullError(
+                f"the outbox is full: {self.outbox_bytes} bytes wait to be acknowledged, "
                 f"and {size} more do not fit into {self._max_bytes}"
             )
         self._last += 1
-        self._kept_bytes += size
-        self._waiting.append(Envelope(self._last, body, attachments, size))
+        self.outbox_bytes += size
+        self._waiting.append(_Kept(self._last, body, attachments, descriptors, size))
 
     def post(self, body: bytes) -> None:
         """Queue an unsequenced message for the present connection."""
-        self._loose.append(Envelope(0, body, (), 0))
+        self._loose.append(body)
 
-    def next_envelope(self) -> Envelope | None:
-        """Return what is to be sent next, or None. It stays next until `sent` is called."""
-        if self._loose:
-            return self._loose[0]
-        return self._waiting[0] if self._waiting else None
+    def take(self, *, sequenced: bool = True) -> list[Envelope]:
+        """Return all envelopes that wait to be sent, which are in flight from now on; unsequenced ones come first.
 
-    def header(self, envelope: Envelope) -> bytes:
-        """Return the header frame of an envelope that is sent now."""
-        return _HEADER.pack(PROTOCOL_VERSION, 0, self.id, envelope.sequence, self.received)
-
-    def sent(self, envelope: Envelope) -> None:
-        """Note that the connection has taken the next envelope. Its header acknowledged all that was received."""
-        if envelope.sequence == 0:
-            self._loose.popleft()
-        else:
-            self._flying.append(self._waiting.popleft())
-        self.acknowledge_sent()
+        Their headers acknowledge all that was received. sequenced: False leaves all but unsequenced messages waiting.
+        """
+        pack, session_id, received = _HEADER.pack, self.id, self.received
+        envelopes = []
+        loose, waiting = self._loose, self._waiting
+        while loose:
+            envelopes.append(Envelope(pack(PROTOCOL_VERSION, 0, session_id, 0, received), loose.popleft()))
+        if waiting and sequenced:
+            for sequence, body, attachments, descriptors, _ in waiting:
+                header = pack(PROTOCOL_VERSION, 0, session_id, sequence, received)
+                envelopes.append(Envelope(header, body, attachments, descriptors))
+            if self._in_flight:
+                self._in_flight.extend(waiting)
+                waiting.clear()
+            else:
+                self._in_flight, self._waiting = waiting, self._in_flight
+        if envelopes:
+            self._unacknowledged_messages = self._unacknowledged_bytes = 0
+            self.acknowledge_at = math.inf
+        return envelopes
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
-    def receive(self, header: Header, size_bytes: int, now: float) -> Receipt:
-        """Take in the header of an envelope of this session and say what to do with the rest of it.
+    def receive(self, header: bytes, size_bytes: int, now: float) -> Receipt:
+        """Take in the header frame of an envelope and return what to do with the rest of it.
 
-        Raises ProtocolError, and changes nothing, when it acknowledges what was never sent.
+        Raises ProtocolError, and changes nothing, when it does not belong to this session, or acknowledges a message
+        that was never sent.
         """
-        acknowledged = header.acknowledged
+        if len(header) != HEADER_BYTES:
+            raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(header)}")
+        version, flags, session_id, sequence, acknowledged = _HEADER.unpack(header)
+        if version != PROTOCOL_VERSION or flags:
+            raise ProtocolError(f"an envelope of protocol {version} with flags {flags:#x}")
+        if session_id != self.id:
+            raise ProtocolError(f"an envelope of session {session_id.hex()} in session {self.id.hex()}")
         if acknowledged > self._last:
             raise ProtocolError(f"message {acknowledged} is acknowledged, but {self._last} was the last one sent")
-        self._drop_through(acknowledged)
-        sequence = header.sequence
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].sequence <= acknowledged:
+            self.outbox_bytes -= in_flight.popleft().size_bytes
         if sequence == 0:
             return Receipt.NEW
         if sequence > self.received + 1:
             return Receipt.GAP
-        if not self._owed_messages:
-            self._owed_since = now
-        self._owed_messages += 1
-        self._owed_bytes += size_bytes
+        if not self._unacknowledged_messages:
+            self.acknowledge_at = now + ACKNOWLEDGE_SECONDS
+        self._unacknowledged_messages += 1
+        self._unacknowledged_bytes += size_bytes
+        if (
+            self._unacknowledged_messages >= ACKNOWLEDGE_MESSAGES or self._unacknowledged_bytes >= ACKNOWLEDGE_BYTES
+        ) and now < self.acknowledge_at:
+            self.acknowledge_at = now
         if sequence <= self.received:
             return Receipt.DUPLICATE
         self.received = sequence
         return Receipt.NEW
 
-    @property
-    def owes(self) -> bool:
-        """True when something was received that nothing sent since has acknowledged."""
-        return self._owed_messages > 0
-
-    @property
-    def acknowledge_at(self) -> float:
-        """When what is owed must be acknowledged at the latest; only meaningful while `owes`."""
-        return self._owed_since + ACKNOWLEDGE_SECONDS
-
-    def acknowledge_due(self, now: float) -> bool:
-        """Tell whether an Acknowledge must be sent now, as nothing else has carried the number."""
-        return self._owed_messages > 0 and (
-            self._owed_messages >= ACKNOWLEDGE_MESSAGES
-            or self._owed_bytes >= ACKNOWLEDGE_BYTES
-            or now >= self.acknowledge_at
-        )
-
-    def acknowledge_sent(self) -> None:
-        """Note that a header with all that was received is on its way."""
-        self._owed_messages = 0
-        self._owed_bytes = 0
-
     # -- connections -------------------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
-        """The connection is gone: what flew waits again, what was not to be kept is dropped."""
+        """Note that the connection is gone: messages in flight wait again, unsequenced ones are dropped."""
         self._loose.clear()
-        self._flying.extend(self._waiting)
-        self._waiting = self._flying
-        self._flying = deque()
-        self.acknowledge_sent()
+        self._in_flight.extend(self._waiting)
+        self._waiting = self._in_flight
+        self._in_flight = deque()
+        self._unacknowledged_messages = self._unacknowledged_bytes = 0
+        self.acknowledge_at = math.inf
 
     def can_resume(self, acknowledged: int) -> bool:
-        """Tell whether the other side, having received this much, can be given everything after it."""
+        """Return True when the other side, having received this much, can be given everything after it."""
         return self._last - self.outbox_messages <= acknowledged <= self._last
 
     def resume(self, acknowledged: int) -> None:
         """Go on over a new connection: drop what the other side has. Raises ProtocolError unless `can_resume`."""
         if not self.can_resume(acknowledged):
             raise ProtocolError(f"the session cannot go on after message {acknowledged}: {self!r}")
-        self._drop_through(acknowledged)
-
-    def _drop_through(self, acknowledged: int) -> None:
-        for envelopes in (self._flying, self._waiting):
-            while envelopes and envelopes[0].sequence <= acknowledged:
-                self._kept_bytes -= envelopes.popleft().size_bytes
+        while self._waiting and self._waiting[0].sequence <= acknowledged:
+            self.outbox_bytes -= self._waiting.popleft().size_bytes
 
     def __repr__(self) -> str:
         return (
             f"<Session {self.id.hex()} received={self.received} sent={self._last} "
-            f"flying={len(self._flying)} waiting={len(self._waiting)}>"
+            f"in_flight={len(self._in_flight)} waiting={len(self._waiting)}>"
         )

@@ -13,10 +13,10 @@ from typing import Protocol
 from scaler.ids import new_peer_id
 from scaler.net.connection import Admit, Connector, ConnectorEvent, Listener, ListenerEvent, OutboxLimits
 from scaler.net.connector import SocketConnector
-from scaler.net.envelopes import Counters
 from scaler.net.listener import SocketListener
-from scaler.net.local import door_of
+from scaler.net.local import local_name
 from scaler.net.memory import MemoryConnector, MemoryNetwork
+from scaler.net.transport import Counters
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, Welcome
 
@@ -157,10 +157,10 @@ class InMemory:
 class Relay:
     """Passes bytes between connectors and a listener, until it is told to do worse."""
 
-    def __init__(self, address: str, target: str, loop: asyncio.AbstractEventLoop, through_door: bool) -> None:
+    def __init__(self, address: str, target: str, loop: asyncio.AbstractEventLoop, is_local: bool) -> None:
         self.reachable = True
         self._target = target
-        self._through_door = through_door
+        self._is_local = is_local
         self._loop = loop
         if address.startswith("ipc://"):
             self._server = socket.socket(socket.AF_UNIX)
@@ -178,9 +178,9 @@ class Relay:
         loop.add_reader(self._server, self._accept)
 
     def _path(self, address: str) -> str:
-        door = door_of(address) if self._through_door else address.removeprefix("ipc://")
-        assert door is not None, "this host has no doors"
-        return door
+        name = local_name(address) if self._is_local else address.removeprefix("ipc://")
+        assert name is not None, "this host has no local listeners"
+        return name
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -249,12 +249,12 @@ class Relay:
 class OverZmq:
     """Connectors reach the listener through a relay, which breaks what a test wants broken."""
 
-    def __init__(self, address: str, relayed: str, loop: asyncio.AbstractEventLoop, through_door: bool = False) -> None:
-        """through_door: the relay has a door only, and passes on to the server's."""
+    def __init__(self, address: str, relayed: str, loop: asyncio.AbstractEventLoop, is_local: bool = False) -> None:
+        """is_local: the relay is a local listener only, and passes on to the server's."""
         self._loop = loop
         self._address = address
-        self._through_door = through_door
-        self._relay = Relay(relayed, address, loop, through_door)
+        self._is_local = is_local
+        self._relay = Relay(relayed, address, loop, is_local)
         self._ends: list[SocketListener | SocketConnector] = []
 
     def serve(
@@ -267,7 +267,7 @@ class OverZmq:
                 admit=admit,
                 on_events=server.on_events,
                 outbox=outbox,
-                has_local_listener=self._through_door,
+                has_local_listener=self._is_local,
             )
 
         server = Server()
@@ -330,8 +330,8 @@ def make_network(kind: str, directory: Path, loop: asyncio.AbstractEventLoop) ->
             return InMemory()
         case "tcp":
             return OverZmq(free_tcp_address(), "tcp://127.0.0.1:0", loop)
-        case "door":
-            return OverZmq(f"ipc://{directory}/server", f"ipc://{directory}/relay", loop, through_door=True)
+        case "local":
+            return OverZmq(f"ipc://{directory}/server", f"ipc://{directory}/relay", loop, is_local=True)
         case _:
             return OverZmq(f"ipc://{directory}/server", f"ipc://{directory}/relay", loop)
 

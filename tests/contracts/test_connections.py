@@ -13,7 +13,6 @@ import uvloop
 from scaler.errors import LimitError, UsageError
 from scaler.net.connection import (
     Broken,
-    Buffer,
     Closed,
     ConnectionRefused,
     ConnectorEvent,
@@ -24,7 +23,7 @@ from scaler.net.connection import (
     Resumed,
     Welcomed,
 )
-from scaler.net.envelopes import MAX_MALFORMED_IN_A_ROW
+from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
@@ -45,10 +44,11 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerHeartbeat,
 )
+from scaler.protocol.session import Buffer
 from tests.contracts.networks import Network, Peer, Server, make_network, messages_of, welcome_all
 
 
-@pytest.fixture(params=["memory", "tcp", "ipc", "door", "tcp-uvloop", "door-uvloop"])
+@pytest.fixture(params=["memory", "tcp", "ipc", "local", "tcp-uvloop", "local-uvloop"])
 def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]:
     kind, _, loop_kind = request.param.partition("-")
     loop = uvloop.new_event_loop() if loop_kind else asyncio.new_event_loop()

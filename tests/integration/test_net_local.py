@@ -1,4 +1,4 @@
-"""Peers of a server's own host and user come through its door; all others, and all that goes wrong there, by ZeroMQ."""
+"""Peers of a server's own host and user come by its local listener; all others, and whatever fails there, by ZeroMQ."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import pytest
 import zmq
 
 from scaler.ids import new_peer_id
-from scaler.net import connector, connector_core, door, zmq_line
+from scaler.net import connector, connector_core, listener_core, zmq_transport
 from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, OutboxLimits, Received
 from scaler.net.connector import SocketConnector
-from scaler.net.envelopes import LINGER_SECONDS
 from scaler.net.listener import SocketListener
-from scaler.net.local import connect, door_of
-from scaler.net.monitoring import Monitor
+from scaler.net.local import connect_local, local_name
+from scaler.net.transport import LINGER_SECONDS
 from scaler.net.versions import own_hello
+from scaler.net.zmq_transport import SocketMonitor
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import (
     MAX_BATCH_BYTES,
@@ -42,7 +42,7 @@ from scaler.protocol.messages import (
 )
 from scaler.protocol.session import Header
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no doors here")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no local listeners here")
 
 SESSION_ID = bytes(range(16))
 EMFILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -71,8 +71,8 @@ class Servant:
         return self.listener.addresses[0].replace("0.0.0.0", "127.0.0.1")
 
     @property
-    def door(self) -> str:
-        found = door_of(self.address)
+    def name(self) -> str:
+        found = local_name(self.address)
         assert found is not None
         return found
 
@@ -112,12 +112,12 @@ class Asker:
         )
 
 
-class Stranger:
-    """A bare socket at a door."""
+class UnidentifiedPeer:
+    """A bare socket at a local listener."""
 
-    def __init__(self, door: str) -> None:
+    def __init__(self, name: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(door)
+        self.socket.connect(name)
         self.socket.setblocking(False)
         _made.append(self.socket.close)
 
@@ -165,11 +165,11 @@ def tcp_connections(address: str) -> int:
     )
 
 
-# -- who comes through ------------------------------------------------------------------------------------------------
+# -- which peers use it ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://*:0"])
-def test_peers_of_the_same_host_come_through_the_door_and_need_no_tcp(address: str) -> None:
+def test_peers_of_the_same_host_come_by_its_local_listener_and_need_no_tcp(address: str) -> None:
     async def test() -> None:
         server = Servant(address)
         client = Asker(server.address)
@@ -179,13 +179,13 @@ def test_peers_of_the_same_host_come_through_the_door_and_need_no_tcp(address: s
     run(test)
 
 
-def test_a_server_whose_door_is_taken_is_reached_all_the_same() -> None:
+def test_a_server_whose_local_name_is_taken_is_reached_over_zeromq() -> None:
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as once:
             address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
-        door_name = door_of(address)
+        name = local_name(address)
         with socket.socket(socket.AF_UNIX) as squatter:
-            squatter.bind(door_name)  # type: ignore[arg-type]
+            squatter.bind(name)  # type: ignore[arg-type]
             client = Asker(Servant(address).address)
             await client.ask(1)
             assert tcp_connections(address) == 1
@@ -193,15 +193,15 @@ def test_a_server_whose_door_is_taken_is_reached_all_the_same() -> None:
     run(test)
 
 
-def test_who_sits_behind_a_door_and_welcomes_nobody_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_squatter_of_a_local_name_that_welcomes_no_peer_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector_core, "HANDSHAKE_SECONDS", 0.2)
 
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as once:
             address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
-        door_name = door_of(address)
+        name = local_name(address)
         with socket.socket(socket.AF_UNIX) as squatter:
-            squatter.bind(door_name)  # type: ignore[arg-type]
+            squatter.bind(name)  # type: ignore[arg-type]
             squatter.listen()
             client = Asker(Servant(address).address)
             await client.ask(1)
@@ -225,8 +225,8 @@ else:
 """
 
 
-def nobody(what: str, door_name: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", AS_NOBODY, what, door_name.replace("\0", "@")]
+def as_nobody(what: str, name: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", AS_NOBODY, what, name.replace("\0", "@")]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -234,10 +234,10 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be anot
 
 
 @needs_root
-def test_another_user_is_not_let_in_and_disturbs_nobody() -> None:
+def test_another_user_is_not_let_in_and_disturbs_no_peer() -> None:
     async def test() -> None:
         server = Servant()
-        with nobody("come", server.door) as other:
+        with as_nobody("come", server.name) as other:
             client = Asker(server.address)
             await client.ask(1)
             said, _ = await asyncio.to_thread(other.communicate)
@@ -249,13 +249,13 @@ def test_another_user_is_not_let_in_and_disturbs_nobody() -> None:
 
 
 @needs_root
-def test_what_another_user_has_put_behind_the_name_of_a_door_is_not_spoken_to() -> None:
+def test_a_local_listener_of_another_user_is_not_used() -> None:
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as once:
             address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
-        door_name = door_of(address)
-        assert door_name is not None
-        with nobody("sit", door_name) as other:
+        name = local_name(address)
+        assert name is not None
+        with as_nobody("sit", name) as other:
             assert other.stdout is not None
             assert await asyncio.to_thread(other.stdout.readline) == "ready\n"
             client = Asker(Servant(address).address)
@@ -266,9 +266,9 @@ def test_what_another_user_has_put_behind_the_name_of_a_door_is_not_spoken_to() 
     run(test)
 
 
-@pytest.mark.parametrize("has_door", [True, False])
+@pytest.mark.parametrize("has_local", [True, False])
 def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
-    monkeypatch: pytest.MonkeyPatch, has_door: bool
+    monkeypatch: pytest.MonkeyPatch, has_local: bool
 ) -> None:
     failed: list[str] = []
 
@@ -281,19 +281,22 @@ def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
 
         return attempted
 
-    monkeypatch.setattr(connector, "connect", fail_at_first("door", connect if has_door else lambda _: None, EMFILE))
-    monkeypatch.setattr(zmq_line, "Monitor", fail_at_first("ZeroMQ", Monitor, zmq.ZMQError(errno.EMFILE)))
+    no_local = fail_at_first("local", connect_local if has_local else lambda *_: None, EMFILE)
+    no_monitor = fail_at_first("ZeroMQ", SocketMonitor, zmq.ZMQError(errno.EMFILE))
 
     async def test() -> None:
-        client = Asker(Servant().address)
+        server = Servant()
+        monkeypatch.setattr(connector, "connect_local", no_local)
+        monkeypatch.setattr(zmq_transport, "SocketMonitor", no_monitor)
+        client = Asker(server.address)
         await client.ask(1)
-        assert failed == (["door"] if has_door else ["door", "ZeroMQ"])
+        assert failed == (["local"] if has_local else ["local", "ZeroMQ"])
         assert "Too many open files" in client.connector.last_error
 
     run(test)
 
 
-def test_who_leaves_before_it_is_welcomed_says_so() -> None:
+def test_a_peer_that_closes_before_its_welcome_says_so() -> None:
     async def test() -> None:
         server = Servant()
         client = Asker(server.address)
@@ -304,7 +307,7 @@ def test_who_leaves_before_it_is_welcomed_says_so() -> None:
     run(test)
 
 
-def test_who_leaves_a_server_that_has_gone_does_not_wait_for_it() -> None:
+def test_closing_does_not_wait_for_a_server_that_has_gone() -> None:
     async def test() -> None:
         server = Servant()
         client = Asker(server.address)
@@ -318,7 +321,7 @@ def test_who_leaves_a_server_that_has_gone_does_not_wait_for_it() -> None:
     run(test)
 
 
-# -- strangers --------------------------------------------------------------------------------------------------------
+# -- unidentified peers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -330,14 +333,14 @@ def test_who_leaves_a_server_that_has_gone_does_not_wait_for_it() -> None:
     ],
     ids=["http", "body", "attachment"],
 )
-def test_who_sends_what_no_peer_sends_is_cut_at_once_and_nobody_else(noise: bytes) -> None:
+def test_a_connection_that_does_not_speak_the_protocol_is_cut_at_once_and_no_other(noise: bytes) -> None:
     async def test() -> None:
         server = Servant()
         client = Asker(server.address)
         await client.ask(1)
-        stranger = Stranger(server.door)
-        await stranger.put(noise)
-        assert await stranger.was_cut()
+        other_peer = UnidentifiedPeer(server.name)
+        await other_peer.put(noise)
+        assert await other_peer.was_cut()
         assert server.listener.counters.malformed == 1
         await client.ask(2)
 
@@ -347,24 +350,24 @@ def test_who_sends_what_no_peer_sends_is_cut_at_once_and_nobody_else(noise: byte
 def test_an_oversized_envelope_within_a_session_breaks_the_connection_and_not_the_session() -> None:
     async def test() -> None:
         server = Servant()
-        stranger = Stranger(server.door)
-        await stranger.say(encode(own_hello(Role.CLIENT)))
+        other_peer = UnidentifiedPeer(server.name)
+        await other_peer.say(encode(own_hello(Role.CLIENT)))
         await until(lambda: server.saw(Opened))
-        await stranger.put(struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, bytes(40)))
-        assert await stranger.was_cut()
+        await other_peer.put(struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, bytes(40)))
+        assert await other_peer.was_cut()
         await until(lambda: server.saw(Broken))
         assert not server.saw(Closed)
 
     run(test)
 
 
-def test_who_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "SILENCE_SECONDS", 0.3)
+def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_core, "SILENCE_SECONDS", 0.3)
 
     async def test() -> None:
         server = Servant()
         client = Asker(server.address)
-        assert await Stranger(server.door).was_cut()
+        assert await UnidentifiedPeer(server.name).was_cut()
         await client.ask(1)
         assert not server.saw(Broken)
 
@@ -374,11 +377,11 @@ def test_who_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- slow peers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_reads_nothing_keeps_nobody_waiting_and_is_given_up_when_its_outbox_is_full() -> None:
+def test_a_peer_that_reads_nothing_delays_no_other_and_is_closed_when_its_outbox_is_full() -> None:
     async def test() -> None:
         server = Servant(outbox=OutboxLimits(size_bytes=100_000_000))
         client = Asker(server.address)
-        lazy = Stranger(server.door)
+        lazy = UnidentifiedPeer(server.name)
         await lazy.say(encode(own_hello(Role.CLIENT)))
         await lazy.say(encode(GetObject(1, bytes(16), 1.0)), sequence=1)
         await until(lambda: server.saw(Received))

@@ -1,4 +1,4 @@
-"""What only real sockets can show: strangers on the port, processes that die, addresses, and what is left behind."""
+"""What only real sockets can show: unidentified peers, processes that die, addresses, and what is left behind."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import zmq
 
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
-from scaler.net import listener
+from scaler.net import listener_core
 from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, Received
 from scaler.net.connector import SocketConnector
-from scaler.net.envelopes import MAX_MALFORMED_IN_A_ROW
 from scaler.net.listener import SocketListener
+from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
@@ -112,7 +112,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-class Stranger:
+class UnidentifiedPeer:
     """A bare ZeroMQ socket that says what it likes."""
 
     def __init__(self, address: str) -> None:
@@ -142,23 +142,23 @@ def header(version: int = PROTOCOL_VERSION, sequence: int = 0, session: bytes = 
     return Header(version, 0, session, sequence, 0).pack()
 
 
-# -- strangers --------------------------------------------------------------------------------------------------------
+# -- unidentified peers -----------------------------------------------------------------------------------------------
 
 
-def test_http_and_random_bytes_on_the_port_disturb_nobody() -> None:
+def test_http_and_random_bytes_on_the_port_disturb_no_peer() -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
         client = Asker(server.address)
         await client.ask(1)
         port = int(server.address.rpartition(":")[2])
-        strangers = []
+        others = []
         for noise in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", os.urandom(10_000), b"\xff" + bytes(200), b""):
-            stranger = socket.create_connection(("127.0.0.1", port))
-            strangers.append(stranger)
-            stranger.sendall(noise)
+            other = socket.create_connection(("127.0.0.1", port))
+            others.append(other)
+            other.sendall(noise)
         await client.ask(2)
-        for stranger in strangers:
-            stranger.close()
+        for other in others:
+            other.close()
         await client.ask(3)
         assert sum(isinstance(event, Opened) for event in server.events) == 1
         assert not server.saw(Closed)
@@ -170,41 +170,41 @@ def test_garbage_in_good_frames_is_counted_and_in_the_end_refused_and_cut() -> N
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
         client = Asker(server.address)
-        stranger = Stranger(server.address)
-        nonsense: list[tuple[bytes, ...]] = [
+        other = UnidentifiedPeer(server.address)
+        malformed: list[tuple[bytes, ...]] = [
             (b"alone",),
             (b"short", b"header"),
             (header(), os.urandom(100)),
             (header(sequence=1), encode(StatStorage(1))),
             (header(), b"", *([b"x"] * 3000)),
         ]
-        assert len(nonsense) == MAX_MALFORMED_IN_A_ROW
-        for frames in nonsense:
-            stranger.say(*frames)
-        refused = await stranger.refused()
+        assert len(malformed) == MAX_MALFORMED_IN_A_ROW
+        for frames in malformed:
+            other.say(*frames)
+        refused = await other.refused()
         assert refused.reason is RefusalReason.MALFORMED
-        await until(stranger.was_cut)
-        assert server.listener.counters.malformed == len(nonsense)
+        await until(other.was_cut)
+        assert server.listener.counters.malformed == len(malformed)
         await client.ask(1)
 
     run(test)
 
 
-def test_nonsense_within_a_session_counts_for_its_peer_and_ends_it() -> None:
+def test_malformed_within_a_session_counts_for_its_peer_and_ends_it() -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
-        stranger = Stranger(server.address)
-        stranger.say(header(), encode(own_hello(Role.CLIENT)))
+        other = UnidentifiedPeer(server.address)
+        other.say(header(), encode(own_hello(Role.CLIENT)))
         await until(lambda: server.saw(Opened))
-        stranger.say(header(session=bytes(16)), encode(StatStorage(1)))
-        stranger.say(Header(PROTOCOL_VERSION, 1, SESSION_ID, 1, 0).pack(), encode(StatStorage(1)))
-        stranger.say(Header(PROTOCOL_VERSION, 0, SESSION_ID, 1, 99).pack(), encode(StatStorage(1)))
-        stranger.say(header(), encode(own_hello(Role.CLIENT)))
+        other.say(header(session=bytes(16)), encode(StatStorage(1)))
+        other.say(Header(PROTOCOL_VERSION, 1, SESSION_ID, 1, 0).pack(), encode(StatStorage(1)))
+        other.say(Header(PROTOCOL_VERSION, 0, SESSION_ID, 1, 99).pack(), encode(StatStorage(1)))
+        other.say(header(), encode(own_hello(Role.CLIENT)))
         await until(lambda: server.listener.malformed_of(SESSION_ID[:8]) == 4)
-        stranger.say(header(sequence=1), encode(StatStorage(1)))
+        other.say(header(sequence=1), encode(StatStorage(1)))
         await until(lambda: server.saw(Received))
         for _ in range(MAX_MALFORMED_IN_A_ROW):
-            stranger.say(header(sequence=0), b"no message")
+            other.say(header(sequence=0), b"no message")
         await until(lambda: server.saw(Closed))
 
     run(test)
@@ -213,12 +213,12 @@ def test_nonsense_within_a_session_counts_for_its_peer_and_ends_it() -> None:
 def test_a_missing_message_breaks_the_connection_and_not_the_session() -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
-        stranger = Stranger(server.address)
-        stranger.say(header(), encode(own_hello(Role.CLIENT)))
-        stranger.say(header(sequence=1), encode(StatStorage(1)))
-        stranger.say(header(sequence=3), encode(StatStorage(3)))
+        other = UnidentifiedPeer(server.address)
+        other.say(header(), encode(own_hello(Role.CLIENT)))
+        other.say(header(sequence=1), encode(StatStorage(1)))
+        other.say(header(sequence=3), encode(StatStorage(3)))
         await until(lambda: server.saw(Broken))
-        await until(stranger.was_cut)
+        await until(other.was_cut)
         assert server.listener.counters.gaps == 1
         assert not server.saw(Closed)
         assert server.listener.outbox_bytes(SESSION_ID[:8]) > 0
@@ -229,9 +229,9 @@ def test_a_missing_message_breaks_the_connection_and_not_the_session() -> None:
 def test_another_protocol_version_is_refused_in_words_that_name_both() -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
-        stranger = Stranger(server.address)
-        stranger.say(header(version=9), b"whatever that version says")
-        refused = await stranger.refused()
+        other = UnidentifiedPeer(server.address)
+        other.say(header(version=9), b"whatever that version says")
+        refused = await other.refused()
         assert refused.reason is RefusalReason.VERSION
         assert "protocol 9" in refused.text
         assert f"protocol {PROTOCOL_VERSION}" in refused.text
@@ -239,16 +239,16 @@ def test_another_protocol_version_is_refused_in_words_that_name_both() -> None:
     run(test)
 
 
-def test_an_oversized_frame_costs_its_sender_the_connection_and_nobody_else() -> None:
+def test_an_oversized_frame_costs_its_sender_the_connection_and_no_other_peer() -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
         client = Asker(server.address)
         await client.ask(1)
-        stranger = Stranger(server.address)
-        stranger.say(header(), encode(own_hello(Role.CLIENT)))
+        other = UnidentifiedPeer(server.address)
+        other.say(header(), encode(own_hello(Role.CLIENT)))
         await until(lambda: sum(isinstance(event, Opened) for event in server.events) == 2)
-        stranger.say(header(sequence=1), encode(StatStorage(1)), bytes(MAX_CHUNK_BYTES + 1))
-        await until(stranger.was_cut)
+        other.say(header(sequence=1), encode(StatStorage(1)), bytes(MAX_CHUNK_BYTES + 1))
+        await until(other.was_cut)
         await until(lambda: server.saw(Broken))
         await client.ask(2)
         assert not server.saw(Closed)
@@ -256,17 +256,17 @@ def test_an_oversized_frame_costs_its_sender_the_connection_and_nobody_else() ->
     run(test)
 
 
-def test_who_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "SILENCE_SECONDS", 0.3)
+def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_core, "SILENCE_SECONDS", 0.3)
 
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
         client = Asker(server.address)
-        stranger = Stranger(server.address)
+        other = UnidentifiedPeer(server.address)
         port = int(server.address.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as bare:
             bare.setblocking(False)
-            await until(stranger.was_cut)
+            await until(other.was_cut)
             received = b"greeting"
             async with asyncio.timeout(4):
                 while received:
@@ -326,7 +326,7 @@ def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> Non
     run(test)
 
 
-@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "door"])
+@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "local"])
 def test_what_was_sent_before_a_close_arrives_though_the_process_ends(has_local_listener: bool) -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0", has_local_listener=has_local_listener)
@@ -341,7 +341,7 @@ def test_what_was_sent_before_a_close_arrives_though_the_process_ends(has_local_
     run(test)
 
 
-@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "door"])
+@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "local"])
 def test_a_forked_child_leaves_its_parents_connections_alone(has_local_listener: bool) -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0", has_local_listener=has_local_listener)
@@ -359,7 +359,7 @@ def test_a_forked_child_leaves_its_parents_connections_alone(has_local_listener:
     run(test)
 
 
-@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "door"])
+@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "local"])
 def test_closing_leaves_no_descriptor_and_no_thread_and_frees_the_address(has_local_listener: bool) -> None:
     process = psutil.Process()
 

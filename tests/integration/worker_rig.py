@@ -12,9 +12,10 @@ import psutil
 
 from scaler.config.worker import WorkerConfig
 from scaler.ids import IdFactory, content_id
-from scaler.net.connection import Buffer, ConnectorEvent, Received, Welcomed
+from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
+from scaler.protocol.session import Buffer, Descriptor
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, parts_of, to_payload
 from scaler.worker.agent.shell import Agent
 from scaler.worker.fork_server import ForkServer, start_fork_server
@@ -25,6 +26,8 @@ DEADLINE_SECONDS = 10.0
 class PlayedScheduler:
     """The agent's connector; what the agent sends lands in `said`."""
 
+    passes_descriptors = False
+
     def __init__(self, on_events: Callable[[list[ConnectorEvent]], None]) -> None:
         self.on_events = on_events
         self.peer = b"schedulr"
@@ -32,7 +35,9 @@ class PlayedScheduler:
         self.said: list[Message] = []
         self.changed = asyncio.Event()
 
-    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
         self.said.append(message)
         self.changed.set()
 

@@ -153,7 +153,7 @@ class StorageAndPeers(RuleBasedStateMachine):
             return Received(peer, say.message, say.attachments)
         assert not say.attachments
         assert say.memory is not None
-        return ReceivedMemory(peer, say.message, (), None if loses else say.memory)
+        return ReceivedMemory(peer, say.message, (), (), None if loses else say.memory)
 
     def got(self, send: Send, loses: bool) -> Received:
         if not isinstance(send.message, StorageReply) or not send.message.shared:

@@ -15,30 +15,27 @@ Frames = tuple[bytes, bytes]
 
 
 class Side:
-    """A session, what it was told to send, and what it has delivered."""
+    """A session, the messages given to it, those that its transport keeps, and those that it has delivered."""
 
     def __init__(self) -> None:
         self.session = Session(SESSION_ID, max_messages=10_000, max_bytes=10_000_000)
         self.said: list[bytes] = []
         self.heard: list[bytes] = []
         self.inbox: deque[Frames] = deque()
+        self.transport: deque[Frames] = deque()
 
     def say(self, body: bytes) -> None:
         self.said.append(body)
         self.session.keep(body)
 
     def transmit(self, to: deque[Frames], most: int) -> None:
-        for _ in range(most):
-            envelope = self.session.next_envelope()
-            if envelope is None:
-                return
-            to.append((self.session.header(envelope), envelope.body))
-            self.session.sent(envelope)
+        self.transport.extend((envelope.header, envelope.body) for envelope in self.session.take())
+        for _ in range(min(most, len(self.transport))):
+            to.append(self.transport.popleft())
 
     def hear(self, frames: Frames, now: float) -> Receipt:
-        header = read_header(frames[0])
-        receipt = self.session.receive(header, len(frames[1]), now)
-        if receipt is Receipt.NEW and header.sequence:
+        receipt = self.session.receive(frames[0], len(frames[1]), now)
+        if receipt is Receipt.NEW and read_header(frames[0]).sequence:
             self.heard.append(frames[1])
         return receipt
 
@@ -139,6 +136,7 @@ class Delivery(RuleBasedStateMachine):
         for side in self.sides:
             side.session.disconnect()
             side.inbox.clear()
+            side.transport.clear()
 
 
 TestDelivery = Delivery.TestCase

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 
 from scaler.protocol.messages import UNSEQUENCED, Message
-from scaler.protocol.session import Header, Receipt, Session, read_header
+from scaler.protocol.session import Receipt, Session
 
 MAX_MESSAGES = 1_000_000
 MAX_BYTES = 1 << 40
@@ -77,15 +78,12 @@ class Link:
 
     def _flush(self, sender: End, now: float) -> None:
         receiver = self.server if sender is self.peer else self.peer
-        session = sender.session
-        while (envelope := session.next_envelope()) is not None:
-            header = read_header(session.header(envelope))
-            session.sent(envelope)
+        for envelope in sender.session.take():
             copies = 2 if self._random.random() < self._repeats else 1
             for _ in range(copies):
-                self._put_on_wire(receiver, header, envelope.body, now)
+                self._put_on_wire(receiver, envelope.header, envelope.body, now)
 
-    def _put_on_wire(self, receiver: End, header: Header, body: bytes, now: float) -> None:
+    def _put_on_wire(self, receiver: End, header: bytes, body: bytes, now: float) -> None:
         """A wire keeps the order: nothing arrives before what was sent earlier."""
         arrives = max(now + self._random.expovariate(1 / self._mean_delay), self.wire_clear_at[id(receiver)])
         self.wire_clear_at[id(receiver)] = arrives
@@ -97,22 +95,22 @@ class Link:
 
         self._later(arrives, arrive)
 
-    def _receive(self, receiver: End, header: Header, body: bytes, now: float) -> None:
+    def _receive(self, receiver: End, header: bytes, body: bytes, now: float) -> None:
         receipt = receiver.session.receive(header, len(body), now)
         assert receipt is not Receipt.GAP, "a wire that keeps the order shows no gap within an epoch"
         if receipt is Receipt.NEW:
             receiver.deliver(self._letters[int.from_bytes(body, "little")])
-        if receiver.session.owes and self.up:
-            # An acknowledgement of its own: an envelope outside the sequence that nobody delivers.
+        if receiver.session.acknowledge_at < math.inf and self.up:
+            # An acknowledgement of its own: an envelope outside the sequence that is not delivered.
             sender = self.server if receiver is self.peer else self.peer
-            acknowledgement = Header(header.version, 0, receiver.session.id, 0, receiver.session.received)
-            receiver.session.acknowledge_sent()
+            receiver.session.post(b"")
+            (acknowledgement,) = receiver.session.take()
             epoch = self.epoch
             at = now + self._mean_delay
 
             def acknowledge() -> None:
                 if self.up and self.epoch == epoch:
-                    sender.session.receive(acknowledgement, 0, at)
+                    sender.session.receive(acknowledgement.header, 0, at)
 
             self._later(at, acknowledge)
 

@@ -12,16 +12,7 @@ from typing import assert_never
 from scaler.config.worker import WorkerConfig
 from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError
 from scaler.logs import about, escaped
-from scaler.net.connection import (
-    Broken,
-    Buffer,
-    ConnectionRefused,
-    Connector,
-    ConnectorEvent,
-    Received,
-    Resumed,
-    Welcomed,
-)
+from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.processes import Load, LoadMeter, describe_exit
 from scaler.protocol.batches import split_attempts, split_done
 from scaler.protocol.messages import (
@@ -41,6 +32,7 @@ from scaler.protocol.messages import (
     Shutdown,
     WorkerHeartbeat,
 )
+from scaler.protocol.session import Buffer
 from scaler.worker.agent.lifetime import Lifetime
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.processors import Control, Nonsense, Processors, Said

@@ -3,51 +3,80 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
+import resource
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import IO
 
 import pytest
 
-from scaler.errors import ProtocolError
-from scaler.net.envelopes import Taken
-from scaler.net.local import READ_BYTES, Parts, Stream, door_of
+from scaler.net import local
+from scaler.net.local import READ_BYTES, LocalTransport, local_name
+from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkWritable, MalformedReceived
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
-from scaler.protocol.session import MAX_ATTACHMENTS
+from scaler.protocol.session import MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
 
 HEADER = bytes(range(40))
-Pair = tuple[Stream, socket.socket]
+Pair = tuple[LocalTransport, socket.socket]
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="there are no local listeners here")
+
+
+class IdleWatcher:
+    def watch(self, descriptor: int) -> None: ...
+
+    def watch_writing(self, descriptor: int, is_wanted: bool) -> None: ...
+
+    def unwatch(self, descriptor: int) -> None: ...
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """A stream, and the bare socket at its other end."""
+    """A transport, and the bare socket at its other end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     theirs.settimeout(4)
-    yield Stream(ours), theirs
+    yield LocalTransport(ours, IdleWatcher()), theirs
     ours.close()
     theirs.close()
 
 
-def arrived(stream: Stream, count: int) -> list[Parts]:
-    found: list[Parts] = []
+@pytest.fixture
+def both() -> Iterator[tuple[LocalTransport, LocalTransport]]:
+    ends = [LocalTransport(end, IdleWatcher()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)]
+    yield ends[0], ends[1]
+    for end in ends:
+        end.cut()
+
+
+def envelopes_of(inputs: Sequence[Input]) -> list[EnvelopeReceived]:
+    return [each for each in inputs if isinstance(each, EnvelopeReceived)]
+
+
+def receive(transport: LocalTransport, count: int) -> list[EnvelopeReceived]:
+    found: list[Input] = []
     while len(found) < count:
-        assert stream.receive(found)
-    return found
+        transport.receive(found)
+    assert all(isinstance(each, EnvelopeReceived) for each in found)
+    return envelopes_of(found)
 
 
-def plain(parts: Parts) -> tuple[bytes, bytes, list[bytes]]:
-    return parts.header, parts.body, [bytes(attachment) for attachment in parts.attachments]
+def plain(envelope: EnvelopeReceived) -> tuple[bytes, bytes, list[bytes]]:
+    return envelope.header, envelope.body, [bytes(attachment) for attachment in envelope.attachments]
 
 
-def written(stream: Stream, theirs: socket.socket, body: bytes, attachments: list[bytes]) -> bytes:
-    """What the stream puts on the wire for an envelope."""
-    assert stream.transmit(HEADER, body, attachments) is Taken.SENT
+def written(transport: LocalTransport, theirs: socket.socket, envelopes: Sequence[Envelope]) -> bytes:
+    """What the transport puts on the wire for these envelopes."""
+    is_done = transport.transmit(envelopes)
     found = b""
-    while stream.has_tail:
+    while not is_done:
         found += theirs.recv(1 << 20)
-        stream.push()
+        inputs: list[Input] = []
+        transport.receive(inputs)
+        is_done = any(isinstance(each, LinkWritable) for each in inputs)
     theirs.setblocking(False)
     try:
         while True:
@@ -69,86 +98,223 @@ ENVELOPES: list[tuple[bytes, list[bytes]]] = [
 
 
 @pytest.mark.parametrize("step", [1, 7, 47, 48, 4096, READ_BYTES, 10_000_000])
-def test_envelopes_come_out_as_they_went_in_wherever_the_stream_is_cut(pair: Pair, step: int) -> None:
-    stream, theirs = pair
-    small = [envelope for envelope in ENVELOPES if step > 40 or sum(map(len, [envelope[0], *envelope[1]])) < 100]
-    whole = b"".join(written(stream, theirs, *envelope) for envelope in small)
-    found: list[Parts] = []
+@pytest.mark.parametrize("at_once", [True, False])
+def test_envelopes_come_out_as_they_went_in_wherever_the_stream_is_cut(pair: Pair, step: int, at_once: bool) -> None:
+    transport, theirs = pair
+    sent = [envelope for envelope in ENVELOPES if step > 40 or sum(map(len, [envelope[0], *envelope[1]])) < 100]
+    envelopes = [Envelope(HEADER, *each) for each in sent]
+    batches = [envelopes] if at_once else [[envelope] for envelope in envelopes]
+    whole = b"".join(written(transport, theirs, batch) for batch in batches)
+    found: list[Input] = []
     theirs.setblocking(False)
     for start in range(0, len(whole), step):
         piece = whole[start : start + step]
         while piece:
             with contextlib.suppress(BlockingIOError):
                 piece = piece[theirs.send(piece) :]
-            assert stream.receive(found)
-    found += arrived(stream, len(small) - len(found))
-    assert [plain(parts) for parts in found] == [(HEADER, *envelope) for envelope in small]
-    assert all(view.readonly for parts in found for view in parts.attachments)
+            transport.receive(found)
+    while len(found) < len(sent):
+        transport.receive(found)
+    assert [plain(envelope) for envelope in envelopes_of(found)] == [(HEADER, *each) for each in sent]
+    assert all(view.readonly for envelope in envelopes_of(found) for view in envelope.attachments)
 
 
-def test_what_the_kernel_does_not_take_waits_and_the_next_envelope_is_not_taken_before_it_is_gone(pair: Pair) -> None:
-    stream, theirs = pair
+def test_bytes_that_the_kernel_does_not_take_are_kept_in_order_until_it_does(
+    both: tuple[LocalTransport, LocalTransport],
+) -> None:
+    ours, theirs = both
     body = bytes(range(256)) * 40_000
-    assert stream.transmit(HEADER, body, ()) is Taken.SENT
-    assert stream.has_tail
-    assert stream.transmit(HEADER, b"next", ()) is Taken.BLOCKED
-    other = Stream(theirs)
-    found: list[Parts] = []
-    while not found:
-        assert other.receive(found)
-        stream.push()
-    assert stream.transmit(HEADER, b"next", ()) is Taken.SENT
-    found += arrived(other, 1)
-    assert [parts.body for parts in found] == [body, b"next"]
-
-
-def test_a_full_connection_takes_no_part_of_an_envelope(pair: Pair) -> None:
-    stream, theirs = pair
-    count = 0
-    while (taken := stream.transmit(HEADER, bytes(1000), ())) is Taken.SENT and not stream.has_tail:
-        count += 1
-    other = Stream(theirs)
-    found: list[Parts] = []
-    while len(found) < count + (taken is Taken.SENT):
-        assert other.receive(found)
-        stream.push()
-    assert stream.transmit(HEADER, b"last", ()) is Taken.SENT
-    assert arrived(other, 1)[0].body == b"last"
+    assert not ours.transmit([Envelope(HEADER, body)])
+    assert not ours.transmit([Envelope(HEADER, b"next")])
+    found: list[Input] = []
+    notices: list[Input] = []
+    while len(found) < 2:
+        theirs.receive(found)
+        ours.receive(notices)
+    assert notices == [LinkWritable(ours)]
+    assert ours.transmit([Envelope(HEADER, b"last")])
+    assert [envelope.body for envelope in [*envelopes_of(found), *receive(theirs, 1)]] == [body, b"next", b"last"]
 
 
 @pytest.mark.parametrize(
     "head",
     [
-        struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, HEADER),
-        struct.pack("=II40s", 10, MAX_ATTACHMENTS + 1, HEADER),
-        struct.pack("=II40sII", 10, 2, HEADER, 1, MAX_CHUNK_BYTES + 1),
+        struct.pack("=IHH40s", MAX_BATCH_BYTES + 1, 0, 0, HEADER),
+        struct.pack("=IHH40s", 10, MAX_ATTACHMENTS + 1, 0, HEADER),
+        struct.pack("=IHH40s", 10, 0, MAX_DESCRIPTORS + 1, HEADER),
+        struct.pack("=IHH40sII", 10, 2, 0, HEADER, 1, MAX_CHUNK_BYTES + 1),
         b"GET / HTTP/1.1\r\n" * 4,
     ],
-    ids=["body", "attachments", "attachment", "http"],
+    ids=["body", "attachments", "descriptors", "attachment", "http"],
 )
 def test_sizes_are_checked_before_anything_is_allocated(pair: Pair, head: bytes) -> None:
-    stream, theirs = pair
+    transport, theirs = pair
     theirs.sendall(head)
-    with pytest.raises(ProtocolError):
-        stream.receive([])
+    found: list[Input] = []
+    transport.receive(found)
+    assert [type(each) for each in found] == [MalformedReceived, LinkLost]
 
 
-def test_the_end_is_told_after_all_that_came_before_it(pair: Pair) -> None:
-    stream, theirs = pair
-    theirs.sendall(written(stream, theirs, b"the last words", []))
+def test_the_end_is_reported_after_all_that_came_before_it(pair: Pair) -> None:
+    transport, theirs = pair
+    theirs.sendall(written(transport, theirs, [Envelope(HEADER, b"the last words")]))
     theirs.close()
-    found: list[Parts] = []
-    assert stream.receive(found)
-    assert found[0].body == b"the last words"
-    assert not stream.receive(found)
-    assert stream.transmit(HEADER, b"", ()) is Taken.GONE
+    found: list[Input] = []
+    transport.receive(found)
+    transport.receive(found)
+    assert envelopes_of(found)[0].body == b"the last words"
+    assert found[1:] == [LinkLost(transport)]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there are no doors here")
-def test_an_address_has_one_door_however_it_is_written() -> None:
-    door = door_of("tcp://127.0.0.1:2345")
-    assert door is not None
-    assert door[0] == "\0"
-    assert door_of("tcp://localhost:2345") == door_of("tcp://*:2345") == door
-    others = {door_of(address) for address in ("tcp://127.0.0.1:2346", "tcp://10.0.0.1:2345", "ipc:///tmp/x")}
-    assert len(others | {door}) == 4
+def test_what_is_sent_over_a_lost_connection_is_dropped(pair: Pair) -> None:
+    transport, theirs = pair
+    theirs.close()
+    assert transport.transmit([Envelope(HEADER, b"")])
+    assert transport.transmit([Envelope(HEADER, bytes(1_000_000))])
+
+
+# -- descriptors -------------------------------------------------------------------------------------------------------
+
+
+def pipe() -> tuple[IO[bytes], IO[bytes]]:
+    reader, writer = os.pipe()
+    return os.fdopen(reader, "rb"), os.fdopen(writer, "wb")
+
+
+def is_same(one: int, other: int) -> bool:
+    return os.path.sameopenfile(one, other)
+
+
+def open_descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 (the path's own descriptor is among them)
+
+
+@on_linux
+@pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
+def test_descriptors_come_with_the_envelope_that_passes_them(
+    both: tuple[LocalTransport, LocalTransport], size: int
+) -> None:
+    ours, theirs = both
+    before = open_descriptors()
+    first, second = pipe(), pipe()
+    sent = [
+        Envelope(HEADER, b"before"),
+        Envelope(HEADER, bytes(size), [b"x" * size], first),
+        Envelope(HEADER, b"between"),
+        Envelope(HEADER, b"second", (), second[:1]),
+        Envelope(HEADER, b"third", (), second[1:]),
+        Envelope(HEADER, b"after"),
+    ]
+    ours.transmit(sent)
+    found: list[Input] = []
+    while len(found) < len(sent):
+        ours.receive([])
+        theirs.receive(found)
+    envelopes = envelopes_of(found)
+    assert [len(envelope.descriptors) for envelope in envelopes] == [0, 2, 0, 1, 1, 0]
+    passed = [descriptor for envelope in envelopes for descriptor in envelope.descriptors]
+    for file, descriptor in zip([*first, *second], passed, strict=True):
+        assert is_same(file.fileno(), descriptor.fileno())
+        assert not os.get_inheritable(descriptor.fileno())
+        file.close()
+    del envelopes, passed, found, descriptor, sent
+    assert open_descriptors() == before
+
+
+@on_linux
+def test_a_descriptor_that_waits_to_be_sent_may_be_read_byte_by_byte(pair: Pair) -> None:
+    transport, theirs = pair
+    receiver = LocalTransport(theirs, IdleWatcher())
+    reader, writer = pipe()
+    with reader, writer:
+        transport.transmit([Envelope(HEADER, b"body", [b"x" * 100], [reader])])
+        data, ancillary, _, _ = theirs.recvmsg(1 << 20, 1000)
+        ((_, _, numbers),) = ancillary
+        passed = array("i", numbers)
+        ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        receiver = LocalTransport(ours, IdleWatcher())
+        found: list[Input] = []
+        other.sendmsg([data[:1]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+        for at in range(1, len(data)):
+            receiver.receive(found)
+            other.send(data[at : at + 1])
+        while not found:
+            receiver.receive(found)
+        os.close(passed[0])
+        other.close()
+        (envelope,) = envelopes_of(found)
+        assert is_same(envelope.descriptors[0].fileno(), reader.fileno())
+        receiver.cut()
+
+
+@on_linux
+def test_a_process_without_room_for_descriptors_gets_the_envelopes_without_them(
+    both: tuple[LocalTransport, LocalTransport],
+) -> None:
+    ours, theirs = both
+    reader, writer = pipe()
+    with reader, writer:
+        ours.transmit([Envelope(HEADER, b"first", (), [reader, writer]), Envelope(HEADER, b"then", (), [reader])])
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        try:
+            found = receive(theirs, 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        found += receive(theirs, 2 - len(found))
+        assert [(envelope.body, len(envelope.descriptors)) for envelope in found] == [(b"first", 0), (b"then", 1)]
+
+
+@on_linux
+def test_too_many_descriptors_on_their_way_are_left_out(
+    both: tuple[LocalTransport, LocalTransport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(socket.socket):
+        def sendmsg(self, buffers: object, ancillary: object = (), *rest: object) -> int:
+            if ancillary:
+                raise OSError(109, "Too many references: cannot splice")
+            return super().sendmsg(buffers)  # type: ignore[arg-type]
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    sender = LocalTransport(Full(fileno=ours.detach()), IdleWatcher())
+    receiver = LocalTransport(theirs, IdleWatcher())
+    reader, writer = pipe()
+    with reader, writer:
+        assert sender.transmit([Envelope(HEADER, b"body", [b"x"], [reader])])
+    (envelope,) = receive(receiver, 1)
+    assert (envelope.body, envelope.descriptors) == (b"body", ())
+    sender.cut()
+    receiver.cut()
+
+
+@on_linux
+def test_descriptors_that_no_envelope_claims_end_the_connection_and_are_closed(pair: Pair) -> None:
+    transport, theirs = pair
+    before = open_descriptors()
+    envelope = struct.pack("=IHH40s", 0, 0, 0, HEADER)
+    for _ in range(3):
+        theirs.sendmsg([envelope], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [0]))])
+    found: list[Input] = []
+    while not found or not isinstance(found[-1], LinkLost):
+        transport.receive(found)
+    assert [type(each) for each in found[-2:]] == [MalformedReceived, LinkLost]
+    del found
+    assert open_descriptors() == before - 1
+
+
+@on_linux
+def test_an_address_has_one_local_name_however_it_is_written() -> None:
+    name = local_name("tcp://127.0.0.1:2345")
+    assert name is not None
+    assert name[0] == "\0"
+    assert local_name("tcp://localhost:2345") == local_name("tcp://*:2345") == name
+    others = {local_name(address) for address in ("tcp://127.0.0.1:2346", "tcp://10.0.0.1:2345", "ipc:///tmp/x")}
+    assert len(others | {name}) == 4
+
+
+def test_where_there_are_no_local_listeners_addresses_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_IS_SUPPORTED", False)
+    assert local_name("tcp://127.0.0.1:2345") is None

@@ -63,7 +63,7 @@ class Vast(Shared):
 def shares(
     story: Story, peer: bytes, object_id: bytes, memory: Shared | None, sizes: Sequence[int], request: int = 1
 ) -> list[Send]:
-    return story.step(ReceivedMemory(peer, PutObject(request, object_id, list(sizes), 0, True), (), memory))
+    return story.step(ReceivedMemory(peer, PutObject(request, object_id, list(sizes), 0, True), (), (), memory))
 
 
 def sizes_of(parts: Sequence[bytes]) -> list[int]:

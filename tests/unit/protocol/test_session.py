@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import sys
+
 import pytest
 
 from scaler.errors import LimitError, ProtocolError
@@ -12,6 +15,7 @@ from scaler.protocol.session import (
     ACKNOWLEDGE_SECONDS,
     HEADER_BYTES,
     MAX_ATTACHMENTS,
+    MAX_DESCRIPTORS,
     MAX_LOOSE_MESSAGES,
     Header,
     Receipt,
@@ -28,16 +32,12 @@ def session(max_messages: int = 1000, max_bytes: int = 10_000_000) -> Session:
     return Session(SESSION_ID, max_messages=max_messages, max_bytes=max_bytes)
 
 
-def header(sequence: int, acknowledged: int = 0) -> Header:
-    return Header(PROTOCOL_VERSION, 0, SESSION_ID, sequence, acknowledged)
+def header(sequence: int, acknowledged: int = 0) -> bytes:
+    return Header(PROTOCOL_VERSION, 0, SESSION_ID, sequence, acknowledged).pack()
 
 
 def send_all(sender: Session) -> list[tuple[int, bytes]]:
-    sent = []
-    while (envelope := sender.next_envelope()) is not None:
-        sent.append((envelope.sequence, envelope.body))
-        sender.sent(envelope)
-    return sent
+    return [(read_header(envelope.header).sequence, envelope.body) for envelope in sender.take()]
 
 
 def test_a_header_is_forty_bytes_and_comes_back_as_it_was() -> None:
@@ -47,9 +47,26 @@ def test_a_header_is_forty_bytes_and_comes_back_as_it_was() -> None:
     assert peer_of(SESSION_ID) == b"peer-id."
 
 
-def test_a_header_of_another_length_is_nonsense() -> None:
+def test_a_header_of_another_length_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="40 bytes, not 39"):
         read_header(bytes(39))
+    with pytest.raises(ProtocolError, match="40 bytes, not 39"):
+        session().receive(bytes(39), 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "why"),
+    [
+        (Header(PROTOCOL_VERSION + 1, 0, SESSION_ID, 1, 0), "an envelope of protocol"),
+        (Header(PROTOCOL_VERSION, 1, SESSION_ID, 1, 0), "with flags 0x1"),
+        (Header(PROTOCOL_VERSION, 0, bytes(16), 1, 0), "an envelope of session"),
+    ],
+)
+def test_an_envelope_that_does_not_belong_to_the_session_changes_nothing(foreign: Header, why: str) -> None:
+    receiver = session()
+    with pytest.raises(ProtocolError, match=why):
+        receiver.receive(foreign.pack(), 0, 0.0)
+    assert receiver.received == 0
 
 
 def test_messages_are_numbered_from_one_and_sent_in_order() -> None:
@@ -103,7 +120,7 @@ def test_unsequenced_messages_go_first_and_are_forgotten_at_a_break() -> None:
     assert send_all(sender) == [(1, b"kept")]
 
 
-def test_unsequenced_messages_that_nobody_takes_are_bounded() -> None:
+def test_unsequenced_messages_that_are_not_taken_are_bounded() -> None:
     sender = session()
     for number in range(MAX_LOOSE_MESSAGES + 5):
         sender.post(b"%d" % number)
@@ -134,7 +151,7 @@ def test_duplicates_are_told_apart_and_a_gap_changes_nothing() -> None:
     assert receiver.receive(header(2), 1, 0.0) is Receipt.NEW
 
 
-def test_an_acknowledgement_of_what_was_never_sent_is_nonsense_and_changes_nothing() -> None:
+def test_an_acknowledgement_of_what_was_never_sent_is_a_protocol_error_and_changes_nothing() -> None:
     receiver = session()
     with pytest.raises(ProtocolError, match="message 1 is acknowledged, but 0"):
         receiver.receive(header(1, acknowledged=1), 1, 0.0)
@@ -146,43 +163,49 @@ def test_every_header_acknowledges_all_that_was_received() -> None:
     for number in (1, 2, 3):
         both.receive(header(number), 1, 0.0)
     both.keep(b"answer")
-    envelope = both.next_envelope()
-    assert envelope is not None
-    assert read_header(both.header(envelope)) == header(1, acknowledged=3)
-    assert both.owes
-    both.sent(envelope)
-    assert not both.owes
+    assert both.acknowledge_at == ACKNOWLEDGE_SECONDS
+    (envelope,) = both.take()
+    assert read_header(envelope.header) == (PROTOCOL_VERSION, 0, SESSION_ID, 1, 3)
+    assert both.acknowledge_at == math.inf
 
 
 def test_an_acknowledgement_is_due_after_a_time_a_number_of_messages_or_of_bytes() -> None:
     by_time = session()
-    assert not by_time.acknowledge_due(1e6)
+    assert by_time.acknowledge_at == math.inf
     by_time.receive(header(1), 1, 10.0)
     by_time.receive(header(2), 1, 10.01)
     assert by_time.acknowledge_at == 10.0 + ACKNOWLEDGE_SECONDS
-    assert not by_time.acknowledge_due(10.0 + ACKNOWLEDGE_SECONDS / 2)
-    assert by_time.acknowledge_due(10.0 + ACKNOWLEDGE_SECONDS)
 
     by_count = session()
     for number in range(1, ACKNOWLEDGE_MESSAGES):
         by_count.receive(header(number), 1, 0.0)
-    assert not by_count.acknowledge_due(0.0)
-    by_count.receive(header(ACKNOWLEDGE_MESSAGES), 1, 0.0)
-    assert by_count.acknowledge_due(0.0)
+    assert by_count.acknowledge_at == ACKNOWLEDGE_SECONDS
+    by_count.receive(header(ACKNOWLEDGE_MESSAGES), 1, 0.01)
+    assert by_count.acknowledge_at == 0.01
 
     by_bytes = session()
     by_bytes.receive(header(1), ACKNOWLEDGE_BYTES, 0.0)
-    assert by_bytes.acknowledge_due(0.0)
+    assert by_bytes.acknowledge_at == 0.0
 
 
-def test_unsequenced_messages_owe_nothing_and_repeated_ones_do() -> None:
+def test_unsequenced_messages_owe_no_acknowledgement_and_repeated_ones_do() -> None:
     receiver = session()
     receiver.receive(header(0), 1, 0.0)
-    assert not receiver.owes
+    assert receiver.acknowledge_at == math.inf
     receiver.receive(header(1), 1, 0.0)
-    receiver.acknowledge_sent()
+    receiver.post(b"acknowledge")
+    receiver.take()
+    assert receiver.acknowledge_at == math.inf
     receiver.receive(header(1), 1, 0.0)
-    assert receiver.owes
+    assert receiver.acknowledge_at == ACKNOWLEDGE_SECONDS
+
+
+def test_during_the_handshake_sequenced_messages_wait() -> None:
+    sender = session()
+    sender.keep(b"kept")
+    sender.post(b"hello")
+    assert [envelope.body for envelope in sender.take(sequenced=False)] == [b"hello"]
+    assert send_all(sender) == [(1, b"kept")]
 
 
 def test_a_session_id_has_sixteen_bytes() -> None:
@@ -196,5 +219,7 @@ def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:
         check_attachments([b""] * (MAX_ATTACHMENTS + 1))
     with pytest.raises(LimitError, match="MAX_CHUNK_BYTES"):
         check_attachments([bytes(MAX_CHUNK_BYTES + 1)])
+    with pytest.raises(LimitError, match="MAX_DESCRIPTORS"):
+        check_attachments([], [sys.stdin] * (MAX_DESCRIPTORS + 1))
     with pytest.raises(ValueError, match="contiguous"):
         check_attachments([memoryview(bytes(10))[::2]])

@@ -94,10 +94,16 @@ class Recording:
         self.forgotten: list[bytes] = []
         self.is_closed = False
 
-    def send(self, peer: bytes, message: Message, _attachments: Sequence[object] = ()) -> None:
+    def send(
+        self,
+        peer: bytes,
+        message: Message,
+        _attachments: Sequence[object] = (),
+        _descriptors: Sequence[object] = (),
+    ) -> None:
         self.sent.append((peer, message))
 
-    def forget(self, peer: bytes, _farewell: Message | None = None) -> None:
+    def forget(self, peer: bytes, _reason: Message | None = None) -> None:
         self.forgotten.append(peer)
 
     def outbox_bytes(self, peer: bytes) -> int:

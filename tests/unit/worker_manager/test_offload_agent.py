@@ -10,7 +10,7 @@ import pytest
 
 from scaler.errors import ConfigError, ScalerError
 from scaler.ids import IdFactory, content_id, result_id
-from scaler.net.connection import Buffer, ConnectorEvent, Received, Welcomed
+from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
@@ -29,6 +29,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
     stored_reference,
 )
+from scaler.protocol.session import Buffer, Descriptor
 from scaler.serialization import (
     dump_arguments,
     dump_function,
@@ -50,6 +51,8 @@ DEADLINE_SECONDS = 10.0
 class PlayedScheduler:
     """The agent's connector; what the agent sends lands in `said`."""
 
+    passes_descriptors = False
+
     def __init__(self, on_events: Callable[[list[ConnectorEvent]], None]) -> None:
         self.on_events = on_events
         self.peer = b"schedulr"
@@ -58,7 +61,9 @@ class PlayedScheduler:
         self.changed = asyncio.Event()
         self.reason = ""
 
-    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
         self.said.append(message)
         self.changed.set()
 

@@ -15,16 +15,7 @@ import pytest
 
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError
-from scaler.net.connection import (
-    Broken,
-    Buffer,
-    ConnectionRefused,
-    Connector,
-    ConnectorEvent,
-    Received,
-    Resumed,
-    Welcomed,
-)
+from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Desired,
     HeartbeatEcho,
@@ -37,6 +28,7 @@ from scaler.protocol.messages import (
     UnitState,
     Welcome,
 )
+from scaler.protocol.session import Buffer, Descriptor
 from scaler.testing.backends import MemoryBackend
 from scaler.worker_manager import runner
 from scaler.worker_manager.backend import BackendError, Capacity, Unit
@@ -51,6 +43,8 @@ class ScriptedScheduler:
 
     peer = b"manager!"
     last_error = ""
+
+    passes_descriptors = False
 
     def __init__(self) -> None:
         self.connected = False
@@ -78,7 +72,9 @@ class ScriptedScheduler:
             turn.append(event if known else Received(SCHEDULER, event))  # type: ignore[arg-type]
         self._turn(turn)
 
-    def send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
         assert isinstance(message, ManagerStatus)
         self.statuses.append(message)
         self._heard.set()

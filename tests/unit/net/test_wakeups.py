@@ -1,4 +1,4 @@
-"""Turns, on both event loops."""
+"""Wakeups, on both event loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from scaler.net.turns import Turns
+from scaler.net.shell import Wakeups
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -19,16 +19,16 @@ def loop_factory(request: pytest.FixtureRequest) -> Factory:
     return factory
 
 
-def test_a_time_that_has_passed_is_a_turn_at_once_whatever_else_is_asked_for(loop_factory: Factory) -> None:
+def test_a_time_that_has_passed_wakes_at_once_whatever_else_is_asked_for(loop_factory: Factory) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        turned = asyncio.Event()
-        turns = Turns(loop, turned.set)
-        turns.at(loop.time() - 1)
-        turns.at(loop.time() + 60)
+        woken = asyncio.Event()
+        wakeups = Wakeups(loop, woken.set)
+        wakeups.at(loop.time() - 1)
+        wakeups.at(loop.time() + 60)
         async with asyncio.timeout(5):
-            await turned.wait()
-        turns.close()
+            await woken.wait()
+        wakeups.close()
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(main())
@@ -37,13 +37,13 @@ def test_a_time_that_has_passed_is_a_turn_at_once_whatever_else_is_asked_for(loo
 def test_an_earlier_time_takes_the_place_of_a_later_one(loop_factory: Factory) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        turned = asyncio.Event()
-        turns = Turns(loop, turned.set)
-        turns.at(loop.time() + 60)
-        turns.at(loop.time() + 0.001)
+        woken = asyncio.Event()
+        wakeups = Wakeups(loop, woken.set)
+        wakeups.at(loop.time() + 60)
+        wakeups.at(loop.time() + 0.001)
         async with asyncio.timeout(5):
-            await turned.wait()
-        turns.close()
+            await woken.wait()
+        wakeups.close()
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(main())

@@ -1,0 +1,255 @@
+"""Between the cores and what carries their envelopes: the `Transport` interface, inputs, commands and shared rules.
+
+Pure. A *link* is one connection: a transport object that the cores only compare and put into commands. Inputs and
+commands are those of `ListenerCore.step` and `ConnectorCore.step`; `shell.py` performs the commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from scaler.net.connection import ConnectorEvent, ListenerEvent, OutboxLimits
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import UNSEQUENCED, Acknowledge, Goodbye, Message, Refused
+from scaler.protocol.session import Buffer, Descriptor, Envelope, Header, Receipt, Session, check_attachments
+
+HANDSHAKE_SECONDS = 5.0
+"""A connection that has not finished its handshake after this long is given up."""
+SILENCE_SECONDS = 10.0
+"""A connection without a session is cut after this long."""
+CLOSE_SECONDS = 1.0
+"""How long the other side has to disconnect after Refused or Goodbye, before its connection is cut."""
+LINGER_SECONDS = 0.5
+"""How long closing waits for queued messages to be delivered."""
+MAX_MALFORMED_IN_A_ROW = 5
+"""A peer that sends this many malformed or forbidden messages one after another is cut off."""
+
+UNSEQUENCED_TYPES = frozenset(UNSEQUENCED)
+ACKNOWLEDGE_BODY = encode(Acknowledge())
+
+
+class Transport(Protocol):
+    """One connection over a unix socket, ZeroMQ, or in memory. It never waits, except in `close`."""
+
+    passes_descriptors: bool
+    """False: the descriptors of envelopes are dropped."""
+
+    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+        """Send envelopes, or keep them until the connection takes them; False when some are kept.
+
+        `LinkWritable` follows when none is kept any more. A connection that is lost takes everything and drops it.
+        """
+
+    def cut(self) -> None:
+        """Close at once. No input comes from this link any more. Harmless when repeated."""
+
+    def close(self, linger_seconds: float) -> None:
+        """Wait up to `linger_seconds` until everything is delivered, then close."""
+
+
+# -- inputs: what happened ---------------------------------------------------------------------------------------------
+
+
+class EnvelopeReceived(NamedTuple):
+    """A named tuple, as there is one per message and it is the cheapest record."""
+
+    link: Transport
+    header: bytes
+    body: bytes
+    attachments: Sequence[memoryview] = ()
+    descriptors: Sequence[Descriptor] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOpened:
+    """There is a connection. origin: where it comes from, for logs."""
+
+    link: Transport
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFailed:
+    """A connector's attempt to connect failed before there was a link."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The connection is gone; no input comes from this link any more."""
+
+    link: Transport
+    reason: str = "the connection broke"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBlocked:
+    """The transport keeps envelopes that the connection does not take yet."""
+
+    link: Transport
+
+
+@dataclass(frozen=True, slots=True)
+class LinkWritable:
+    link: Transport
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedReceived:
+    """An envelope came that cannot be read."""
+
+    link: Transport
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEndRequested:
+    """The component ends a peer's session; reason is sent if there is a connection."""
+
+    peer: bytes
+    reason: Refused | Goodbye | None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    """The component closes this end. The step returns all that waits, and a Goodbye behind it."""
+
+    reason: str
+
+
+Input = (
+    EnvelopeReceived
+    | LinkOpened
+    | LinkFailed
+    | LinkLost
+    | LinkBlocked
+    | LinkWritable
+    | MalformedReceived
+    | SessionEndRequested
+    | CloseRequested
+)
+
+# -- commands: what to do ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    link: Transport
+    envelopes: Sequence[Envelope]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give these events to the component, then step again: what it sends in answer is transmitted by that step."""
+
+    events: list[ListenerEvent] | list[ConnectorEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Connect to the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Close this connection. was_welcomed: a connector's session was on it."""
+
+    link: Transport
+    was_welcomed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRefusal:
+    """Log that a peer was refused."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportUnidentified:
+    """Log a connection that ended before anything of this protocol came."""
+
+    text: str
+
+
+Command = Transmit | Deliver | Dial | Cut | ReportRefusal | ReportUnidentified
+
+# -- shared rules ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went wrong on all connections of one listener or connector since its start."""
+
+    malformed: int = 0
+    """Messages that were dropped as they were malformed, or not allowed for their sender."""
+    duplicates: int = 0
+    gaps: int = 0
+    refused: int = 0
+    undeliverable: int = 0
+    """Messages for peers without a session, or for a server that refused this peer."""
+
+
+class GapError(Exception):
+    """A message before the received one is missing: the link must be cut, so that the other side sends it again."""
+
+
+def new_session(session_id: bytes, limits: OutboxLimits) -> Session:
+    """Return a session that keeps no more than these limits."""
+    return Session(session_id, max_messages=limits.messages, max_bytes=limits.size_bytes)
+
+
+def queue(
+    session: Session,
+    message: Message,
+    attachments: Sequence[Buffer],
+    descriptors: Sequence[Descriptor],
+    is_connected: bool,
+) -> None:
+    """Queue a message for the next flush. Raises LimitError when it is too large, or the outbox is full."""
+    body = encode(message)
+    if type(message) in UNSEQUENCED_TYPES:
+        if attachments:
+            raise ValueError(f"a {type(message).__name__} carries no attachments")
+        if is_connected:
+            session.post(body)
+        return
+    if attachments or descriptors:
+        check_attachments(attachments, descriptors)
+    session.keep(body, attachments, descriptors)
+
+
+def accept(session: Session, envelope: EnvelopeReceived, counters: Counters, now: float) -> Message | None:
+    """Return the message that an envelope brings, or None for a duplicate.
+
+    Raises ProtocolError for a malformed envelope, and GapError for one after a gap.
+    """
+    body = envelope.body
+    size = len(body)
+    for attachment in envelope.attachments:
+        size += attachment.nbytes
+    receipt = session.receive(envelope.header, size, now)
+    if receipt is Receipt.NEW:
+        return decode(body)
+    if receipt is Receipt.GAP:
+        counters.gaps += 1
+        raise GapError
+    counters.duplicates += 1
+    return None
+
+
+def flush(session: Session, now: float) -> list[Envelope]:
+    """Return all that a session has to send now: what waits, or else an Acknowledge that is due."""
+    envelopes = session.take()
+    if not envelopes and session.acknowledge_at <= now:
+        session.post(ACKNOWLEDGE_BODY)
+        return session.take()
+    return envelopes
+
+
+def outside_sequence(header: Header, message: Message) -> Envelope:
+    """Return an envelope that belongs to no session here, such as a refusal."""
+    return Envelope(header.pack(), encode(message))

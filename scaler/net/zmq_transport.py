@@ -1,0 +1,587 @@
+"""ZeroMQ as a transport: the wire between hosts, and on platforms without the local transport.
+
+Frames are read without copies where that pays, and written without copies where that is safe. ZeroMQ's own reconnecting
+is switched off: a connector uses a fresh socket for each connection, and a listener learns from a socket monitor which
+connections there are, and when one ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket as sockets
+import stat
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import zmq
+
+from scaler.errors import UsageError
+from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_ipv6
+from scaler.net.shell import Wakeups
+from scaler.net.transport import (
+    HANDSHAKE_SECONDS,
+    EnvelopeReceived,
+    Input,
+    LinkLost,
+    LinkOpened,
+    LinkWritable,
+    MalformedReceived,
+    Transport,
+)
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
+
+Socket = zmq.Socket[bytes]
+Context = zmq.Context[Socket]
+
+MAX_FRAME_BYTES = max(MAX_BATCH_BYTES, MAX_CHUNK_BYTES)
+"""ZeroMQ cuts a connection that announces a larger frame, before it takes memory for it."""
+HIGH_WATER_MESSAGES = 500
+"""Messages that ZeroMQ queues per connection and direction; beyond it they wait in the transport."""
+MAX_MESSAGES_PER_ITERATION = 1000
+MAX_BYTES_PER_ITERATION = 64 * 1024 * 1024
+"""Reading pauses after this number of messages or bytes, so that timers and other sockets are served."""
+COPY_BYTES = 64 * 1024
+"""Smaller buffers are copied into the frame: cheaper than a notice to Python later that they are free again."""
+SHARED_BYTES = 8 * 1024
+"""Smaller received frames share a buffer of ZeroMQ with their neighbours, and a view would keep all of it."""
+BLOCKED_RETRY_SECONDS = 0.02
+"""ROUTER does not announce when a full connection has room again."""
+MAX_ITERATIONS_AFTER_BREAK = 8
+"""The end of a connection is reported when all it brought has been read, or after this number of iterations."""
+MONITOR_SECONDS = 2.0
+"""Longer than ZeroMQ ever takes to close a socket after its linger time."""
+NEVER_MILLISECONDS = 24 * 3600 * 1000
+
+_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
+_LAST = int(zmq.DONTWAIT)
+_MONITORED = int(
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_CONNECTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_MONITOR_STOPPED
+)
+_BREAKS: dict[int, str] = {
+    zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
+    # Of an attempt that did not even come to a socket; after any of the others it is not the first any more.
+    zmq.EVENT_CONNECT_RETRIED: "no host of this name is known",
+    zmq.EVENT_DISCONNECTED: "the connection broke",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the program that listens there does not speak ZeroMQ",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the program that listens there does not accept this peer",
+}
+_MONITOR_EVENT = struct.Struct("=HI")
+_monitor_numbers = itertools.count()
+
+# -- the context -------------------------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_context: Context | None = None
+_users = 0
+_pid = 0
+_left_behind: list[Context] = []
+"""Contexts of the processes that this one was forked from: their threads are not here, so they must not be touched."""
+
+
+def acquire_context(io_threads: int = 1) -> Context:
+    """Return the one context of this process, to be given back by `release_context` after closing its sockets.
+
+    io_threads holds when this call makes the context, so the first user in a process decides.
+    """
+    global _context, _users, _pid  # noqa: PLW0603 (there is one context in a process)
+    with _lock:
+        if _context is not None and _pid != os.getpid():
+            _left_behind.append(_context)
+            _context, _users = None, 0
+        if _context is None:
+            _context, _pid = zmq.Context(io_threads=io_threads), os.getpid()
+        _users += 1
+        return _context
+
+
+def release_context(context: Context) -> None:
+    """Give the context back. The last user waits until its closed sockets have delivered, within their linger time."""
+    global _context, _users  # noqa: PLW0603
+    with _lock:
+        if context is not _context or _pid != os.getpid():
+            return
+        _users -= 1
+        if _users:
+            return
+        _context = None
+    context.term()
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603
+    # Another thread of the parent may have held it.
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+
+def _is_readable(socket: Socket) -> bool:
+    """Return whether there is a message: cheaper than an exception that says so.
+
+    This also resets what the socket's descriptor has announced, so it must be the last look at the socket.
+    """
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def _receive(socket: Socket, link: Transport, header: zmq.Frame) -> tuple[Input, int]:
+    """Return the envelope whose header frame has been read, as an input, and its size in bytes."""
+    if not header.more:
+        return MalformedReceived(link, "an envelope has two frames at least"), len(header)
+    body = socket.recv(_LAST, copy=False)
+    size = len(body)
+    if not body.more:
+        return EnvelopeReceived(link, header.bytes, body.bytes), size
+    attachments: list[memoryview] = []
+    excess = 0
+    more = True
+    while more:
+        frame = socket.recv(_LAST, copy=False)
+        more = frame.more
+        if len(attachments) < MAX_ATTACHMENTS:
+            attachments.append(frame.buffer.toreadonly() if len(frame) > SHARED_BYTES else memoryview(frame.bytes))
+            size += len(frame)
+        else:
+            excess += 1
+    if excess:
+        text = f"{excess} attachments more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}"
+        return MalformedReceived(link, text), size
+    return EnvelopeReceived(link, header.bytes, body.bytes, attachments), size
+
+
+def _discard(socket: Socket, frame: zmq.Frame) -> None:
+    while frame.more:
+        frame = socket.recv(_LAST, copy=False)
+
+
+def _send(socket: Socket, route: bytes, unsent: deque[Envelope]) -> bool:
+    """Send envelopes until there are no more, or the connection is full: then False. route: empty for DEALER."""
+    while unsent:
+        header, body, attachments, _ = unsent[0]
+        try:
+            if route:
+                socket.send(route, _MORE)
+            socket.send(header, _MORE)
+            _send_frame(socket, body, _MORE if attachments else _LAST)
+            if attachments:
+                for attachment in attachments[:-1]:
+                    _send_frame(socket, attachment, _MORE)
+                _send_frame(socket, attachments[-1], _LAST)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            unsent.clear()  # the connection is lost, which the monitor reports
+            return True
+        unsent.popleft()
+    return True
+
+
+def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
+    if isinstance(buffer, memoryview):
+        whole = buffer.obj
+        if isinstance(whole, zmq.Frame) and buffer.nbytes == len(whole):
+            # A received frame as a whole: ZeroMQ counts the users of its own memory, and Python need not be notified.
+            socket.send(whole, flags, copy=False)
+            return
+        socket.send(buffer, flags, copy=buffer.nbytes < COPY_BYTES)
+    else:
+        socket.send(buffer, flags, copy=len(buffer) < COPY_BYTES)
+
+
+def _set_options(socket: Socket, address: str) -> None:
+    socket.linger = 0
+    socket.maxmsgsize = MAX_FRAME_BYTES
+    socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
+    socket.handshake_ivl = round(HANDSHAKE_SECONDS * 1000)
+    socket.ipv6 = is_ipv6(address)
+
+
+# -- the monitor -------------------------------------------------------------------------------------------------------
+
+
+class SocketMonitor:
+    """The connection events of one socket, in order."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        address = f"inproc://monitor-{next(_monitor_numbers)}"
+        socket.monitor(address, _MONITORED)
+        self._events: Socket = socket.context.socket(zmq.PAIR)
+        # With a limit, ZeroMQ's I/O thread would wait for us when many connect at once.
+        self._events.rcvhwm = 0
+        self._events.connect(address)
+        self.file_descriptor = int(self._events.getsockopt(zmq.FD))
+        """Readable when there are events; `take` all of them then."""
+
+    def take(self) -> Iterable[tuple[int, int]]:
+        """Yield the events since the last call: one of zmq.EVENT_..., and a file descriptor or an error number."""
+        while True:
+            try:
+                frames = self._events.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            kind, value = _MONITOR_EVENT.unpack(frames[0])
+            yield kind, value
+
+    def close(self) -> None:
+        """Stop watching; the socket lives on."""
+        self._socket.disable_monitor()
+        self._events.close(linger=0)
+
+    def close_both(self, linger_seconds: float) -> None:
+        """Close the socket, and return when its messages are delivered or the linger time is over.
+
+        Its addresses are free and its descriptors closed then, which a closed socket alone does not promise.
+        """
+        self._socket.close(linger=round(linger_seconds * 1000))
+        # The socket's last event. Disconnecting before it could block ZeroMQ's thread, which sends it.
+        while self._events.poll(round((linger_seconds + MONITOR_SECONDS) * 1000)):
+            if any(kind == zmq.EVENT_MONITOR_STOPPED for kind, _ in self.take()):
+                break
+        self._events.close(linger=0)
+
+
+# -- a connector's end -------------------------------------------------------------------------------------------------
+
+
+class ZmqConnection:
+    """A connector's connection: a DEALER socket that connects once. See `transport.Transport`."""
+
+    passes_descriptors = False
+
+    def __init__(self, context: Context, address: str, wakeups: Wakeups) -> None:
+        """Begin to connect. Raises OSError when this process has no descriptor for it."""
+        self._wakeups = wakeups
+        self._unsent: deque[Envelope] = deque()
+        self._is_blocked = False
+        self._broken = ""
+        self._has_events = True
+        try:
+            self._socket: Socket = context.socket(zmq.DEALER)
+            try:
+                self._monitor = SocketMonitor(self._socket)
+            except zmq.ZMQError:
+                self._socket.close()
+                raise
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, str(error)) from error
+        _set_options(self._socket, address)
+        # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
+        self._socket.reconnect_ivl = NEVER_MILLISECONDS
+        self._socket.connect_timeout = round(HANDSHAKE_SECONDS * 1000)
+        self._watched = (int(self._socket.getsockopt(zmq.FD)), self._monitor.file_descriptor)
+        wakeups.watch(self._watched[0])
+        wakeups.watch(self._watched[1], self._wake_for_events)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._broken = str(error)
+        # The descriptors announce changes only, and an attempt may have failed already.
+        wakeups.soon()
+
+    def receive(self, inputs: list[Input]) -> None:
+        """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""
+        # Before the messages: what a connection brought before it broke can be read after the event of the break.
+        if self._has_events:
+            self._has_events = False
+            for kind, _ in self._monitor.take():
+                self._broken = self._broken or _BREAKS.get(kind, "")
+        if self._is_blocked and _send(self._socket, b"", self._unsent):
+            self._is_blocked = False
+            inputs.append(LinkWritable(self))
+        size = 0
+        for _ in range(MAX_MESSAGES_PER_ITERATION):
+            if size > MAX_BYTES_PER_ITERATION:
+                break
+            if not _is_readable(self._socket):
+                if self._broken:
+                    inputs.append(LinkLost(self, self._broken))
+                return
+            with contextlib.suppress(zmq.Again):  # its connection has just ended
+                envelope, bytes_read = _receive(self._socket, self, self._socket.recv(_LAST, copy=False))
+                inputs.append(envelope)
+                size += bytes_read
+        self._wakeups.soon()
+
+    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+        self._unsent.extend(envelopes)
+        self._is_blocked = not _send(self._socket, b"", self._unsent)
+        ready = int(self._socket.getsockopt(zmq.EVENTS))
+        if ready & zmq.POLLIN or (self._is_blocked and ready & zmq.POLLOUT):
+            self._wakeups.soon()
+        return not self._is_blocked
+
+    def cut(self) -> None:
+        if not self._socket.closed:
+            self._unwatch()
+            self._monitor.close()
+            self._socket.close()
+
+    def close(self, linger_seconds: float) -> None:
+        if self._socket.closed:
+            return
+        self._unwatch()
+        until = time.monotonic() + linger_seconds
+        while not _send(self._socket, b"", self._unsent) and (left := until - time.monotonic()) > 0:
+            self._socket.poll(round(left * 1000), zmq.POLLOUT)
+        self._monitor.close_both(linger_seconds)
+
+    def _wake_for_events(self) -> None:
+        self._has_events = True
+        self._wakeups.wake()
+
+    def _unwatch(self) -> None:
+        for descriptor in self._watched:
+            self._wakeups.unwatch(descriptor)
+
+
+# -- a listener's end --------------------------------------------------------------------------------------------------
+
+
+class ZmqLink:
+    """One accepted connection of a `ZmqListener`; see `transport.Transport`."""
+
+    __slots__ = ("_inode", "_listener", "descriptor", "origin", "route", "unsent")
+
+    passes_descriptors = False
+
+    def __init__(self, listener: ZmqListener, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.route = b""
+        """What ROUTER calls it; empty until it has brought a message."""
+        self.unsent: deque[Envelope] = deque()
+        self._listener = listener
+        try:
+            self._inode = os.fstat(descriptor).st_ino
+            self.origin = _origin(descriptor)
+        except OSError:
+            # It is closed again already; the event that says so comes next.
+            self._inode = -1
+            self.origin = "an unknown place"
+
+    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+        self.unsent.extend(envelopes)
+        return self._listener.push(self)
+
+    def cut(self) -> None:
+        self._listener.drop(self)
+
+    def close(self, linger_seconds: float) -> None:
+        raise NotImplementedError("the listener closes all of its connections at once")
+
+    def shut_down(self) -> None:
+        """Shut the connection down, so that ZeroMQ finds it broken: it has no call of its own for that.
+
+        A duplicate of the descriptor, checked to be the same socket, is what is shut down, as the number may already
+        name another file.
+        """
+        try:
+            duplicate = os.dup(self.descriptor)
+        except OSError:
+            return
+        found = os.fstat(duplicate)
+        if found.st_ino != self._inode or not stat.S_ISSOCK(found.st_mode):
+            os.close(duplicate)
+            return
+        with sockets.socket(fileno=duplicate) as connection, contextlib.suppress(OSError):
+            connection.shutdown(sockets.SHUT_RDWR)
+
+
+class ZmqListener:
+    """A ROUTER socket and its connections.
+
+    A descriptor's number is used again as soon as its connection is closed. ZeroMQ reports the end before it closes,
+    and the next beginning before it delivers anything, so after taking all of the monitor's events a number that is
+    known here belongs to the connection that was last accepted under it.
+    """
+
+    def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: Wakeups) -> None:
+        """Bind to all addresses. Raises UsageError, binding none, when one is malformed, taken or not of this host."""
+        self._wakeups = wakeups
+        self._links: dict[int, ZmqLink] = {}  # by descriptor
+        self._routes: dict[bytes, ZmqLink] = {}
+        self._breaking: dict[ZmqLink, int] = {}
+        self._blocked: dict[ZmqLink, None] = {}
+        self._inputs: list[Input] = []
+        self._files: list[SocketFile] = []
+        self._has_events = self._is_due = True
+        self._context = acquire_context(io_threads)
+        self._socket: Socket = self._context.socket(zmq.ROUTER)
+        self._monitor = SocketMonitor(self._socket)
+        try:
+            self.addresses = tuple(self._bind(address) for address in addresses)
+        except UsageError:
+            self.close(0)
+            raise
+        wakeups.watch(int(self._socket.getsockopt(zmq.FD)), self._wake)
+        wakeups.watch(self._monitor.file_descriptor, self._wake_for_events)
+        # The descriptors announce changes only, and a message may have come since the address was bound.
+        wakeups.soon()
+
+    def _bind(self, address: str) -> str:
+        check_not_in_use(address)
+        socket = self._socket
+        _set_options(socket, address)
+        socket.router_mandatory = True
+        socket.backlog = 1024
+        # Hosts that vanish without a word would otherwise keep their descriptors here for ever.
+        socket.tcp_keepalive = 1
+        socket.tcp_keepalive_idle = 30
+        socket.tcp_keepalive_intvl = 10
+        socket.tcp_keepalive_cnt = 3
+        try:
+            socket.bind(address)
+        except zmq.ZMQError as error:
+            raise UsageError(cannot_bind(address, error.errno or 0)) from error
+        endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+        if address.startswith("ipc://"):
+            self._files.append(SocketFile(address))
+        assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
+        return endpoint.rstrip(b"\0").decode()
+
+    def receive(self, inputs: list[Input]) -> None:
+        """Add what has happened to `inputs`: envelopes up to a limit, and connections that began and ended."""
+        if not self._is_due:
+            return
+        self._is_due = False
+        if self._has_events:
+            self._take_events()
+        for link in list(self._blocked):
+            if self.push(link):
+                self._inputs.append(LinkWritable(link))
+        is_drained = self._read()
+        for link, left in list(self._breaking.items()):
+            if is_drained or left == 0:
+                del self._breaking[link]
+                self._routes.pop(link.route, None)
+                self._inputs.append(LinkLost(link))
+            else:
+                self._breaking[link] = left - 1
+        inputs += self._inputs
+        self._inputs.clear()
+        if not is_drained:
+            self._wake_soon()
+
+    def rest(self) -> None:
+        """End an iteration: what it sent may have taken in the announcement of a message."""
+        if _is_readable(self._socket) or self._inputs or self._breaking:
+            self._wake_soon()
+
+    def push(self, link: ZmqLink) -> bool:
+        """Send what waits for a link; False when it takes no more, and is tried again later."""
+        if _send(self._socket, link.route, link.unsent):
+            self._blocked.pop(link, None)
+            return True
+        self._blocked[link] = None
+        self._is_due = True
+        self._wakeups.after(BLOCKED_RETRY_SECONDS)
+        return False
+
+    def drop(self, link: ZmqLink) -> None:
+        """Cut a connection and forget it."""
+        self._take_events()
+        self._routes.pop(link.route, None)
+        self._breaking.pop(link, None)
+        self._blocked.pop(link, None)
+        if self._links.get(link.descriptor) is link:
+            link.shut_down()
+
+    def close(self, linger_seconds: float) -> None:
+        """Wait up to `linger_seconds` until everything is delivered, then close, and free the addresses."""
+        until = time.monotonic() + linger_seconds
+        while self._blocked and time.monotonic() < until:
+            for link in list(self._blocked):
+                self.push(link)
+            time.sleep(BLOCKED_RETRY_SECONDS / 4)
+        # Not unbound before: that would end the connections at once, with what is queued for them.
+        for file in self._files:
+            file.remove()
+        self._monitor.close_both(linger_seconds)
+        release_context(self._context)
+
+    def _read(self) -> bool:
+        """Read messages; False when there are more than one iteration may read."""
+        socket = self._socket
+        size = 0
+        for _ in range(MAX_MESSAGES_PER_ITERATION):
+            if size > MAX_BYTES_PER_ITERATION:
+                break
+            if not _is_readable(socket):
+                return True
+            with contextlib.suppress(zmq.Again):  # its connection has just ended
+                route = socket.recv(_LAST)
+                header = socket.recv(_LAST, copy=False)
+                link = self._routes.get(route) or self._link_of(route, header)
+                if link is None:
+                    _discard(socket, header)
+                    continue
+                envelope, bytes_read = _receive(socket, link, header)
+                self._inputs.append(envelope)
+                size += bytes_read
+        return False
+
+    def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:
+        """Return the connection of a new route; None when it has ended, or was cut."""
+        self._take_events()
+        try:
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:  # the peer speaks an older version of ZeroMQ's protocol than any of ours
+            return None
+        link = self._links.get(descriptor)
+        if link is None or link.route:
+            return None
+        link.route = route
+        self._routes[route] = link
+        return link
+
+    def _take_events(self) -> None:
+        self._has_events = False
+        for kind, descriptor in self._monitor.take():
+            if kind == zmq.EVENT_ACCEPTED:
+                link = self._links[descriptor] = ZmqLink(self, descriptor)
+                self._inputs.append(LinkOpened(link, link.origin))
+            elif kind == zmq.EVENT_DISCONNECTED and descriptor in self._links:
+                self._breaking[self._links.pop(descriptor)] = MAX_ITERATIONS_AFTER_BREAK
+
+    def _wake(self) -> None:
+        self._is_due = True
+        self._wakeups.wake()
+
+    def _wake_for_events(self) -> None:
+        self._has_events = True
+        self._wake()
+
+    def _wake_soon(self) -> None:
+        self._is_due = True
+        self._wakeups.soon()
+
+
+def _origin(file_descriptor: int) -> str:
+    duplicate = os.dup(file_descriptor)
+    try:
+        connection = sockets.socket(fileno=duplicate)
+    except OSError:  # closed meanwhile, and its number given to something else
+        os.close(duplicate)
+        raise
+    with connection:
+        name = connection.getpeername()
+    return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else "a process of this host"

@@ -1,0 +1,93 @@
+"""What a listener reports about connections: refused peers, and those that never identified themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from scaler.net.connection import OutboxLimits
+from scaler.net.listener_core import ListenerCore
+from scaler.net.transport import (
+    SILENCE_SECONDS,
+    Command,
+    Cut,
+    EnvelopeReceived,
+    Input,
+    LinkLost,
+    LinkOpened,
+    ReportRefusal,
+    ReportUnidentified,
+)
+from scaler.net.versions import own_hello
+from scaler.protocol.codec import encode
+from scaler.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello, RefusalReason, Refused, Role, Welcome
+from scaler.protocol.roles import Server
+from scaler.protocol.session import Envelope, Header
+
+SESSION_ID = bytes(range(16))
+
+
+class Link:
+    passes_descriptors = False
+
+    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+        return bool(envelopes) or True
+
+    def cut(self) -> None: ...
+
+    def close(self, linger_seconds: float) -> None: ...
+
+
+def admit(_peer: bytes, hello: Hello) -> Welcome | Refused:
+    if hello.role is Role.WORKER:
+        return Refused(RefusalReason.VERSION, "too old")
+    return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+
+@pytest.fixture
+def core() -> ListenerCore:
+    return ListenerCore(Server.OBJECT_STORAGE, admit, OutboxLimits())
+
+
+def envelope(link: Link, message: Hello | Goodbye) -> EnvelopeReceived:
+    header = Header(PROTOCOL_VERSION, 0, SESSION_ID, 0, 0).pack()
+    return EnvelopeReceived(link, header, encode(message))
+
+
+def reports(commands: Sequence[Command]) -> list[Command]:
+    return [command for command in commands if isinstance(command, ReportRefusal | ReportUnidentified)]
+
+
+def test_a_connection_that_ends_before_any_envelope_is_reported_with_its_origin(core: ListenerCore) -> None:
+    link = Link()
+    assert not reports(core.step([LinkOpened(link, "10.0.0.7 port 99")], 0.0))
+    (report,) = reports(core.step([LinkLost(link)], 1.0))
+    assert report == ReportUnidentified(
+        "a connection from 10.0.0.7 port 99 ended before anything of this protocol came"
+    )
+
+
+def test_a_peer_that_said_hello_and_goodbye_is_not_reported(core: ListenerCore) -> None:
+    link = Link()
+    arrived: list[Input] = [
+        LinkOpened(link),
+        envelope(link, own_hello(Role.CLIENT)),
+        envelope(link, Goodbye("")),
+        LinkLost(link),
+    ]
+    assert not reports(core.step(arrived, 0.0))
+
+
+def test_a_refused_peer_is_reported_as_refused_only(core: ListenerCore) -> None:
+    link = Link()
+    arrived: list[Input] = [LinkOpened(link), envelope(link, own_hello(Role.WORKER)), LinkLost(link)]
+    assert reports(core.step(arrived, 0.0)) == [ReportRefusal("too old")]
+
+
+def test_a_silent_connection_is_cut_when_its_time_is_over(core: ListenerCore) -> None:
+    link = Link()
+    core.step([LinkOpened(link)], 5.0)
+    assert core.wake_at == 5.0 + SILENCE_SECONDS
+    assert core.step([], core.wake_at - 0.1) == []
+    assert Cut(link) in core.step([], core.wake_at)
