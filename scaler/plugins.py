@@ -1,6 +1,7 @@
-"""What is chosen by name, and found among the entry points of what is installed.
+"""Scaling policies and worker manager types by name: the built-in ones, and entry points of installed packages.
 
-The names that nearly everybody uses stand here as well: to look through what is installed costs a process 2 to 4 MB.
+The tables below are the only place that names a built-in plug-in. They are no entry points, because reading the entry
+points of all installed packages costs a process 2 to 4 MB.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from scaler.errors import UsageError, nearest
 
 
 class Plugins:
-    """One kind of plug-in. A reference is `module:attribute`, as in an entry point."""
+    """The plug-ins of one kind. A reference is `module:attribute`, as in an entry point."""
 
-    def __init__(self, group: str, usual: Mapping[str, str]) -> None:
-        """group: of the entry points. usual: some of ours, references by name; no other can take these names."""
+    def __init__(self, group: str, built_in: Mapping[str, str]) -> None:
+        """group: the group of the entry points. built_in: references by name; no installed package can replace them."""
         self.group = group
-        self.usual = MappingProxyType(usual)
+        self.built_in = MappingProxyType(built_in)
 
     def reference(self, name: str) -> str | None:
-        """Return where the plug-in of this name is; None when nobody knows it."""
-        return self.usual.get(name) or self._installed().get(name)
+        """Return the reference of a plug-in, None for an unknown name."""
+        return self.built_in.get(name) or self._installed().get(name)
 
     def names(self) -> list[str]:
-        """Return all names that are known, in alphabetical order."""
-        return sorted({**self._installed(), **self.usual})
+        """Return all names in alphabetical order."""
+        return sorted({**self._installed(), **self.built_in})
 
     def _installed(self) -> dict[str, str]:
         from importlib.metadata import entry_points  # noqa: PLC0415 (see the module)
@@ -37,7 +38,7 @@ class Plugins:
 
 
 def load(reference: str) -> object:
-    """Import what a reference names. Raises whatever that raises, and AttributeError."""
+    """Return the object that a reference names. Raises AttributeError, and whatever importing it raises."""
     module, _, attribute = reference.partition(":")
     names = [name for name in attribute.split("[")[0].strip().split(".") if name]  # "[extras]" may follow
     found: object = reduce(getattr, names, importlib.import_module(module.strip()))
@@ -65,7 +66,7 @@ WORKER_MANAGERS = Plugins(
 
 @dataclass(frozen=True, slots=True)
 class WorkerManagerType:
-    """What an entry point of the group scaler.worker_managers names: references, each loaded when it is needed.
+    """The object that an entry point of the group scaler.worker_managers names: references, each loaded when needed.
 
     backend: returns a `Backend` for a configuration. settings: the model of the configuration. provision: the function
     behind `setup`, `show` and `teardown`; empty when the type needs nothing in a cloud.

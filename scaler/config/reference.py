@@ -80,7 +80,7 @@ def settings_page() -> str:
                 settings_model(kind),
                 _shared_keys(settings_model(kind)),
             )
-            for kind in WORKER_MANAGERS.usual
+            for kind in WORKER_MANAGERS.built_in
         ),
         _section(f"[{CLUSTER}]", CLUSTER, ClusterConfig, worker_keys),
     ]

@@ -1,9 +1,9 @@
-"""Finds policies by name and makes them."""
+"""Finds policies by name and makes them; splits a `policy_content` into its entries."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 from scaler.errors import ScalerError, UsageError
@@ -12,9 +12,9 @@ from scaler.policy.view import Allocation, ScalingPolicy
 
 
 def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
-    """Make the policy that is installed under this name.
+    """Return the policy that is installed under this name.
 
-    Raises UsageError for an unknown name, bad content, and a policy that cannot be loaded or is none.
+    Raises UsageError for an unknown name, bad content, and an object that cannot be loaded or is no policy.
     """
     reference = POLICIES.reference(policy_engine_type)
     if reference is None:
@@ -37,9 +37,33 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
     return cast("ScalingPolicy", policy)
 
 
+def entries(policy_content: str) -> Iterator[str]:
+    """Yield the entries of a content: on lines of their own or separated by `;`, without blank ones and comments."""
+    for line in policy_content.splitlines():
+        for entry in line.partition("#")[0].split(";"):
+            if text := entry.strip():
+                yield text
+
+
+def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str, str]:
+    """Return prefix, key and value of an entry `key=value` or `prefix.key=value`.
+
+    Raises UsageError that names the entry. examples: what to write instead.
+    """
+    left, separator, value = (part.strip() for part in entry.partition("="))
+    if not separator:
+        raise UsageError(f"policy_content {entry!r}: write key=value, such as {examples}")
+    prefix, dot, key = left.rpartition(".")
+    if key not in known:
+        raise UsageError(unknown("policy_content: key", key, known))
+    if dot and not prefix:
+        raise UsageError(f"policy_content {entry!r}: write {key}={value}, or a worker manager's id before the dot")
+    return prefix, key, value
+
+
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
     """Return the text of an error about a word that is not among the known ones; it names the nearest."""
-    from difflib import get_close_matches  # noqa: PLC0415 (on the way of an error only)
+    from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
 
     names = sorted(known)
     nearest = get_close_matches(given, names, n=1)

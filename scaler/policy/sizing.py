@@ -1,192 +1,345 @@
-"""How many units each worker manager should have: the arithmetic that the built-in policies share.
+"""How many units each worker manager should have: the optimiser that the built-in policies share. Pure.
 
-Growing. Of measured work it is known when it would be done with more units (`forecast.py`). What is weighed is that
-time against what the units cost until then. Existing ones are counted first, pending ones included. Nothing is started
-for work that is done before a new unit could help, or not much later without it. Work of unknown length starts on a few
-slots, and gets twice as many whenever its tasks have run for a while without one of them ending: long tasks soon have
-all they can use, and tiny ones are measured before they do harm.
+Growing. For measured work the completion time with more units is known (`capacity.py`), and is weighed against their
+cost. Existing units are used first, pending ones included. No unit is started for work that is done before it could
+help, or little later without it. Work of unknown length starts on a few slots, which double whenever its tasks have run
+for a while and none has ended: long tasks soon get all slots they can use, and tiny ones are measured early.
 
-Shrinking. Units go that the work has not needed lately (`patience.py`): pending ones first, then idle ones.
+Shrinking. Units that the work has not needed during their cooldown stop: pending ones first, then idle ones.
 
-Laws: a manager never gets more units than its limit; what is started is never more than may be spent; a busy unit never
-goes; no manager grows and shrinks in one plan.
+Laws: a manager never gets more units than its limit; what is started never exceeds the budget; a busy unit never stops;
+no manager grows and shrinks in one plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler.needs import Needs
-from scaler.policy.forecast import Batch, best_seconds, soonest_seconds, tasks_done
-from scaler.policy.patience import IDLE_SHARE, Patience, usual_seconds
-from scaler.policy.room import Purse, Room, startup_seconds
+from scaler.policy.capacity import (
+    Budget,
+    CapacityPlan,
+    SlotBatch,
+    best_seconds,
+    soonest_seconds,
+    startup_seconds,
+    tasks_done,
+)
 from scaler.policy.view import ClusterView, ManagerView, Wanted
-from scaler.policy.work import Trials, Work, seconds_text
 
 FIRST_SLOTS = 8
 """Slots for work of unknown length at its beginning."""
-PATIENT = 1.15
-"""As long as work does not take this many times longer than it had better, nothing is started."""
+TOLERANCE = 1.15
+"""Nothing is started while the existing units take at most this many times the best completion time."""
+KEEP_SHARE = 0.9
+"""While this share of the units is needed, none of them stops."""
 
-FEW_SHARE = 0.9
-"""As long as this share of the units is needed, none of them goes."""
+RAMP_UP_SECONDS = 2.0
+RAMP_UP_SHARE = 0.05
+"""Slots of unmeasured work double each time it has run for this long, or for this share of a start-up time."""
+MAX_DOUBLINGS = 24
+MAX_STEP_SECONDS = 5.0
+"""The most that one plan adds to a ramp-up: a stalled scheduler learns nothing while it stalls."""
+MAX_FUNCTIONS_NAMED = 2
+
+MIN_COOLDOWN_SECONDS = 20.0
+MAX_COOLDOWN_SECONDS = 120.0
+"""Bounds of a cooldown that follows from the start-up time."""
+MAX_DOUBLED_SECONDS = 600.0
+QUARTERS = 4
+REMAINING_THIRDS = (3, 3, 2, 1, 0)
+"""The part of a need that remains, by the quarters of the cooldown that have passed since."""
+SHORTAGE_SECONDS = 900.0
+"""How long a shortage of units keeps the cooldown doubled."""
+IDLE_SHARE = 0.75
+"""Mean time that a unit stays without work, as a share of the cooldown."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A manager that may run some tasks. limit_units: the most units that it may have, None for any number."""
+class Candidate:
+    """A manager that may run tasks. limit_units: the most units that it may have, None for any number."""
 
     manager: ManagerView
     limit_units: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a user may ask of a plan. Mappings are by manager id; prices are per unit and hour."""
+class Constraints:
+    """A user's constraints on a plan. Mappings are by manager id; prices are per unit and hour."""
 
     first_slots: int = FIRST_SLOTS
     finish_seconds: float | None = None
     """Work need not be done sooner than this; None: as soon as is worth its cost."""
     idle_seconds: Mapping[str, float] = field(default_factory=dict)
-    """The patience with units that are not needed; where it is missing it follows from the start-up time."""
+    """Cooldown of units that are not needed; where it is missing it follows from the start-up time."""
     minimum: Mapping[str, int] = field(default_factory=dict)
     price: Mapping[str, float] = field(default_factory=dict)
     ceiling: float = math.inf
-    """What all units together may cost per hour."""
+    """The most that all units together may cost per hour."""
 
-    def patience(self, room: Room) -> float:
-        """Return for how long units stay that are not needed, in seconds."""
-        return self.idle_seconds.get(room.manager.manager_id, usual_seconds(room.startup))
-
-
-NO_TERMS = Terms()
+    def cooldown(self, plan: CapacityPlan) -> float:
+        """Return the cooldown of a manager's units in seconds."""
+        return self.idle_seconds.get(plan.manager.manager_id, cooldown_seconds(plan.startup))
 
 
 class Sizing:
-    """Plans for the whole cluster. Keeps how long unmeasured work has run, and what was needed and wanted lately."""
-
-    __slots__ = ("_patience", "_seen", "_trials", "_wanted")
+    """Plans for the whole cluster. Keeps the ramp-up of unmeasured work, and recent needs and answers."""
 
     def __init__(self) -> None:
-        self._trials = Trials()
-        self._patience: dict[str, Patience] = {}
+        self._ramp_up = RampUp()
+        self._cooldowns: dict[str, Cooldown] = {}
         self._wanted: dict[str, int] = {}
         self._seen: dict[str, int] = {}
 
     def plan(
-        self, view: ClusterView, choices: Mapping[Needs, Sequence[Choice]], terms: Terms = NO_TERMS
+        self, view: ClusterView, candidates: Sequence[Candidate], constraints: Constraints | None = None
     ) -> dict[str, Wanted]:
-        """Return what each manager that is not fixed should have.
-
-        choices: for the needs of every demand, the managers that may run it, the preferred one first.
-        """
+        """Return what each manager that is not fixed should have. candidates: the preferred manager first."""
+        constraints = constraints or Constraints()
         managers = {manager.manager_id: manager for manager in view.managers}
-        # What was wanted and is not there yet may come at any time: it counts as spent.
-        promised = {key: max(manager.units, self._held(manager)) for key, manager in managers.items()}
-        prices = {key: terms.price.get(key, 0.0) for key in managers}
-        if sum(promised[key] * prices[key] for key in managers) > terms.ceiling:
-            promised = {key: manager.units for key, manager in managers.items()}
-        purse = Purse(terms.ceiling - sum(promised[key] * prices[key] for key in managers))
-        rooms = {key: Room(manager, purse, prices[key], promised[key]) for key, manager in managers.items()}
-        for room in rooms.values():
-            room.reserve(terms.minimum.get(room.manager.manager_id, 0))
-        works = self._trials.works(
+        # Wanted units that do not exist yet may appear at any time: they count as spent.
+        committed = {key: max(manager.units, self._still_wanted(manager)) for key, manager in managers.items()}
+        prices = {key: constraints.price.get(key, 0.0) for key in managers}
+        if sum(committed[key] * prices[key] for key in managers) > constraints.ceiling:
+            committed = {key: manager.units for key, manager in managers.items()}
+        budget = Budget(constraints.ceiling - sum(committed[key] * prices[key] for key in managers))
+        plans = {key: CapacityPlan(manager, budget, prices[key], committed[key]) for key, manager in managers.items()}
+        for key, plan in plans.items():
+            plan.reserve(constraints.minimum.get(key, 0))
+        fitting = {
+            needs: [candidate for candidate in candidates if needs.fits(candidate.manager.offers)]
+            for needs in dict.fromkeys(row.needs for row in view.demand)
+        }
+        works = self._ramp_up.works(
             view,
-            terms.first_slots,
-            lambda needs: min((startup_seconds(choice.manager) for choice in choices[needs]), default=0.0),
+            constraints.first_slots,
+            lambda needs: min((startup_seconds(candidate.manager) for candidate in fitting[needs]), default=0.0),
         )
-        for work in sorted(works, key=lambda work: (len(choices[work.needs]), work.needs.items)):
-            fitting = [(rooms[choice.manager.manager_id], choice.limit_units) for choice in choices[work.needs]]
-            _lay_out(work, fitting, terms)
-        wanted = {key: self._decide(room, terms, view.now) for key, room in rooms.items() if not room.manager.fixed}
-        self._patience = {key: patience for key, patience in self._patience.items() if key in wanted}
+        for work in sorted(works, key=lambda work: (len(fitting[work.needs]), work.needs.items)):
+            choices = [(plans[each.manager.manager_id], each.limit_units) for each in fitting[work.needs]]
+            _assign(work, choices, constraints)
+        wanted = {
+            key: self._decide(plan, constraints, view.now) for key, plan in plans.items() if not managers[key].fixed
+        }
+        self._cooldowns = {key: cooldown for key, cooldown in self._cooldowns.items() if key in wanted}
         self._wanted = {key: answer.units for key, answer in wanted.items()}
         self._seen = {key: manager.units for key, manager in managers.items()}
         return wanted
 
-    def _held(self, manager: ManagerView) -> int:
-        """Return how many units were wanted last, of those that the manager may have now."""
+    def _still_wanted(self, manager: ManagerView) -> int:
+        """Return how many units the last plan wanted, of those that the manager may have now."""
         wanted = self._wanted.get(manager.manager_id, 0)
         return wanted if manager.max_units is None else min(wanted, manager.max_units)
 
-    def _decide(self, room: Room, terms: Terms, now: float) -> Wanted:
-        manager = room.manager
-        patience = self._patience.setdefault(manager.manager_id, Patience(manager.units, now))
-        before = min(room.promised, self._wanted.get(manager.manager_id, manager.units))
-        usual = terms.patience(room)
-        needed = math.ceil((room.used + room.wished) / manager.unit_slots)
-        if room.grown or manager.units > max(before, self._seen.get(manager.manager_id, 0)):
-            # Units that nobody asked for were here before this plan knew of them: after a restart, say.
-            needed = manager.units + room.grown
-        level = max(patience.level(needed, usual, now), terms.minimum.get(manager.manager_id, 0))
-        if room.used and FEW_SHARE * before < level < before:
+    def _decide(self, plan: CapacityPlan, constraints: Constraints, now: float) -> Wanted:
+        manager = plan.manager
+        key = manager.manager_id
+        cooldown = self._cooldowns.setdefault(key, Cooldown(manager.units, now))
+        before = min(plan.committed_units, self._wanted.get(key, manager.units))
+        usual = constraints.cooldown(plan)
+        needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
+        if plan.grown or manager.units > max(before, self._seen.get(key, 0)):
+            # Unrequested units existed before the first plan saw them, for example after a restart.
+            needed = manager.units + plan.grown
+        level = max(cooldown.level(needed, usual, now), constraints.minimum.get(key, 0))
+        if plan.used and KEEP_SHARE * before < level < before:
             level = before
-        # Those that were lost, or could not be started yet, stay wanted as long as they were needed lately.
-        wanted = max(manager.units + room.grown, min(before, level))
+        # Units that were lost or could not be started yet stay wanted while they were needed recently.
+        wanted = max(manager.units + plan.grown, min(before, level))
         leaving = min(wanted - level, len(manager.pending_ages) + len(manager.idle_seconds))
-        if room.grown and wanted > before:
-            patience.grew(usual, now)
+        if plan.grown and wanted > before:
+            cooldown.grew(usual, now)
         elif leaving > 0:
-            patience.left(now)
+            cooldown.shrunk(now)
             wanted -= leaving
-        reasons = [*room.reasons, room.limit] if room.limit else room.reasons
-        return Wanted(wanted, "; ".join(reasons) or _lull(wanted, patience.seconds(usual)))
+        reasons = [*plan.reasons, plan.limit] if plan.limit else plan.reasons
+        return Wanted(wanted, "; ".join(reasons) or _idle_reason(wanted, cooldown.seconds(usual)))
 
 
-def _lull(units: int, seconds: float) -> str:
+def _idle_reason(units: int, seconds: float) -> str:
     return f"no work; the last ones go after {seconds_text(seconds)} without any" if units else "no work"
 
 
-def _lay_out(work: Work, choices: Sequence[tuple[Room, int | None]], terms: Terms) -> None:
-    """Take slots for this work, and start units for what is missing."""
-    # Those that cannot start units now are asked last, but they are asked: that keeps them trying.
+def _assign(work: Work, choices: Sequence[tuple[CapacityPlan, int | None]], constraints: Constraints) -> None:
+    """Assign slots to this work, and start units for the missing ones."""
+    # Managers that cannot start units now come last, but they are still asked, so that they keep trying.
     to_grow = sorted(choices, key=lambda choice: bool(choice[0].manager.trouble))
-    words = str(work)
-    used = {id(room): room.used for room, _ in choices}
-    missing = work.trial_slots
-    for room, _ in choices:
-        missing -= room.use(missing)
-    for room, limit_units in to_grow:
-        if missing and (taken := room.grow(missing, limit_units)):
+    text = str(work)
+    used = {id(plan): plan.used for plan, _ in choices}
+    missing = work.ramp_up_slots
+    for plan, _ in choices:
+        missing -= plan.use(missing)
+    for plan, limit_units in to_grow:
+        if missing and (taken := plan.grow(missing, limit_units)):
             missing -= taken
-            room.reasons.append(f"{words}, begins on up to {work.trial_slots} slots")
+            plan.reasons.append(f"{text}, begins on up to {work.ramp_up_slots} slots")
     if work.measured_tasks:
-        _lay_out_measured(work, choices, to_grow, terms)
-    for room, _ in choices:
-        if room.used > used[id(room)] and not any(reason.startswith(words) for reason in room.reasons):
-            room.reasons.append(words)
+        _assign_measured(work, choices, to_grow, constraints)
+    for plan, _ in choices:
+        if plan.used > used[id(plan)] and not any(reason.startswith(text) for reason in plan.reasons):
+            plan.reasons.append(text)
 
 
-def _lay_out_measured(
+def _assign_measured(
     work: Work,
-    choices: Sequence[tuple[Room, int | None]],
-    to_grow: Sequence[tuple[Room, int | None]],
-    terms: Terms,
+    choices: Sequence[tuple[CapacityPlan, int | None]],
+    to_grow: Sequence[tuple[CapacityPlan, int | None]],
+    constraints: Constraints,
 ) -> None:
     tasks, task_seconds = work.measured_tasks, work.task_seconds
-    here = [batch for room, _ in choices for batch in room.free]
-    more: list[Batch] = []
-    spent = 0.0
-    for room, limit_units in to_grow:
-        more.append(room.growth(limit_units, tasks, spent))
-        spent += room.cost(more[-1])
-    if terms.finish_seconds is None:
-        idle = [IDLE_SHARE * terms.patience(room) for room, _ in choices if not room.manager.fixed]
-        within = best_seconds(here, more, tasks, task_seconds, min(idle, default=0.0))
+    existing = [batch for plan, _ in choices for batch in plan.free]
+    addable: list[SlotBatch] = []
+    reserved = 0.0
+    for plan, limit_units in to_grow:
+        addable.append(plan.growth(limit_units, tasks, reserved))
+        reserved += plan.cost(addable[-1])
+    if constraints.finish_seconds is None:
+        idle = [IDLE_SHARE * constraints.cooldown(plan) for plan, _ in choices if not plan.manager.fixed]
+        within = best_seconds(existing, addable, tasks, task_seconds, min(idle, default=0.0))
     else:
-        within = max(terms.finish_seconds, soonest_seconds([*here, *more], tasks, task_seconds))
+        within = max(constraints.finish_seconds, soonest_seconds([*existing, *addable], tasks, task_seconds))
     if math.isinf(within):
         return
-    is_enough = tasks_done(here, task_seconds, PATIENT * within) >= tasks
-    for room, _ in choices:
-        tasks -= room.run(tasks, task_seconds, within)
-    for room, limit_units in to_grow:
-        each = room.growth(limit_units, 1).tasks_each(task_seconds, within)
+    is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
+    for plan, _ in choices:
+        tasks -= plan.run(tasks, task_seconds, within)
+    for plan, limit_units in to_grow:
+        each = plan.growth(limit_units, 1).tasks_each(task_seconds, within)
         slots = math.ceil(tasks / each) if each and tasks > 0 else 0
-        taken = room.wish(slots, limit_units) if is_enough else room.grow(slots, limit_units)
+        taken = plan.note_useful(slots, limit_units) if is_enough else plan.grow(slots, limit_units)
         tasks -= each * taken
         if taken and not is_enough:
-            start = f"{seconds_text(room.startup)} to start a unit"
-            room.reasons.append(f"{work}, {start}, done in about {seconds_text(within)}")
+            start = f"{seconds_text(plan.startup)} to start a unit"
+            plan.reasons.append(f"{work}, {start}, done in about {seconds_text(within)}")
+
+
+@dataclass(slots=True)
+class Work:
+    """The unfinished tasks of all functions with the same needs."""
+
+    needs: Needs
+    tasks: int = 0
+    measured_tasks: int = 0
+    seconds: float = 0.0
+    """Remaining time of the measured tasks on one slot."""
+    ramp_up_slots: int = 0
+    """Slots for the others."""
+    functions: list[str] = field(default_factory=list)
+
+    @property
+    def task_seconds(self) -> float:
+        """Mean of the measured tasks."""
+        return max(1e-6, self.seconds / self.measured_tasks)
+
+    def __str__(self) -> str:
+        tasks = "1 task" if self.tasks == 1 else f"{self.tasks:,} tasks"
+        names = [f"{name}()" for name in dict.fromkeys(self.functions)]
+        of = " and ".join(names) if len(names) <= MAX_FUNCTIONS_NAMED else f"{len(names)} functions"
+        needs = f" that need {self.needs}" if self.needs.items else ""
+        if not self.measured_tasks:
+            return f"{tasks} of {of}{needs}, not measured yet"
+        unmeasured = self.tasks - self.measured_tasks
+        rest = f", {unmeasured:,} of them not measured yet" if unmeasured else ""
+        return f"{seconds_text(self.seconds)} of work in {tasks} of {of}{needs}{rest}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration as display text: 0.25 s, 7.5 s, 12,000 s."""
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s"
+
+
+class RampUp:
+    """How long the tasks of functions without a measurement have run."""
+
+    def __init__(self) -> None:
+        self._planned_at: float | None = None
+        self._ran: dict[tuple[Needs, str], float] = {}
+
+    def works(self, view: ClusterView, first_slots: int, startup: Callable[[Needs], float]) -> list[Work]:
+        """Return all work. first_slots: for work of unknown length at its beginning. Call once per plan."""
+        elapsed = 0.0 if self._planned_at is None else min(MAX_STEP_SECONDS, max(0.0, view.now - self._planned_at))
+        self._planned_at = view.now
+        ran: dict[tuple[Needs, str], float] = {}
+        works: dict[Needs, Work] = {}
+        for row in view.demand:
+            tasks = row.queued + row.running
+            if not tasks:
+                continue
+            work = works.setdefault(row.needs, Work(row.needs))
+            work.tasks += tasks
+            work.functions.append(row.function)
+            if row.task_seconds is not None:
+                work.measured_tasks += tasks
+                # A running task is half done on average.
+                work.seconds += (row.queued + row.running / 2) * row.task_seconds
+            else:
+                key = (row.needs, row.function)
+                ran[key] = self._ran.get(key, 0.0) + (elapsed if row.running else 0.0)
+                doublings = int(ran[key] / max(RAMP_UP_SECONDS, RAMP_UP_SHARE * startup(row.needs)))
+                work.ramp_up_slots += min(tasks, first_slots << min(MAX_DOUBLINGS, doublings))
+        self._ran = ran
+        return list(works.values())
+
+
+class Cooldown:
+    """How long one manager's units stay that the work does not need now.
+
+    A recent need counts in full for half of the cooldown, then sinks by a third with each quarter, to nothing at its
+    end. Units above that level are surplus. So a lull shorter than half of the cooldown stops no unit, and after a
+    burst units stop in three parts: waiting for the next burst costs less the longer it does not come. A shortage of
+    units soon after others have stopped doubles the cooldown, so that recurring bursts soon find their units running.
+
+    Law: the level rises only with the need, is never below it, and has a bounded memory: one number per plan within the
+    cooldown.
+    """
+
+    def __init__(self, units: int, now: float) -> None:
+        self._needs: deque[tuple[float, int]] = deque([(now, units)])
+        """Times and needs, decreasing: a need hides the earlier ones that were not larger."""
+        self._doublings = 0
+        self._shrunk_at = -math.inf
+        self._shortage_at = -math.inf
+
+    def seconds(self, usual: float) -> float:
+        """Return the cooldown now. usual: the cooldown without a shortage."""
+        return max(usual, min(MAX_DOUBLED_SECONDS, usual * 2.0**self._doublings))
+
+    def level(self, needed: int, usual: float, now: float) -> int:
+        """Return how many units should stay, given how many are needed now. Call at every plan."""
+        if now - self._shortage_at > SHORTAGE_SECONDS:
+            self._doublings = 0
+        cooldown = self.seconds(usual)
+        needs = self._needs
+        while needs and needs[-1][1] <= needed:
+            needs.pop()
+        needs.append((now, needed))
+        while needs[0][0] <= now - cooldown and len(needs) > 1:
+            needs.popleft()
+        return max(_remaining(units, now - at, cooldown) for at, units in needs)
+
+    def shrunk(self, now: float) -> None:
+        """Record that surplus units stop."""
+        self._shrunk_at = now
+
+    def grew(self, usual: float, now: float) -> None:
+        """Record that units were missing and are started."""
+        if now - self._shrunk_at <= 2 * self.seconds(usual):
+            self._doublings = min(self._doublings + 1, 16)
+            self._shortage_at = now
+            self._shrunk_at = -math.inf
+
+
+def cooldown_seconds(startup: float) -> float:
+    """Return the default cooldown of units with this start-up time in seconds."""
+    return min(MAX_COOLDOWN_SECONDS, max(MIN_COOLDOWN_SECONDS, startup))
+
+
+def _remaining(units: int, seconds: float, cooldown: float) -> int:
+    if seconds <= 0:
+        return units
+    passed = QUARTERS if seconds >= cooldown else math.floor(seconds / cooldown * QUARTERS + _ROUNDING)
+    return math.ceil(units * REMAINING_THIRDS[passed] / REMAINING_THIRDS[0])

@@ -1,6 +1,6 @@
-"""The policy `target_v1`: work done in time, on the cheapest units that can do it, and never for more than was allowed.
+"""The policy `target_v1`: work done in time, on the cheapest units that can do it, within a cost ceiling. Pure.
 
-Its content has entries `key=value`, on lines of their own or separated by `;`. All of them may be left out::
+Its content has entries `key=value`, on lines of their own or separated by `;`. All of them are optional::
 
     finish_seconds=600          # work need not be done sooner; without it: as soon as is worth its cost
     ceiling_per_hour=12         # the most that all units together may cost
@@ -8,9 +8,9 @@ Its content has entries `key=value`, on lines of their own or separated by `;`. 
     cloud.price_per_hour=0.35   # of one unit of the worker manager cloud; cheaper ones are started first
     cloud.maximum_units=40
     own.minimum_units=2         # kept even without work
-    idle_seconds=60             # for how long units stay that are not needed
+    idle_seconds=60             # how long units stay that are not needed
 
-The last four keys hold for every worker manager that has no entry of its own. Text after `#` says nothing.
+The last four keys apply to every worker manager that has no entry of its own. Text after `#` is ignored.
 """
 
 from __future__ import annotations
@@ -20,44 +20,41 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scaler.errors import UsageError
-from scaler.needs import Needs
-from scaler.policy.load import unknown
-from scaler.policy.sizing import Choice, Sizing, Terms
+from scaler.policy.load import entries, key_value
+from scaler.policy.sizing import Candidate, Constraints, Sizing
 from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
-from scaler.policy.work import demanded
 
 FIRST_SLOTS = 16
-OF_ALL = ("finish_seconds", "ceiling_per_hour", "first_slots")
-OF_EACH = ("minimum_units", "maximum_units", "idle_seconds", "price_per_hour")
+GLOBAL_KEYS = ("finish_seconds", "ceiling_per_hour", "first_slots")
+MANAGER_KEYS = ("minimum_units", "maximum_units", "idle_seconds", "price_per_hour")
 WHOLE = ("first_slots", "minimum_units", "maximum_units")
 ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the content says. of_each: by key, then by manager id; the empty id stands for all others."""
+class TargetSettings:
+    """A parsed content: values by key and manager id; the empty id is for all others, and for global keys."""
 
-    finish_seconds: float | None = None
-    ceiling_per_hour: float = math.inf
-    first_slots: int = FIRST_SLOTS
-    of_each: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    values: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
-    def get(self, key: str, manager_id: str) -> float | None:
-        """Return what holds for a manager; None when nothing was said."""
-        given = self.of_each.get(key, {})
-        return given.get(manager_id, given.get(""))
+    def get(self, key: str, manager_id: str = "") -> float | None:
+        """Return the value for a manager, None when there is none."""
+        return self.values.get((key, manager_id), self.values.get((key, "")))
 
-    def terms(self, managers: Iterable[ManagerView]) -> Terms:
-        """Return what to ask of a plan for these managers."""
+    @property
+    def ceiling_per_hour(self) -> float:
+        return self.values.get(("ceiling_per_hour", ""), math.inf)
+
+    def constraints(self, managers: Iterable[ManagerView]) -> Constraints:
+        """Return the constraints on a plan for these managers."""
         ids = [manager.manager_id for manager in managers]
 
         def mapping(key: str) -> dict[str, float]:
-            found = ((manager_id, self.get(key, manager_id)) for manager_id in ids)
-            return {manager_id: value for manager_id, value in found if value is not None}
+            return {manager_id: value for manager_id in ids if (value := self.get(key, manager_id)) is not None}
 
-        return Terms(
-            self.first_slots,
-            self.finish_seconds,
+        return Constraints(
+            int(self.get("first_slots") or FIRST_SLOTS),
+            self.get("finish_seconds"),
             mapping("idle_seconds"),
             {manager_id: int(units) for manager_id, units in mapping("minimum_units").items()},
             mapping("price_per_hour"),
@@ -74,14 +71,13 @@ class TargetPolicy:
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        choices = [
-            Choice(manager, self._limit_units(manager)) for manager in sorted(view.managers, key=self._preference)
+        candidates = [
+            Candidate(manager, self._limit_units(manager)) for manager in sorted(view.managers, key=self._preference)
         ]
-        fitting = {needs: [choice for choice in choices if _fits(needs, choice)] for needs in demanded(view)}
-        return self._sizing.plan(view, fitting, self._settings.terms(view.managers))
+        return self._sizing.plan(view, candidates, self._settings.constraints(view.managers))
 
     def _preference(self, manager: ManagerView) -> tuple[float, int]:
-        """The cheapest slots come first, then those that offer the least, then those that came first."""
+        """The cheapest slots come first, then the fewest capabilities, then the order of connection."""
         price = self._settings.get("price_per_hour", manager.manager_id) or 0.0
         return price / manager.unit_slots, len(manager.offers.items)
 
@@ -91,48 +87,28 @@ class TargetPolicy:
         return int(min(limits)) if limits else None
 
 
-def parse(policy_content: str) -> Settings:
-    """Return what the content says. Raises UsageError that quotes the entry at fault."""
-    given: dict[tuple[str, str], float] = {}
-    for line in policy_content.splitlines():
-        for entry in (part.strip() for part in line.partition("#")[0].split(";")):
-            if not entry:
-                continue
-            manager_id, key, value = _entry(entry)
-            if (key, manager_id) in given:
-                raise UsageError(f"policy_content {entry!r}: {key!r} is given twice")
-            given[key, manager_id] = value
-    of_each: dict[str, dict[str, float]] = {}
-    for (key, manager_id), value in given.items():
-        if key in OF_EACH:
-            of_each.setdefault(key, {})[manager_id] = value
-    settings = Settings(
-        given.get(("finish_seconds", "")),
-        given.get(("ceiling_per_hour", ""), math.inf),
-        int(given.get(("first_slots", ""), FIRST_SLOTS)),
-        of_each,
-    )
+def parse(policy_content: str) -> TargetSettings:
+    """Return the settings of a content. Raises UsageError that quotes the entry at fault."""
+    values: dict[tuple[str, str], float] = {}
+    for entry in entries(policy_content):
+        manager_id, key, text = key_value(
+            entry,
+            GLOBAL_KEYS + MANAGER_KEYS,
+            "finish_seconds=600, or manager.key=value, such as cloud.price_per_hour=0.35",
+        )
+        if manager_id and key in GLOBAL_KEYS:
+            raise UsageError(
+                f"policy_content {entry!r}: {key} holds for all worker managers together: write {key}={text}"
+            )
+        if (key, manager_id) in values:
+            raise UsageError(f"policy_content {entry!r}: {key!r} is given twice")
+        values[key, manager_id] = _value(entry, key, text)
+    settings = TargetSettings(values)
     _check(settings)
     return settings
 
 
-def _entry(entry: str) -> tuple[str, str, float]:
-    """Return manager id (empty for all), key and value."""
-    left, separator, text = (part.strip() for part in entry.partition("="))
-    if not separator:
-        raise UsageError(
-            f"policy_content {entry!r}: write key=value, such as finish_seconds=600, or manager.key=value, such as "
-            f"cloud.price_per_hour=0.35"
-        )
-    manager_id, dot, key = left.rpartition(".")
-    if key not in OF_ALL + OF_EACH:
-        raise UsageError(unknown("policy_content: key", key, OF_ALL + OF_EACH))
-    if dot and key in OF_EACH and not manager_id:
-        raise UsageError(
-            f"policy_content {entry!r}: write {key}={text} for all, or a worker manager's id before the dot"
-        )
-    if dot and key in OF_ALL:
-        raise UsageError(f"policy_content {entry!r}: {key} holds for all worker managers together: write {key}={text}")
+def _value(entry: str, key: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -141,18 +117,19 @@ def _entry(entry: str) -> tuple[str, str, float]:
         raise UsageError(f"policy_content {entry!r}: {key} must be {'above' if key in ABOVE_ZERO else 'at least'} 0")
     if key in WHOLE and value != int(value):
         raise UsageError(f"policy_content {entry!r}: {key} must be a whole number")
-    return manager_id, key, value
+    return value
 
 
-def _check(settings: Settings) -> None:
-    """See that the settings can hold together."""
+def _check(settings: TargetSettings) -> None:
+    """Raise UsageError when the settings contradict each other."""
     ceiling = settings.ceiling_per_hour
-    if math.isfinite(ceiling) and not any(settings.of_each.get("price_per_hour", {}).values()):
+    if math.isfinite(ceiling) and not any(
+        price for (key, _), price in settings.values.items() if key == "price_per_hour"
+    ):
         raise UsageError(
-            "policy_content: ceiling_per_hour needs prices: say what a unit costs, such as price_per_hour=0.35"
+            "policy_content: ceiling_per_hour needs prices: give the price of a unit, such as price_per_hour=0.35"
         )
-    names = sorted({manager_id for given in settings.of_each.values() for manager_id in given})
-    for manager_id in names:
+    for manager_id in sorted({manager_id for key, manager_id in settings.values if key in MANAGER_KEYS}):
         minimum = settings.get("minimum_units", manager_id) or 0
         maximum = settings.get("maximum_units", manager_id)
         of = f" of {manager_id}" if manager_id else ""
@@ -163,7 +140,3 @@ def _check(settings: Settings) -> None:
             raise UsageError(
                 f"policy_content: minimum_units{of} cost {cost:g} per hour, above ceiling_per_hour, {ceiling:g}"
             )
-
-
-def _fits(needs: Needs, choice: Choice) -> bool:
-    return needs.fits(choice.manager.offers)

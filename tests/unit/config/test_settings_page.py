@@ -19,7 +19,7 @@ from scaler.config.worker_managers import ClusterConfig, settings_model
 from scaler.plugins import WORKER_MANAGERS
 
 ROOT = Path(__file__).parents[3]
-MANAGER_MODELS = {kind: settings_model(kind) for kind in WORKER_MANAGERS.usual}
+MANAGER_MODELS = {kind: settings_model(kind) for kind in WORKER_MANAGERS.built_in}
 SECTION_MODELS: dict[str, type[SettingsModel]] = {
     "object_storage_server": ObjectStorageServerConfig,
     "scheduler": SchedulerConfig,

@@ -39,7 +39,7 @@ def test_entries_are_separated_by_lines_or_semicolons_and_text_after_a_hash_says
     settings = parse(
         "finish_seconds = 60; idle_seconds=5 # five\n\n# all; of=this\n a.b.price_per_hour=0.5;own.minimum_units=2"
     )
-    assert (settings.finish_seconds, settings.get("idle_seconds", "any")) == (60.0, 5.0)
+    assert (settings.get("finish_seconds"), settings.get("idle_seconds", "any")) == (60.0, 5.0)
     assert [settings.get("price_per_hour", name) for name in ("a.b", "own")] == [0.5, None]
     assert settings.get("minimum_units", "own") == 2
 
@@ -64,10 +64,10 @@ def test_what_is_said_of_one_manager_goes_before_what_is_said_of_all() -> None:
         ("a.finish_seconds=2", "finish_seconds holds for all worker managers together: write finish_seconds=2"),
         (
             ".maximum_units=2",
-            "'.maximum_units=2': write maximum_units=2 for all, or a worker manager's id before the dot",
+            "'.maximum_units=2': write maximum_units=2, or a worker manager's id before the dot",
         ),
         ("minimum_units=2; a.maximum_units=1", "minimum_units of a is 2, above maximum_units, 1"),
-        ("ceiling_per_hour=2", "ceiling_per_hour needs prices: say what a unit costs, such as price_per_hour=0.35"),
+        ("ceiling_per_hour=2", "ceiling_per_hour needs prices: give the price of a unit, such as price_per_hour=0.35"),
         ("ceiling_per_hour=2; price_per_hour=1; a.minimum_units=3", "minimum_units of a cost 3 per hour, above"),
     ],
 )

@@ -119,7 +119,7 @@ def test_a_manager_that_is_not_connected_is_skipped() -> None:
         ("one,local,8", "priority 'one' is not a whole number"),
         ("1,local,many", "max_task_concurrency 'many' is not a whole number"),
         ("1,local,0", "max_task_concurrency must be at least 1, or -1 for no limit"),
-        ("1,local,8; 2,local,8", "worker manager 'local' is in the ladder already"),
+        ("1,local,8; 2,local,8", "worker manager 'local' is listed twice"),
     ],
 )
 def test_bad_content_quotes_the_entry_at_fault(content: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""When work is done, and how long it had better take."""
+"""When work is done, and which completion time is best."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.policy.forecast import PLAY_SECONDS, Batch, best_seconds, soonest_seconds, tasks_done
+from scaler.policy.capacity import DECISION_SECONDS, SlotBatch, best_seconds, soonest_seconds, tasks_done
 
-BATCHES = st.lists(st.builds(Batch, st.integers(0, 50), st.floats(0, 300)), min_size=1, max_size=5)
+BATCHES = st.lists(st.builds(SlotBatch, st.integers(0, 50), st.floats(0, 300)), min_size=1, max_size=5)
 TASKS = st.integers(1, 10_000)
 TASK_SECONDS = st.floats(1e-4, 1e4)
 
 
 def test_a_slot_runs_whole_tasks_only_and_only_from_when_it_is_there() -> None:
-    batch = Batch(3, 10.0)
+    batch = SlotBatch(3, 10.0)
     assert [batch.tasks_each(4.0, within) for within in (5.0, 10.0, 13.9, 14.0, 22.0)] == [0, 0, 0, 1, 3]
-    assert tasks_done([batch, Batch(1, 0.0)], 4.0, 14.0) == 3 + 3
+    assert tasks_done([batch, SlotBatch(1, 0.0)], 4.0, 14.0) == 3 + 3
 
 
 def test_slots_for_tasks_are_the_fewest_that_are_in_time() -> None:
-    assert Batch(100, 10.0).slots_for(10, 4.0, 22.0) == 4
-    assert Batch(2, 10.0).slots_for(10, 4.0, 22.0) == 2
-    assert Batch(100, 10.0).slots_for(10, 4.0, 13.0) == 0
+    assert SlotBatch(100, 10.0).slots_for(10, 4.0, 22.0) == 4
+    assert SlotBatch(2, 10.0).slots_for(10, 4.0, 22.0) == 2
+    assert SlotBatch(100, 10.0).slots_for(10, 4.0, 13.0) == 0
 
 
 @pytest.mark.parametrize(
     ("batches", "tasks", "seconds"),
     [
-        ([Batch(8, 0.0)], 8, 60.0),
-        ([Batch(8, 0.0)], 9, 120.0),
-        ([Batch(8, 30.0)], 8, 90.0),
-        ([Batch(1, 0.0), Batch(7, 60.0)], 9, 120.0),
-        ([Batch(0, 0.0)], 1, math.inf),
+        ([SlotBatch(8, 0.0)], 8, 60.0),
+        ([SlotBatch(8, 0.0)], 9, 120.0),
+        ([SlotBatch(8, 30.0)], 8, 90.0),
+        ([SlotBatch(1, 0.0), SlotBatch(7, 60.0)], 9, 120.0),
+        ([SlotBatch(0, 0.0)], 1, math.inf),
         ([], 1, math.inf),
         ([], 0, 0.0),
     ],
 )
-def test_the_soonest_end_counts_starts_and_rounds(batches: list[Batch], tasks: int, seconds: float) -> None:
+def test_the_soonest_end_counts_starts_and_rounds(batches: list[SlotBatch], tasks: int, seconds: float) -> None:
     assert soonest_seconds(batches, tasks, 60.0) == pytest.approx(seconds, rel=0.02)
 
 
 @given(BATCHES, TASKS, TASK_SECONDS)
 def test_the_soonest_end_is_in_time_and_a_little_earlier_is_not(
-    batches: list[Batch], tasks: int, task_seconds: float
+    batches: list[SlotBatch], tasks: int, task_seconds: float
 ) -> None:
     soonest = soonest_seconds(batches, tasks, task_seconds)
     if math.isinf(soonest):
@@ -55,27 +55,27 @@ def test_the_soonest_end_is_in_time_and_a_little_earlier_is_not(
         assert tasks_done(batches, task_seconds, soonest * 0.98) < tasks or soonest < task_seconds * 1e-6
 
 
-def units_for(here: list[Batch], more: Batch, tasks: int, task_seconds: float) -> int:
+def units_for(here: list[SlotBatch], more: SlotBatch, tasks: int, task_seconds: float) -> int:
     within = best_seconds(here, [more], tasks, task_seconds, idle_seconds=10.0)
     return more.slots_for(tasks - tasks_done(here, task_seconds, within), task_seconds, within)
 
 
 def test_the_longer_a_start_takes_beside_the_work_the_fewer_are_started() -> None:
-    started = [units_for([], Batch(1_000, startup), 600, 4.0) for startup in (1.0, 20.0, 60.0, 180.0, 600.0)]
+    started = [units_for([], SlotBatch(1_000, startup), 600, 4.0) for startup in (1.0, 20.0, 60.0, 180.0, 600.0)]
     assert started == sorted(started, reverse=True)
     assert started[0] > 200
     assert started[-1] < 15
 
 
 def test_slots_that_are_here_already_make_new_ones_less_worth() -> None:
-    alone = units_for([], Batch(1_000, 180.0), 600, 4.0)
-    beside = units_for([Batch(8, 0.0)], Batch(1_000, 180.0), 600, 4.0)
+    alone = units_for([], SlotBatch(1_000, 180.0), 600, 4.0)
+    beside = units_for([SlotBatch(8, 0.0)], SlotBatch(1_000, 180.0), 600, 4.0)
     assert beside < alone / 2
 
 
 @given(BATCHES, BATCHES, TASKS, TASK_SECONDS, st.floats(0, 600))
 def test_the_best_time_is_never_before_the_soonest_end_nor_after_that_without_new_slots(
-    here: list[Batch], more: list[Batch], tasks: int, task_seconds: float, idle_seconds: float
+    here: list[SlotBatch], more: list[SlotBatch], tasks: int, task_seconds: float, idle_seconds: float
 ) -> None:
     best = best_seconds(here, more, tasks, task_seconds, idle_seconds)
     soonest = soonest_seconds([*here, *more], tasks, task_seconds)
@@ -83,5 +83,5 @@ def test_the_best_time_is_never_before_the_soonest_end_nor_after_that_without_ne
         assert math.isinf(best)
     else:
         assert soonest <= best
-        assert best <= max(soonest, soonest_seconds(here, tasks, task_seconds)) + PLAY_SECONDS + 1e-6 * best
+        assert best <= max(soonest, soonest_seconds(here, tasks, task_seconds)) + DECISION_SECONDS + 1e-6 * best
         assert tasks_done([*here, *more], task_seconds, best) >= tasks

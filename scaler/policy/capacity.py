@@ -1,0 +1,217 @@
+"""Capacity of worker managers: when slots finish tasks, what a budget affords, and one manager's slots during a plan.
+
+A slot runs one task after another, so the number of tasks that it runs within a time is whole. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scaler.policy.view import ManagerView
+
+ASSUMED_STARTUP_SECONDS = 4.0
+"""Start-up time of a manager's units until one of them has connected."""
+PENDING_STEPS = 10
+"""Pending units are distinguished by tenths of the start-up time."""
+TIME_EXPONENT = 2.0
+"""Weight of time against cost: finishing a tenth sooner may cost two tenths more."""
+DECISION_SECONDS = 1.0
+"""Completion times that differ by less are equal: two decisions are this far apart."""
+TIMES_COMPARED = 24
+LONGEST = 8.0
+"""The longest completion time that is considered, as a multiple of the shortest."""
+_PRECISION = 0.01
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBatch:
+    """A number of slots that exist from the same time on, in seconds from now."""
+
+    slots: int
+    from_seconds: float
+
+    def tasks_each(self, task_seconds: float, within_seconds: float) -> int:
+        """Return how many tasks one of these slots runs within this time from now."""
+        return max(0, math.floor((within_seconds - self.from_seconds) / task_seconds + _ROUNDING))
+
+    def slots_for(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
+        """Return how many of these slots are needed to run the tasks in time; all of them when they are too few."""
+        each = self.tasks_each(task_seconds, within_seconds)
+        return min(self.slots, math.ceil(tasks / each)) if each and tasks > 0 else 0
+
+
+def tasks_done(batches: Sequence[SlotBatch], task_seconds: float, within_seconds: float) -> int:
+    """Return how many tasks all slots together run within this time from now."""
+    return sum(batch.slots * batch.tasks_each(task_seconds, within_seconds) for batch in batches)
+
+
+def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: float) -> float:
+    """Return the shortest time in which the slots run all tasks, at most 1 % too long; infinite without slots."""
+    present = [batch for batch in batches if batch.slots > 0]
+    if not present or not tasks:
+        return math.inf if tasks else 0.0
+    high = min(batch.from_seconds + task_seconds * math.ceil(tasks / batch.slots) for batch in present)
+    low = min(batch.from_seconds for batch in present)
+    while high - low > _PRECISION * high:
+        middle = (low + high) / 2
+        if tasks_done(present, task_seconds, middle) >= tasks:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def best_seconds(
+    existing: Sequence[SlotBatch], addable: Sequence[SlotBatch], tasks: int, task_seconds: float, idle_seconds: float
+) -> float:
+    """Return the completion time with the best trade-off between time and cost; infinite without slots.
+
+    The cost is that of all existing slots and the added ones until then, and until they have been removed as idle.
+    """
+    soonest = soonest_seconds([*existing, *addable], tasks, task_seconds) + DECISION_SECONDS
+    if math.isinf(soonest):
+        return soonest
+    without = soonest_seconds(existing, tasks, task_seconds) + DECISION_SECONDS
+    longest = min(without, LONGEST * soonest)
+    best, lowest = soonest, math.inf
+    for step in range(TIMES_COMPARED + 1):
+        within = soonest * (longest / soonest) ** (step / TIMES_COMPARED)
+        left = tasks - tasks_done(existing, task_seconds, within)
+        slots = sum(batch.slots for batch in existing)
+        for batch in addable:
+            taken = batch.slots_for(left, task_seconds, within)
+            left -= taken * batch.tasks_each(task_seconds, within)
+            slots += taken
+        penalty = within**TIME_EXPONENT * slots * (within + idle_seconds)
+        if left <= 0 and penalty < lowest:
+            best, lowest = within, penalty
+    return best
+
+
+def startup_seconds(manager: ManagerView) -> float:
+    """Return how long a unit of this manager takes to start, as far as it is known."""
+    if manager.startup_seconds is not None:
+        return max(0.0, manager.startup_seconds)
+    return max(ASSUMED_STARTUP_SECONDS, *manager.pending_ages, 0.0)
+
+
+@dataclass(slots=True)
+class Budget:
+    """Cost per hour that may still be added; infinite without a ceiling."""
+
+    left: float = math.inf
+
+    def affords(self, price: float, reserved: float = 0.0) -> float:
+        """Return how many units of this price it pays for. reserved: the part of it for other managers."""
+        left = self.left - reserved
+        return math.inf if price <= 0 or math.isinf(left) else max(0, math.floor(left / price + _ROUNDING))
+
+
+class CapacityPlan:
+    """The slots of one manager while work is assigned to them. Law: used and free slots together are those that exist.
+
+    committed_units: existing and wanted units, whose price the budget does not contain any more.
+    """
+
+    def __init__(self, manager: ManagerView, budget: Budget, price: float, committed_units: int) -> None:
+        self.manager = manager
+        self.startup = startup_seconds(manager)
+        self.used = 0
+        """Existing slots that have work."""
+        self.grown = 0
+        """Units to start."""
+        self.useful = 0
+        """Slots that would help, but not enough to start units for them."""
+        self.reasons: list[str] = []
+        self.limit = ""
+        """What kept more units from being started; empty when nothing did."""
+        self.committed_units = committed_units
+        self._budget = budget
+        self._price = price
+        self._committed_free = max(0, committed_units - manager.units)
+        self._growth_used = 0
+        step = manager.unit_slots
+        self._free = [SlotBatch(manager.units_running * step, 0.0)]
+        tick = self.startup / PENDING_STEPS
+        pending: dict[int, int] = {}
+        for age in manager.pending_ages:
+            ticks = max(1, math.ceil((self.startup - age) / tick)) if tick > 0 else 0
+            pending[ticks] = pending.get(ticks, 0) + step
+        self._free += [SlotBatch(pending[ticks], ticks * tick) for ticks in sorted(pending)]
+
+    @property
+    def free(self) -> Sequence[SlotBatch]:
+        """Slots of running units, then those of pending ones, the earliest first."""
+        return self._free
+
+    def use(self, slots: int) -> int:
+        """Assign work to free slots; return how many there were."""
+        missing = slots
+        for index, batch in enumerate(self._free):
+            missing -= self._use(index, min(missing, batch.slots))
+        return slots - missing
+
+    def run(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
+        """Use as many free slots as run these tasks in time; return how many of the tasks they run."""
+        left = tasks
+        for index, batch in enumerate(self._free):
+            each = batch.tasks_each(task_seconds, within_seconds)
+            left -= each * self._use(index, batch.slots_for(left, task_seconds, within_seconds))
+        return tasks - max(0, left)
+
+    def _use(self, index: int, slots: int) -> int:
+        batch = self._free[index]
+        self._free[index] = SlotBatch(batch.slots - slots, batch.from_seconds)
+        self.used += slots
+        return slots
+
+    def reserve(self, units: int) -> None:
+        """Start units up to this number, with or without work for them."""
+        if self.manager.fixed:
+            return
+        limit = units if self.manager.max_units is None else min(units, self.manager.max_units)
+        if limit > self.manager.units:
+            self._start(int(min(limit - self.manager.units, self._affordable())))
+            self.reasons.append(f"the minimum is {units}")
+
+    def growth(self, limit_units: int | None, max_slots: int, reserved: float = 0.0) -> SlotBatch:
+        """Return the slots that may be added, up to max_slots. reserved: budget for other managers."""
+        if self.manager.fixed:
+            return SlotBatch(0, self.startup)
+        step = self.manager.unit_slots
+        units = self._affordable(reserved)
+        if limit_units is not None:
+            units = min(units, max(0, limit_units - self.manager.units - self.grown))
+        return SlotBatch(int(min(max_slots, self.grown * step - self._growth_used + units * step)), self.startup)
+
+    def note_useful(self, slots: int, limit_units: int | None) -> int:
+        """Record slots that would help, but not enough to start units for them; return how many could be added."""
+        taken = self.growth(limit_units, max(0, slots)).slots
+        self.useful += taken
+        return taken
+
+    def grow(self, slots: int, limit_units: int | None) -> int:
+        """Add up to this many slots; return how many were added."""
+        taken = self.growth(limit_units, max(0, slots)).slots
+        step = self.manager.unit_slots
+        self._start(math.ceil(max(0, taken - (self.grown * step - self._growth_used)) / step))
+        self._growth_used += taken
+        if taken < slots:
+            self.limit = "no more may be spent" if self._affordable() < 1 else "it may have no more"
+        return taken
+
+    def cost(self, growth: SlotBatch) -> float:
+        """Return the cost per hour that starting the units of these slots adds."""
+        return max(0, math.ceil(growth.slots / self.manager.unit_slots) - self._committed_free) * self._price
+
+    def _affordable(self, reserved: float = 0.0) -> float:
+        return self._committed_free + self._budget.affords(self._price, reserved)
+
+    def _start(self, units: int) -> None:
+        self.grown += units
+        paid = min(units, self._committed_free)
+        self._committed_free -= paid
+        self._budget.left -= (units - paid) * self._price

@@ -1,0 +1,86 @@
+"""How long units stay that are not needed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.policy.sizing import MAX_DOUBLED_SECONDS, SHORTAGE_SECONDS, Cooldown, cooldown_seconds
+
+USUAL = 40.0
+
+
+def levels(cooldown: Cooldown, needed: int, *times: float) -> list[int]:
+    return [cooldown.level(needed, USUAL, now) for now in times]
+
+
+def test_what_was_needed_stays_for_half_of_the_cooldown_and_then_goes_in_thirds() -> None:
+    assert levels(Cooldown(9, 0.0), 0, 0, 19.9, 20, 29.9, 30, 39.9, 40) == [9, 9, 6, 6, 3, 3, 0]
+
+
+def test_the_last_one_stays_until_the_end() -> None:
+    assert levels(Cooldown(1, 0.0), 0, 0, 39.9, 40) == [1, 1, 0]
+
+
+def test_without_cooldown_only_what_is_needed_now_stays() -> None:
+    cooldown = Cooldown(9, 0.0)
+    assert [cooldown.level(3, 0.0, 1.0), cooldown.level(0, 0.0, 1.5)] == [3, 0]
+
+
+def test_a_lower_need_that_came_later_is_remembered_for_as_long() -> None:
+    cooldown = Cooldown(8, 0.0)
+    assert levels(cooldown, 3, 30) == [3]
+    assert levels(cooldown, 0, 40, 49.9, 50, 60, 70) == [3, 3, 2, 1, 0]
+
+
+def test_a_need_that_comes_and_goes_keeps_its_units() -> None:
+    cooldown = Cooldown(0, 0.0)
+    for second in range(0, 300, 5):
+        assert levels(cooldown, 3, second) == [3]
+        assert levels(cooldown, 0, second + 2.5) == [3]
+
+
+def test_units_that_are_missed_soon_after_others_left_double_the_cooldown_for_a_while() -> None:
+    cooldown = Cooldown(0, 0.0)
+    cooldown.grew(USUAL, 0.0)
+    assert cooldown.seconds(USUAL) == USUAL
+    cooldown.shrunk(100.0)
+    cooldown.grew(USUAL, 181.0)
+    assert cooldown.seconds(USUAL) == USUAL
+    cooldown.shrunk(200.0)
+    cooldown.grew(USUAL, 280.0)
+    cooldown.grew(USUAL, 281.0)
+    assert cooldown.seconds(USUAL) == 2 * USUAL
+    cooldown.level(0, USUAL, 281.0 + SHORTAGE_SECONDS)
+    assert cooldown.seconds(USUAL) == USUAL
+
+
+def test_cooldown_is_bounded_unless_it_was_asked_to_be_longer() -> None:
+    cooldown = Cooldown(0, 0.0)
+    for now in range(30):
+        cooldown.shrunk(float(now))
+        cooldown.grew(USUAL, float(now))
+    assert cooldown.seconds(USUAL) == MAX_DOUBLED_SECONDS
+    assert cooldown.seconds(10_000.0) == 10_000.0
+
+
+def test_units_that_start_slowly_are_kept_for_longer() -> None:
+    assert [cooldown_seconds(startup) for startup in (0.3, 60.0, 900.0)] == [20.0, 60.0, 120.0]
+
+
+@given(
+    st.integers(0, 100),
+    st.floats(0, 100),
+    st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), min_size=1, max_size=50),
+)
+def test_the_level_rises_only_with_need_and_is_gone_after_the_cooldown(
+    units: int, usual: float, steps: list[tuple[float, int]]
+) -> None:
+    cooldown = Cooldown(units, 0.0)
+    now, before = 0.0, units
+    for seconds, needed in steps:
+        now += seconds
+        level = cooldown.level(needed, usual, now)
+        assert needed <= level <= max(before, needed)
+        before = level
+    assert cooldown.level(0, usual, now + usual + 1e-6) == 0
