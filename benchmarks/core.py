@@ -21,8 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.rows import Figure, Row
 from benchmarks.systems import Start
+from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
-from scaler.policy.load import load_policy
+from scaler.net.connection import Opened, Received
+from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     ClientDetails,
@@ -37,10 +39,9 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerDetails,
 )
-from scaler.scheduler.core import inputs as events
-from scaler.scheduler.core.commands import Send
-from scaler.scheduler.core.core import CoreSettings, SchedulerCore
-from scaler.scheduler.garbage import configure_collector
+from scaler.scheduler.core.commands import Input, Send
+from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.server import configure_collector
 
 WORKERS = (2, 100, 10_000)
 BATCHES = (1, 100, 1_000)
@@ -79,15 +80,13 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.ids = IdFactory(CLIENT)
-        self.core = SchedulerCore(CoreSettings(), load_policy("simple", "scaling=no"), self.now)
-        joining = [events.Joined(CLIENT, hello(Role.CLIENT, ClientDetails("client")))]
+        self.core = SchedulerCore(SchedulerConfig(bind_address="tcp://127.0.0.1:0"), Allocation(), self.now)
+        joining = [Opened(CLIENT, hello(Role.CLIENT, ClientDetails("client")))]
         details = WorkerDetails("manager", "unit", 1, 1000, {})
-        joining += [
-            events.Joined(number.to_bytes(8, "big"), hello(Role.WORKER, details)) for number in range(self.workers)
-        ]
+        joining += [Opened(number.to_bytes(8, "big"), hello(Role.WORKER, details)) for number in range(self.workers)]
         self.core.step(joining, self.now)
 
-    def step(self, inputs: Sequence[events.Input]) -> None:
+    def step(self, inputs: Sequence[Input]) -> None:
         self.now += STEP_SECONDS
         before = time.thread_time()
         commands = self.core.step(inputs, self.now)
@@ -108,14 +107,12 @@ class Bench:
             for group in message.groups:
                 held.extend(zip(group.ids, group.attempts, strict=True))
 
-    def submission(self, count: int) -> events.Said:
+    def submission(self, count: int) -> Received:
         ids = [self.ids.task() for _ in range(count)]
         payload = b"\x80 some arguments"
-        return events.Said(
-            CLIENT, Submit([(FUNCTION, b"\x80")], [TaskGroup(SPEC, ids, [payload] * count)], self.number)
-        )
+        return Received(CLIENT, Submit([(FUNCTION, b"\x80")], [TaskGroup(SPEC, ids, [payload] * count)], self.number))
 
-    def results(self, workers: int, tasks: int) -> list[events.Said]:
+    def results(self, workers: int, tasks: int) -> list[Received]:
         """Return what the next workers say that have something: up to this many of their tasks ended."""
         said = []
         for peer in list(self.holds)[:workers]:
@@ -126,14 +123,14 @@ class Bench:
             count = len(ended)
             ids, attempts = [task for task, _ in ended], [attempt for _, attempt in ended]
             done = Done(ids, attempts, [Outcome.SUCCESS] * count, [b"\x80 a value"] * count, [TASK_US] * count)
-            said.append(events.Said(peer, done))
+            said.append(Received(peer, done))
         return said
 
     def steady(self, tasks: int, batch: int) -> None:
         """Submit a batch per step; everything that was sent has ended by the next step."""
         submitted = 0
         while self.finished < tasks:
-            inputs: list[events.Input] = list(self.results(self.workers, tasks))
+            inputs: list[Input] = list(self.results(self.workers, tasks))
             if submitted < tasks:
                 inputs.append(self.submission(batch))
                 submitted += batch

@@ -1,7 +1,7 @@
-"""Asks a policy, which may be a user's own, and lives with whatever it does.
+"""Asks a scaling policy, which may be a user's own, and checks its answer.
 
-Laws: what `plan` returns names managers of the view that are not fixed, with whole numbers of units from 0 up. For a
-manager about which the policy says nothing that makes sense, its last good answer stays.
+Laws: what `plan` returns names managers of the view that are not fixed, with whole numbers of units from 0 up. A
+manager for which the policy's answer is invalid keeps its last good one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,8 @@ MAX_UNITS = 1_000_000
 """More units of one manager than any policy can mean."""
 MAX_REASON_CHARACTERS = 500
 SAY_AGAIN_SECONDS = 60.0
-"""How often the same complaint is made at most: policies are asked twice a second."""
-SLOW_SECONDS = 1.0
-"""A plan that takes longer is complained of."""
+"""The same complaint is repeated after this time at the earliest: policies are asked twice a second."""
 _FRAMES_SHOWN = 20
-
-
-class SlowPolicyError(Exception):
-    """Raised in place of an answer by a policy that has thought for so long, in seconds, and not ended."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
 
 
 class GuardedPolicy:
@@ -36,28 +26,25 @@ class GuardedPolicy:
 
     def __init__(self, policy: ScalingPolicy) -> None:
         self._policy = policy
-        self._name = type(getattr(policy, "__wrapped__", policy)).__name__
+        self._name = type(policy).__name__
         self._good: dict[str, Wanted] = {}
         self._said: tuple[str, float] | None = None
 
     def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
-        """Return what each manager should have, and what is wrong with the policy: empty, or not to be said again."""
+        """Return what each manager should have, and what is wrong with the policy; empty for nothing new."""
         try:
             answer, wrong = self._check(self._policy.plan(view), view)
-        except SlowPolicyError as slow:
-            if slow.seconds < SLOW_SECONDS:
-                return self._good, ""
-            text = (
-                f"the scaling policy {self._name} has not answered for {slow.seconds:.1f} s; its last good answer stays"
-            )
-            return self._good, self._complaint("slow", text, view.now)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
-            inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
-            lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
-            text = f"the scaling policy {self._name} raised in plan(); its last good answer stays:\n{''.join(lines)}"
-            return self._good, self._complaint(f"{type(error).__name__}", text.rstrip(), view.now)
+            return self.failed(error, view.now)
         self._good = answer
         return answer, self._complaint(wrong, f"the scaling policy {self._name} answered {wrong}", view.now)
+
+    def failed(self, error: BaseException, now: float) -> tuple[dict[str, Wanted], str]:
+        """Return what is left of a plan that raised."""
+        inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
+        text = f"the scaling policy {self._name} raised in plan(); its last good answer stays:\n{''.join(lines)}"
+        return self._good, self._complaint(f"{type(error).__name__}", text.rstrip(), now)
 
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return what of an answer makes sense, completed by earlier ones, and what is wrong with the rest."""

@@ -24,21 +24,20 @@ from itertools import chain, islice
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
 from scaler.protocol.monitor_rows import LIVE, RETRYING, RUNNING, TASK_COLUMNS, DecisionRow, IncidentRow, TaskRow
-from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import (
     Fact,
     PeerJoined,
     PeerLost,
     PeerProtocolError,
     PolicyFailed,
-    ScalingDecided,
     TaskRetried,
     TasksEnded,
     TasksStarted,
     WorkerQuarantined,
 )
-from scaler.scheduler.core.state import Task, Terminated
-from scaler.scheduler.status import MAX_TEXT, live_task, scaling_inputs, state_name
+from scaler.scheduler.core.state import ScalingDecided, Task, Terminated
+from scaler.scheduler.status import MAX_TEXT, scaling_inputs, state_name
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000
@@ -124,10 +123,10 @@ class Events:
         self._since = _Since(since.number, self._shown, due)
         return _report(at, rows, since.decisions, since.incidents, since.ended - len(due))
 
-    def past(self, core: SchedulerCore, unix: Callable[[float], float], at: float) -> EventReport:
+    def past(self, state: ClusterState, unix: Callable[[float], float], at: float) -> EventReport:
         """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
-        rows = [_ended_row(ended, index, unix(ended.step_at)) for ended, index in core.history.latest(MAX_PAST_TASKS)]
-        for task, row in _running_rows(core):
+        rows = [_ended_row(ended, index, unix(ended.step_at)) for ended, index in state.history.latest(MAX_PAST_TASKS)]
+        for task, row in _running_rows(state):
             self._since.show(task)
             rows.append(row)
         positioned = [((-number, 0), row) for number, row in enumerate(reversed(rows))]
@@ -250,14 +249,14 @@ def _live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
     return TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt)
 
 
-def _running_rows(core: SchedulerCore) -> Iterator[tuple[bytes, TaskRow]]:
+def _running_rows(state: ClusterState) -> Iterator[tuple[bytes, TaskRow]]:
     """Yield tasks that run, by the last heartbeats of workers, with their rows: at most `MAX_RUNNING_ROWS`."""
-    now = core.own_time(core.history.now)
+    now = state.own_time(state.now)
     rows = (
         (task.id, _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
-        for worker in core.workers.values()
+        for worker in state.workers.values()
         for processor in (worker.heartbeat.processors if worker.heartbeat is not None else ())
-        if (task := live_task(core, processor.running)) is not None
+        if (task := state.living_task(processor.running)) is not None
     )
     return islice(rows, MAX_RUNNING_ROWS)
 

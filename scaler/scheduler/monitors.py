@@ -27,7 +27,8 @@ from scaler.protocol.messages import (
     Role,
     Welcome,
 )
-from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Fact
 from scaler.scheduler.events import MAX_TASK_ROWS, EventReport, Events
@@ -75,18 +76,22 @@ class Monitors:
 
     def __init__(
         self,
-        core: SchedulerCore,
+        state: ClusterState,
+        step: Callable[[Sequence[Input]], None],
         listen: Listen,
         welcome: Welcome,
         interval_seconds: float,
         server_status: Callable[[bool], ServerStatus],
         loop: Loop,
     ) -> None:
-        """listen: makes the listener. welcome: the answer to monitors. interval_seconds: between status reports.
+        """step: steps the core. listen: makes the listener. welcome: the answer to monitors.
+
+        interval_seconds: between status reports.
 
         server_status: called with True once per report, with False for monitors that connect between two.
         """
-        self._core = core
+        self._state = state
+        self._step = step
         self._welcome = welcome
         self._interval_seconds = interval_seconds
         self._server_status = server_status
@@ -146,15 +151,15 @@ class Monitors:
                 case Received(peer, Explain(task)):
                     self._ask(peer, task)
                 case Received(peer, ReadLog(task)):
-                    self._listener.send(peer, self._core.logs.read(task))
+                    self._listener.send(peer, self._state.logs.read(task))
                 case Received():
                     pass
                 case _:
                     assert_never(event)
 
     def _forget(self, peer: bytes) -> None:
-        self._monitors.pop(peer, None)
-        self._core.facts.watched = bool(self._monitors)
+        if self._monitors.pop(peer, None) is not None and not self._monitors:
+            self._step([MonitoringChanged(False)])
 
     # -- reports
 
@@ -163,11 +168,11 @@ class Monitors:
         self._send_events()
         at, now = time.time(), self._loop.time()
         self._monitors[peer] = _Monitor()
-        self._core.facts.watched = True
+        self._step([MonitoringChanged(True)])
         if self._status is None or now - self._status[0] > FRESH_SECONDS:
-            self._status = (now, MonitorStatus(status(self._core, self._server_status(False))))
+            self._status = (now, MonitorStatus(status(self._state, self._server_status(False))))
         self._listener.send(peer, self._status[1])
-        past = self._events.past(self._core, lambda then: at - (now - then), at)
+        past = self._events.past(self._state, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
 
     def _tick(self) -> None:
@@ -178,7 +183,7 @@ class Monitors:
                 self._listener.forget(peer)
                 self._forget(peer)
         if self._monitors:
-            self._status = (now, MonitorStatus(status(self._core, self._server_status(True))))
+            self._status = (now, MonitorStatus(status(self._state, self._server_status(True))))
             self._send(self._events.report(time.time()), self._status[1])
 
     def _send_events(self) -> None:
@@ -220,7 +225,7 @@ class Monitors:
         for _ in range(min(ANSWERS_PER_ITERATION, len(self._questions))):
             peer, task = self._questions.popleft()
             if peer in self._monitors:
-                self._listener.send(peer, Explained(task, explain(self._core, task, self._loop.time())))
+                self._listener.send(peer, Explained(task, explain(self._state, task, self._loop.time())))
         self._answering = bool(self._questions)
         if self._answering:
             self._loop.call_soon(self._answer)

@@ -1,14 +1,17 @@
-"""The scheduler's loop: drains what has arrived, steps the core once, does what it says, and flushes once."""
+"""The scheduler's loop: drains what has arrived, steps the core once, performs its commands, and flushes once."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import assert_never
 
 from scaler.component import Component, run_component
@@ -17,31 +20,21 @@ from scaler.errors import ProtocolError, UsageError
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped
 from scaler.net.address import advertised, beside
-from scaler.net.connection import (
-    Broken,
-    Closed,
-    Connector,
-    ConnectorEvent,
-    Listener,
-    ListenerEvent,
-    Opened,
-    Received,
-    Resumed,
-    Welcomed,
-)
+from scaler.net.connection import Connector, ConnectorEvent, Listener, ListenerEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.server import EmbeddedStorage
+from scaler.policy.guard import GuardedPolicy
 from scaler.policy.load import load_policy
-from scaler.processes import Load, LoadMeter
+from scaler.policy.view import ClusterView
+from scaler.processes import Load, LoadMeter, give_memory_back
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     Hello,
     ManagerDetails,
-    Message,
     RefusalReason,
     Refused,
     Relay,
@@ -52,44 +45,72 @@ from scaler.protocol.messages import (
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.protocol.roles import Server, may_send
-from scaler.scheduler.aside import PolicyAside
-from scaler.scheduler.core import inputs as events
-from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, ForgetStored, Send, Stop
-from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.commands import (
+    AskPolicy,
+    Command,
+    Expel,
+    ForgetOwned,
+    ForgetStored,
+    Input,
+    NestedOpened,
+    PolicyAnswered,
+    Publish,
+    Send,
+    Stop,
+)
+from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import (
     Fact,
     PeerJoined,
     PeerLost,
     PeerProtocolError,
     PolicyFailed,
-    ScalingDecided,
     TaskRetried,
     WorkerQuarantined,
 )
-from scaler.scheduler.garbage import FULL_SECONDS, collect_when_small, configure_collector
+from scaler.scheduler.core.state import ScalingDecided
 from scaler.scheduler.monitors import Monitors
-from scaler.scheduler.recorder import Policy, Recorder
+from scaler.scheduler.recorder import Recorder
 from scaler.scheduler.status import ServerStatus
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
-"""At least so many, for workers and managers too, whose own setting is how often they tell how they are."""
+"""At least, for workers and managers too, whose own setting is how often they report."""
 MAX_NESTED_CLIENTS = 100_000
+
+YOUNG_OBJECTS = 10_000
+"""New objects after which the collector visits the young ones: some two milliseconds."""
+YOUNG_COLLECTIONS = 10
+"""Collections of young objects after which the survivors are visited once more: some twenty milliseconds."""
+NEVER = 1_000_000_000
+FULL_COLLECTION_SECONDS = 30.0
+"""How often everything is visited, while that is cheap."""
+MAX_LIVING_TASKS = 50_000
+"""With more living tasks, a full collection would take longer than a step may."""
 
 _log = logging.getLogger(__name__)
 
 
-def core_settings(config: SchedulerConfig) -> CoreSettings:
-    """Return what of the configuration the core needs."""
-    return CoreSettings(
-        protected=config.protected,
-        max_tasks_waiting=config.max_number_of_tasks_waiting,
-        client_timeout_seconds=config.client_timeout_seconds,
-        worker_timeout_seconds=config.worker_timeout_seconds,
-        object_retention_seconds=config.object_retention_seconds,
-        load_balance_seconds=config.load_balance_seconds,
-        load_balance_trigger_times=config.load_balance_trigger_times,
-    )
+def configure_collector() -> None:
+    """Set this process's garbage collector so that no step waits long for it. Call once, after all imports.
+
+    Reference counts free tasks, groups and messages; cycles are left behind only by peers that have left and by errors,
+    a few kilobytes each. Python's collector, by default, visits all living tasks whenever their number has grown by a
+    quarter: with a million queued tasks it stops the loop for most of a second, and finds nothing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, NEVER)
+
+
+def collect_when_small(living_tasks: int) -> None:
+    """Collect all garbage, unless that takes too long now; what is left waits for a quieter time.
+
+    Freed payloads lie scattered between what is in use, so the C library would keep their memory for ever by itself.
+    """
+    if living_tasks <= MAX_LIVING_TASKS:
+        gc.collect()
+        give_memory_back()
 
 
 def _embedded_storage(bind_address: str, io_threads: int) -> EmbeddedStorage:
@@ -108,15 +129,16 @@ class SchedulerServer:
         self._loop = asyncio.get_running_loop()
         self._incarnation = time.time_ns()
         policy = load_policy(config.policy_engine_type, config.policy_content)
-        if not type(policy).__module__.startswith("scaler.policy."):
-            policy = PolicyAside(policy)
-        settings = core_settings(config)
-        self._core = SchedulerCore(settings, policy, self._loop.time())
-        self._recorder = Recorder(settings, Policy(config.policy_engine_type, config.policy_content))
+        self._policy = GuardedPolicy(policy)
+        self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
+        self._core = SchedulerCore(config, policy.allocation, self._loop.time())
+        self._recorder = Recorder(config)
         self._storage = (
             _embedded_storage(config.bind_address, config.io_threads) if config.object_storage_address is None else None
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._is_closed = False
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._began_at = self._loop.time()
@@ -136,7 +158,8 @@ class SchedulerServer:
             has_local_listener=True,
         )
         self._monitors = Monitors(
-            self._core,
+            self._core.state,
+            self._step,
             lambda admit, on_events: SocketListener(
                 [config.monitor_address],
                 server_kind=Server.SCHEDULER,
@@ -155,7 +178,7 @@ class SchedulerServer:
             hello=own_hello(Role.SCHEDULER),
             on_events=self._on_storage_events,
         )
-        self._schedule()
+        self._schedule(self._loop.time())
 
     def _embedded_address(self) -> str:
         assert self._storage is not None, "without an address, the storage is embedded"
@@ -163,8 +186,8 @@ class SchedulerServer:
 
     @property
     def living_tasks(self) -> int:
-        """Tasks that have not ended."""
-        return sum(len(client.tasks) for client in self._core.clients.values())
+        """The number of tasks that have not ended."""
+        return self._core.state.living_tasks
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -176,7 +199,8 @@ class SchedulerServer:
         }
 
     def close(self) -> None:
-        """Say goodbye and free every address."""
+        """End every session and free every address."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()
@@ -218,7 +242,7 @@ class SchedulerServer:
         )
 
     def _is_taken(self, peer: bytes, manager_id: str) -> bool:
-        record = self._core.elastic.by_name(manager_id)
+        record = self._core.state.manager_named(manager_id)
         return record is not None and record.id != peer and record.broken_at is None
 
     def _welcome(self, lease_seconds: float) -> Welcome:
@@ -226,61 +250,42 @@ class SchedulerServer:
         heartbeat = min(HEARTBEAT_SECONDS, lease_seconds / HEARTBEATS_IN_A_LEASE)
         return Welcome(False, self._incarnation, lease_seconds, heartbeat, "")
 
-    # -- turns
+    # -- steps
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
-        inputs: list[events.Input] = []
+        inputs: list[Input] = []
         for event in arrived:
-            match event:
-                case Received(peer, message):
-                    self._received[type(message).__name__] += 1
-                    if isinstance(message, Relay):
-                        self._unwrap(peer, message, inputs)
-                    else:
-                        inputs.append(events.Said(peer, message))
-                case Opened(peer, hello):
-                    inputs.append(events.Joined(peer, hello))
-                case Resumed(peer):
-                    inputs.append(events.Returned(peer))
-                case Broken(peer):
-                    inputs.append(events.Broke(peer))
-                case Closed(peer, text):
-                    inputs.append(events.Left(peer, text))
-                case _:
-                    assert_never(event)
+            if type(event) is Received:
+                self._received[type(event.message).__name__] += 1
+                if type(event.message) is Relay:
+                    self._unwrap(event.peer, event.message, inputs)
+                    continue
+            inputs.append(event)
         self._step(inputs)
 
-    def _unwrap(self, worker: bytes, relay: Relay, inputs: list[events.Input]) -> None:
-        """Turn what a worker relays into an input from the client that lives in its task."""
+    def _unwrap(self, worker: bytes, relay: Relay, inputs: list[Input]) -> None:
+        """Turn what a worker relays into an input from the client inside its task."""
         try:
             message = decode(relay.body)
         except ProtocolError as error:
-            _log.warning(
-                "worker %s relayed nonsense: %s", worker.hex(), escaped(str(error)), extra=about(worker=worker.hex())
-            )
+            _log_relay(worker, f"a message that cannot be decoded: {error}")
             return
         if not may_send(Server.SCHEDULER, Role.CLIENT, type(message)):
-            _log.warning(
-                "worker %s relayed a %s, which no client may send",
-                worker.hex(),
-                type(message).__name__,
-                extra=about(worker=worker.hex()),
-            )
+            _log_relay(worker, f"a {type(message).__name__}, which no client may send")
             return
-        client = self._core.clients.get(relay.client)
+        clients = self._core.state.clients
+        client = clients.get(relay.client)
         if client is None:
-            if len(self._core.clients) >= MAX_NESTED_CLIENTS:
-                _log.warning("MAX_NESTED_CLIENTS is %d: a nested client was dropped", MAX_NESTED_CLIENTS)
+            if len(clients) >= MAX_NESTED_CLIENTS:
+                _log_relay(worker, f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")
                 return
-            inputs.append(events.NestedJoined(relay.client, worker))
+            inputs.append(NestedOpened(relay.client, worker))
         elif client.via is None or client.via.id != worker:
-            _log.warning(
-                "worker %s spoke for a client that is not in its tasks", worker.hex(), extra=about(worker=worker.hex())
-            )
+            _log_relay(worker, "a message of a client that is not in its tasks")
             return
-        inputs.append(events.Said(relay.client, message))
+        inputs.append(Received(relay.client, message))
 
-    def _step(self, inputs: list[events.Input]) -> None:
+    def _step(self, inputs: Sequence[Input]) -> None:
         now = self._loop.time()
         self._recorder.add(inputs, now)
         try:
@@ -291,50 +296,88 @@ class SchedulerServer:
             _log.critical("the scheduler's state is impossible; what led to it is in %s", path)
             self._stop.set()
             raise
-        self._longest_step_seconds = max(self._longest_step_seconds, self._loop.time() - now)
+        done_at = self._loop.time()
+        self._longest_step_seconds = max(self._longest_step_seconds, done_at - now)
         for command in commands:
-            self._perform(command)
-        facts = self._core.facts.drain()
-        if facts:
-            for fact in facts:
-                _log_fact(fact)
-            self._monitors.add(facts)
-        self._schedule()
+            if type(command) is Send:
+                message = command.message
+                self._sent[type(message).__name__] += 1
+                if command.via is None:
+                    self._listener.send(command.peer, message)
+                else:
+                    self._listener.send(command.via, Relay(command.peer, encode(message)))
+            else:
+                self._perform(command)
+        self._schedule(self._core.next_step_at(done_at))
 
     def _perform(self, command: Command) -> None:
+        """Perform anything but a Send."""
         match command:
-            case Send(peer, message, via):
-                self._send(peer, message, via)
             case Expel(peer, reason):
                 self._listener.forget(peer, reason)
             case ForgetStored(ids):
                 self._to_storage.send(ForgetObjects(ids))
             case ForgetOwned(owner):
                 self._to_storage.send(ForgetOwner(owner))
+            case AskPolicy(view):
+                self._ask_policy(view)
+            case Publish(facts):
+                for fact in facts:
+                    _log_fact(fact)
+                self._monitors.add(facts)
             case Stop(text):
                 _log.info("%s", escaped(text))
                 self._stop.set()
+            case Send():
+                raise AssertionError("messages are sent by _step")
             case _:
                 assert_never(command)
 
-    def _send(self, peer: bytes, message: Message, via: bytes | None) -> None:
-        self._sent[type(message).__name__] += 1
-        if via is None:
-            self._listener.send(peer, message)
-        else:
-            self._listener.send(via, Relay(peer, encode(message)))
-
-    def _schedule(self) -> None:
+    def _schedule(self, at: float) -> None:
+        """Have the next step at this time or earlier: a timer that is due before is left alone."""
         if self._timer is not None:
+            if self._timer_at <= at:
+                return
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._core.next_step_at(self._loop.time()), self._step, [])
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._step([])
+
+    # -- the scaling policy
+
+    def _ask_policy(self, view: ClusterView) -> None:
+        """Ask the policy: in a thread of its own if it is a user's, which may think for ten seconds.
+
+        The thread is a daemon, so that a policy that never answers does not keep the scheduler from ending.
+        """
+        if self._is_policy_quick:
+            self._loop.call_soon(self._policy_answered, PolicyAnswered(*self._policy.plan(view)))
+            return
+        try:
+            Thread(target=self._ask_in_thread, args=(view,), name="policy", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._loop.call_soon(self._policy_answered, PolicyAnswered(*self._policy.failed(error, view.now)))
+
+    def _ask_in_thread(self, view: ClusterView) -> None:
+        answered = PolicyAnswered(*self._policy.plan(view))
+        with suppress(RuntimeError):  # the loop is closed: the scheduler has ended meanwhile
+            self._loop.call_soon_threadsafe(self._policy_answered, answered)
+
+    def _policy_answered(self, answered: PolicyAnswered) -> None:
+        if not self._is_closed:
+            self._step([answered])
+
+    # -- the object storage
 
     def _on_storage_events(self, arrived: Sequence[ConnectorEvent]) -> None:
-        """Take in how full the object storage is; nothing else that it says needs an answer."""
+        """Take in how full the object storage is; nothing else that it sends needs an answer."""
         for event in arrived:
             match event:
-                case Received(message=StorageStatus() as told):
-                    self._storage_status = told
+                case Received(message=StorageStatus() as status):
+                    self._storage_status = status
                     self._storage_asked = False
                 case Welcomed():
                     self._storage_asked = False
@@ -359,6 +402,11 @@ class SchedulerServer:
         if known is not None:
             storage = storage._replace(objects=known.objects, bytes=known.bytes, limit_bytes=known.limit_bytes)
         return ServerStatus(time.time(), self._incarnation, scheduler, storage, self._sent, self._received)
+
+
+def _log_relay(worker: bytes, what: str) -> None:
+    text = "worker %s relayed %s"
+    _log.warning(text, worker.hex(), escaped(what), extra=about(worker=worker.hex()))
 
 
 def _about_peer(kind: str, peer: bytes, name: str) -> dict[str, dict[str, str]]:
@@ -390,10 +438,10 @@ def _log_fact(fact: Fact) -> None:
 
 
 async def _collect_garbage(server: SchedulerServer) -> None:
-    """Look for cyclic garbage when nobody waits long for it, instead of whenever many tasks have come."""
+    """Collect cyclic garbage when little waits for it, instead of whenever many tasks have come."""
     configure_collector()
     while True:
-        await asyncio.sleep(FULL_SECONDS)
+        await asyncio.sleep(FULL_COLLECTION_SECONDS)
         collect_when_small(server.living_tasks)
 
 

@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass
 from heapq import nlargest
 from itertools import chain, islice
 
-from scaler.ids import owner_of
 from scaler.protocol.messages import Outcome, ProcessorStatus, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     ClientRow,
@@ -35,10 +34,9 @@ from scaler.protocol.monitor_rows import (
     Totals,
     WorkerRow,
 )
-from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.elastic import pending_units
-from scaler.scheduler.core.facts import ScalingDecided
-from scaler.scheduler.core.state import Client, Function, Group, ManagerRecord, Task, Worker
+from scaler.scheduler.core.state import Client, Function, Group, ManagerRecord, ScalingDecided, Task, Worker
 
 VERSION = 1
 MAX_ROWS = 500
@@ -63,11 +61,11 @@ class ServerStatus:
     received: Mapping[str, int]
 
 
-def status(core: SchedulerCore, server: ServerStatus) -> bytes:
+def status(state: ClusterState, server: ServerStatus) -> bytes:
     """Return the document, smaller than `MAX_CONTROL_BYTES`."""
-    census = _Census(core)
-    workers = nlargest(MAX_ROWS, core.workers.values(), key=_interest)
-    clients = nlargest(MAX_ROWS, core.clients.values(), key=lambda client: len(client.tasks))
+    census = _Census(state)
+    workers = nlargest(MAX_ROWS, state.workers.values(), key=_interest)
+    clients = nlargest(MAX_ROWS, state.clients.values(), key=lambda client: len(client.tasks))
     functions = nlargest(MAX_ROWS, census.functions, key=census.weight)
     head = {
         "version": VERSION,
@@ -75,14 +73,14 @@ def status(core: SchedulerCore, server: ServerStatus) -> bytes:
         "incarnation": server.incarnation,
         "scheduler": server.scheduler._asdict(),
         "storage": server.storage._asdict(),
-        "tasks": _tasks(core, census)._asdict(),
+        "tasks": _tasks(state, census)._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
-        "totals": _totals(core, len(census.functions))._asdict(),
+        "totals": _totals(state, len(census.functions))._asdict(),
     }
     lists = {
-        "workers": _list((_worker(core, worker) for worker in workers), WORKERS_BYTES),
+        "workers": _list((_worker(state, worker) for worker in workers), WORKERS_BYTES),
         "clients": _list((_client(client, census)._asdict() for client in clients), CLIENTS_BYTES),
-        "managers": _list(map(_manager, core.elastic.managers.values()), MANAGERS_BYTES),
+        "managers": _list(map(_manager, state.managers.values()), MANAGERS_BYTES),
         "functions": _list((_function(function, census)._asdict() for function in functions), FUNCTIONS_BYTES),
     }
     rows = "".join(f', "{name}": {text}' for name, text in lists.items())
@@ -92,13 +90,13 @@ def status(core: SchedulerCore, server: ServerStatus) -> bytes:
 class _Census:
     """Counts over all workers and groups."""
 
-    def __init__(self, core: SchedulerCore) -> None:
+    def __init__(self, state: ClusterState) -> None:
         self.running = 0
         self.suspended = 0
         self.by_client: Counter[Client] = Counter()
         self.by_function: Counter[Function] = Counter()
         groups: Counter[Group] = Counter()
-        for worker in core.workers.values():
+        for worker in state.workers.values():
             self.suspended += len(worker.blocked)
             for task in _running_tasks(worker):
                 self.running += 1
@@ -109,10 +107,10 @@ class _Census:
             self.by_client[group.client] += count
             self.by_function[group.function] += count
         self.live: Counter[Function] = Counter()
-        for client in chain(core.clients.values(), *core.tasks.departed.values()):
+        for client in state.all_clients():
             for group in client.groups.values():
                 self.live[group.function] += group.live
-        self.functions = list(dict.fromkeys(chain(self.live, core.groups.functions.values())))
+        self.functions = list(dict.fromkeys(chain(self.live, state.functions.values())))
 
     def weight(self, function: Function) -> tuple[int, int]:
         return self.live[function], function.submitted
@@ -130,26 +128,26 @@ def _list(rows: Iterable[dict[str, object]], size_bytes: int) -> str:
     return f"[{', '.join(texts)}]"
 
 
-def _tasks(core: SchedulerCore, census: _Census) -> TaskCounts:
+def _tasks(state: ClusterState, census: _Census) -> TaskCounts:
     return TaskCounts(
-        waiting=core.tasks.waiting,
-        ready=core.ready.count,
-        assigned=sum(worker.busy for worker in core.workers.values()),
+        waiting=state.waiting,
+        ready=state.ready.count,
+        assigned=sum(worker.busy for worker in state.workers.values()),
         running=census.running,
         suspended=census.suspended,
-        ended={state_name(code): count for code, count in core.tasks.ended.items()},
+        ended={state_name(code): count for code, count in state.ended.items()},
     )
 
 
-def _totals(core: SchedulerCore, functions: int) -> Totals:
-    workers = core.workers.values()
+def _totals(state: ClusterState, functions: int) -> Totals:
+    workers = state.workers.values()
     return Totals(
         workers=len(workers),
         slots=sum(worker.slots for worker in workers),
         draining=sum(worker.draining for worker in workers),
         disconnected=sum(worker.broken_at is not None for worker in workers),
-        clients=len(core.clients),
-        managers=len(core.elastic.managers),
+        clients=len(state.clients),
+        managers=len(state.managers),
         functions=functions,
     )
 
@@ -162,7 +160,7 @@ def _interest(worker: Worker) -> tuple[bool, int, int]:
     return degraded, worker.failures_in_row, len(worker.tasks)
 
 
-def _worker(core: SchedulerCore, worker: Worker) -> dict[str, object]:
+def _worker(state: ClusterState, worker: Worker) -> dict[str, object]:
     """Return a worker's row, from the scheduler's records and the last heartbeat."""
     row = WorkerRow(
         id=worker.id.hex(),
@@ -185,15 +183,15 @@ def _worker(core: SchedulerCore, worker: Worker) -> dict[str, object]:
         row["agent_rss_bytes"] = heartbeat.agent_rss_bytes
         row["queued"] = heartbeat.queued
         row["latency_seconds"] = heartbeat.latency_seconds
-        row["processors"] = [processor._asdict() for processor in _processors(core, worker, heartbeat)]
+        row["processors"] = [processor._asdict() for processor in _processors(state, worker, heartbeat)]
     return row
 
 
-def _processors(core: SchedulerCore, worker: Worker, heartbeat: WorkerHeartbeat) -> Iterator[ProcessorRow]:
-    now = core.own_time(core.history.now)
+def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat) -> Iterator[ProcessorRow]:
+    now = state.own_time(state.now)
     age = now - worker.heartbeat_at
     listed = heartbeat.processors[:MAX_PROCESSORS_LISTED]
-    reported = [live_task(core, processor.running) for processor in listed]
+    reported = [state.living_task(processor.running) for processor in listed]
     # Tasks that began after the heartbeat run on processors that were idle then, or whose task has ended since.
     since = (task for task in _running_tasks(worker) if task not in reported)
     for processor, task in zip(listed, reported, strict=True):
@@ -220,12 +218,6 @@ def _running_tasks(worker: Worker) -> Iterator[Task]:
     """Yield the tasks that a worker runs: the first ones that it got, as many as it has slots for."""
     blocked = worker.blocked
     return islice((task for task in worker.tasks.values() if task.id not in blocked), worker.slots)
-
-
-def live_task(core: SchedulerCore, identifier: bytes) -> Task | None:
-    """Return a task that has not ended, by its id."""
-    client = core.clients.get(owner_of(identifier))
-    return client.tasks.get(identifier) if client is not None else None
 
 
 def state_name(outcome: int) -> str:

@@ -53,7 +53,7 @@ class Machine:
         self._work(task_seconds)
 
     def _connected(self, unit: str) -> bool:
-        return self._cluster.peer(unit) in self._cluster.core.workers
+        return self._cluster.peer(unit) in self._cluster.state.workers
 
     def _manage(self) -> None:
         cluster = self._cluster

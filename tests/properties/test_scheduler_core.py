@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from scaler.ids import IdFactory, content_id
 from scaler.needs import Offers
+from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
 from scaler.protocol.messages import (
     Acknowledge,
@@ -39,8 +40,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
     stored_reference,
 )
-from scaler.scheduler.core import inputs as events
-from scaler.scheduler.core.commands import Command, ForgetStored, Send
+from scaler.scheduler.core.commands import Command, ForgetStored, Input, Send
 from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
 from tests.unit.scheduler.driver import Cluster
 
@@ -105,10 +105,10 @@ class JudgedCluster(Cluster):
     """Calls the judge after every step."""
 
     def __init__(self, judge: Callable[[], None], limit: int) -> None:
-        super().__init__(load_policy("simple", "scaling=vanilla"), max_tasks_waiting=limit)
+        super().__init__(load_policy("simple", "scaling=vanilla"), max_number_of_tasks_waiting=limit)
         self._judge = judge
 
-    def step(self, *inputs: events.Input) -> list[Command]:
+    def step(self, *inputs: Input) -> list[Command]:
         commands = super().step(*inputs)
         self._judge()
         return commands
@@ -142,9 +142,9 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def judge(self) -> None:
         """Forget what the core has given up, then look at all that was said since the last time."""
         core = self.cluster.core
-        for name in [name for name in self.model.clients if Cluster.peer(name) not in core.clients]:
+        for name in [name for name in self.model.clients if Cluster.peer(name) not in core.state.clients]:
             del self.model.clients[name]
-        for name in [name for name in self.model.workers if Cluster.peer(name) not in core.workers]:
+        for name in [name for name in self.model.workers if Cluster.peer(name) not in core.state.workers]:
             del self.model.workers[name]
         for command in self.cluster.commands[self.judged :]:
             self.judged += 1
@@ -218,7 +218,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def returns(self, name: str) -> None:
         if name in self.model.workers:
             self.model.workers[name].up = True
-        self.cluster.step(events.Returned(Cluster.peer(name)))
+        self.cluster.step(Resumed(Cluster.peer(name)))
 
     @rule(
         seconds=st.sampled_from((0.01, 0.3, 2.0, 4.0, 30.0)),
@@ -470,11 +470,11 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         assert not left, f"tasks wait for ever: {left}"
         for name in list(self.model.workers):
             self.tasks_succeed_in_their_order(name, 10**6)
-        assert not self.cluster.core.tasks.departed, "what clients left behind has come back"
+        assert not self.cluster.state.departed, "what clients left behind has come back"
         for name in list(self.model.clients):
             self.leaves(name)
-        assert not self.cluster.core.objects.stored, "when all clients are gone, no object is used"
-        assert not self.cluster.core.objects.definitions, "when all clients are gone, no function is used"
+        assert not self.cluster.state.objects.stored, "when all clients are gone, no object is used"
+        assert not self.cluster.state.objects.functions, "when all clients are gone, no function is used"
 
 
 def test_the_core_keeps_its_promises_whatever_peers_do() -> None:

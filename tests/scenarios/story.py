@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scaler.needs import Needs, parse_capabilities
+from scaler.net.connection import Resumed
 from scaler.protocol.messages import (
     AcknowledgeResults,
     Clear,
@@ -32,7 +33,6 @@ from scaler.protocol.messages import (
     Suspended,
 )
 from scaler.scheduler.core import commands as core_commands
-from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Waiting
 from tests.scenarios.transcript import Command
 from tests.unit.scheduler.driver import FUNCTION, Cluster
@@ -117,7 +117,7 @@ class Story:
         worker, *names = command.words
         given = command.option("attempt")
         ids = [self._ids[name] for name in names]
-        held = self._cluster.core.workers[Cluster.peer(worker)].tasks if not given else {}
+        held = self._cluster.state.workers[Cluster.peer(worker)].tasks if not given else {}
         return worker, ids, [int(given) if given else held[identifier].attempt for identifier in ids]
 
     def _done(self, command: Command) -> None:
@@ -142,13 +142,13 @@ class Story:
         self._cluster.cancel(client, *(self._ids[name] for name in names))
 
     def _back(self, command: Command) -> None:
-        self._cluster.step(events.Returned(Cluster.peer(command.words[0])))
+        self._cluster.step(Resumed(Cluster.peer(command.words[0])))
 
     def _wait(self, command: Command) -> None:
         core = self._cluster.core
         silent = command.items("silent")
-        peers = [client.id for client in core.clients.values() if client.broken_at is None]
-        peers += [worker.id for worker in core.workers.values() if worker.broken_at is None]
+        peers = [client.id for client in core.state.clients.values() if client.broken_at is None]
+        peers += [worker.id for worker in core.state.workers.values() if worker.broken_at is None]
         names = [peer.rstrip(b".").decode() for peer in peers]
         self._cluster.wait(float(command.words[0]), [name for name in names if name not in silent])
 
@@ -157,10 +157,10 @@ class Story:
     def _show(self, _command: Command) -> list[str]:
         core = self._cluster.core
         lines = []
-        for client in core.clients.values():
+        for client in core.state.clients.values():
             states = [f"{self._names[task.id]} {self._state(task)}" for task in client.tasks.values()]
             lines.append(f"{self._peer(client.id)}: {', '.join(states) or 'no tasks'}")
-        for worker in core.workers.values():
+        for worker in core.state.workers.values():
             held = " ".join(self._attempt(task.id, task.attempt) for task in worker.tasks.values())
             lines.append(f"{self._peer(worker.id)}: {held or 'idle'}")
         return lines or ["nobody is here"]
@@ -205,6 +205,8 @@ class Story:
                 return [f"storage <- forget all of {self._peer(owner)}"]
             case core_commands.Stop(text):
                 return [f"stop: {text}"]
+            case core_commands.AskPolicy() | core_commands.Publish():
+                return []
 
     def _message(self, message: Message) -> str:
         match message:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from scaler.scheduler.core.balance import Balance
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.state import Worker
 from scaler.scheduler.core.tasks import Tasks
 from scaler.testing.simulation import Chances, World
 
@@ -45,8 +45,8 @@ FAULTS: dict[str, Fault] = {
     "a task of a lost worker that was only queued there is forgotten": (
         Tasks,
         "worker_lost",
-        "elif not may_have_run:\n                self._requeue(task, 0.0, now)",
-        "elif not may_have_run:\n                pass",
+        "else:\n                self._requeue(task, 0.0, now)",
+        "else:\n                pass",
         "recalled from a lost worker|is on a lost worker|not among its worker's tasks",
     ),
     "a task is tried once more often than its retries allow": (
@@ -57,15 +57,15 @@ FAULTS: dict[str, Fault] = {
         "may start once",
     ),
     "a worker's load is not reduced when a task leaves it": (
-        Tasks,
-        "_leave",
-        "worker.release(group.timing)",
+        Worker,
+        "release",
+        "self._discount(task.group.timing)",
         "pass",
         "tasks by function",
     ),
     "a dependent becomes ready one dependency too early": (
         Tasks,
-        "_feed_dependents",
+        "_advance_dependents",
         "if not state.missing:",
         "if state.missing <= 1:",
         "^b['\"]|counted as waiting|beyond waiting|is not once in its queue|counts 0 uses",
@@ -73,15 +73,15 @@ FAULTS: dict[str, Fault] = {
     "a value is kept after its last use": (
         Tasks,
         "_drop_references",
-        "kept.uses -= 1",
-        "kept.uses -= 0",
+        "retained.uses -= 1",
+        "retained.uses -= 0",
         "counts .* uses",
     ),
     "a value is dropped while a dependent still needs it": (
         Tasks,
         "_drop_retained",
-        "if kept.uses or kept.unacknowledged:",
-        "if kept.unacknowledged:",
+        "if retained.uses or retained.unacknowledged:",
+        "if retained.unacknowledged:",
         "^b['\"]|nothing is lost|has .* uses|misses",
     ),
     "a cancelled task that comes back from its worker runs again": (
@@ -94,20 +94,20 @@ FAULTS: dict[str, Fault] = {
     "an outcome is told twice": (
         Tasks,
         "_end_one",
-        "self.tell(task, outcome, payload, duration_us, cpu_us, peak_bytes)",
-        "self.tell(task, outcome, payload); self.tell(task, outcome, payload)",
+        "self._deliver(task, outcome, payload, duration_us, cpu_us, peak_bytes)",
+        "self._deliver(task, outcome, payload, 0, 0, 0); self._deliver(task, outcome, payload, 0, 0, 0)",
         "ended twice",
     ),
     "a group's definitions are never released": (
         ObjectTable,
-        "drop_definition",
-        "definition.uses -= 1",
-        "definition.uses -= 0",
+        "release_functions",
+        "function.uses -= 1",
+        "function.uses -= 0",
         "counted wrong",
     ),
     "needs are ignored when workers are chosen": (
         Placement,
-        "fitting",
+        "_pools_for",
         "if needs.fits(pool.offers)",
         "if pool.offers",
         "cannot run",
@@ -115,30 +115,30 @@ FAULTS: dict[str, Fault] = {
     "a lost worker stays in its pool": (
         Placement,
         "remove",
-        "pool.idle.pop(worker, None)",
+        "worker.join_side(None)",
         "pass",
         "a lost worker is in a pool|is on a lost worker",
     ),
     "a worker that fell silent is never given up": (
         SchedulerCore,
         "_expire",
-        "elif now - worker.last_message_at > settings.worker_timeout_seconds:",
+        "elif now - worker.last_message_at > config.worker_timeout_seconds:",
         "elif now < worker.last_message_at:",
         "tasks still wait",
     ),
     "a recalled task is not marked, and is recalled again and again": (
-        Balance,
-        "_recall_last",
-        "worker.recalled += 1",
-        "worker.recalled += 0",
+        Worker,
+        "count_recall",
+        "self.recalled += change",
+        "self.recalled += 0",
         "counts .* recalled tasks",
     ),
     "a task whose client is gone is not cancelled on its worker": (
         Tasks,
-        "client_gone",
+        "client_left",
         "self.cancel(client, list(client.tasks))",
         "pass",
-        "what a client that is gone had running is recalled",
+        "what a departed client had running is recalled",
     ),
 }
 

@@ -1,7 +1,8 @@
-"""All of the scheduler's decisions, pure. The door is `core.SchedulerCore.step`.
+"""All of the scheduler's decisions, pure: `core.SchedulerCore.step` takes inputs and returns commands.
 
-How data flows: `inputs` come into `core`; `submission` takes tasks in; `tasks` carries them to their end; `ready`
-queues them; `placement` and `balance` say who gets which; `elastic` asks the scaling policy; `objects` and `groups`
-count uses; `outbox` collects what is to be said and makes `commands` of it; `facts` tell monitors. `state` has the
-records, and `invariants` what must always hold.
+How data flows: inputs (events of `net.connection`, and some in `commands`) come into `core`; `submission` takes tasks
+in; `tasks` has every transition until their end; `ready` queues them; `placement` decides which worker gets which task;
+`elastic` turns the scaling policy's answers into messages; `objects` counts uses; `outbox` collects messages and facts
+and makes `commands` of them. `cluster` has the whole state, made of the records in `state`; `explain`, `invariants` and
+the monitors only read it. `facts` is what happened, and what is remembered of it.
 """

@@ -1,17 +1,51 @@
-"""What the core wants done. The shell performs commands in their order."""
+"""What the core wants done, and the inputs that do not come from the network.
+
+`SchedulerCore.step` takes the events of a listener (`net.connection`) and the inputs below. The shell performs the
+commands that it returns in their order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scaler.net.connection import ListenerEvent
+from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import Goodbye, Message, Refused
+from scaler.scheduler.core.facts import Fact
+
+
+@dataclass(frozen=True, slots=True)
+class NestedOpened:
+    """A client inside a task sent its first message, through this worker."""
+
+    peer: bytes
+    via: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAnswered:
+    """The scaling policy answered the last AskPolicy. complaint: what was wrong with the policy; mostly empty."""
+
+    wanted: Mapping[str, Wanted]
+    complaint: str
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringChanged:
+    """Monitors connected, or the last one left: facts about single tasks are published while is_watched."""
+
+    is_watched: bool
+
+
+Input = ListenerEvent | NestedOpened | PolicyAnswered | MonitoringChanged
 
 
 @dataclass(slots=True)
 class Send:
     """Send a message to a peer; via is the worker that relays to a nested client, None for a direct peer.
 
-    Not frozen as its kin are: it is made for every message, and frozen ones take three times as long to make.
+    Not frozen, unlike the others: one is made for every message, and making a frozen one takes three times as long.
     """
 
     peer: bytes
@@ -42,10 +76,24 @@ class ForgetOwned:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPolicy:
+    """Ask the scaling policy; its answer is a PolicyAnswered, however long it takes. Asked again only after that."""
+
+    view: ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Log these facts and pass them to monitors."""
+
+    facts: list[Fact]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the scheduler: a client was allowed to ask for it."""
 
     text: str
 
 
-Command = Send | Expel | ForgetStored | ForgetOwned | Stop
+Command = Send | Expel | ForgetStored | ForgetOwned | AskPolicy | Publish | Stop

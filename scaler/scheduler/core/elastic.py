@@ -1,27 +1,35 @@
 """Elasticity: shows the whole cluster to the scaling policy, and turns its answer into Desired and Drain.
 
-Only the scheduler knows which units have work, so only it says which may be stopped: their worker has not come yet and
-gets nothing when it does, or it is drained and has nothing left. These are named in `Desired.drained`, and so scaling
-down loses and reruns nothing. A manager stops others only when it sees too many of them for ten minutes on end.
+Only the scheduler knows which units have work, so it alone names the units that may be stopped: their worker has not
+come yet and gets nothing when it does, or it is drained and has nothing left. These are named in `Desired.drained`, so
+that scaling down loses and reruns nothing. A manager stops others only when it sees too many of them for ten minutes.
+
+Asking the policy is a command, its answer an input: a policy that thinks for long stalls nothing, and its last answer
+stays in force meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from scaler.needs import Needs, Offers
-from scaler.policy.guard import GuardedPolicy
-from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy, Wanted
+from scaler.needs import Needs
+from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState, UnitStatus
-from scaler.scheduler.core.facts import Facts, PolicyFailed, ScalingDecided, ScalingInputs
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import AskPolicy
+from scaler.scheduler.core.facts import PolicyFailed
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.state import Client, ManagerRecord, Worker
+from scaler.scheduler.core.state import ManagerRecord, ScalingDecided, ScalingInputs, Worker
 
 PLAN_SECONDS = 0.5
 """How often the policy is asked."""
 QUICK_PLAN_SECONDS = 0.1
 """How long after a plan the next one may be when tasks come that no worker has room for."""
+SLOW_POLICY_SECONDS = 1.0
+"""A policy that has not answered for longer is reported."""
+REPORT_AGAIN_SECONDS = 60.0
+"""A slow policy is reported again after this time."""
 STARTUP_WEIGHT = 0.3
 MAX_UNITS_NAMED = 1000
 """Units that one Desired names of each kind; the others are named in the next ones."""
@@ -29,57 +37,43 @@ _ALIVE = (UnitState.PENDING, UnitState.RUNNING)
 
 
 class Elastic:
-    __slots__ = (
-        "_facts",
-        "_has_backlog",
-        "_is_known",
-        "_joined",
-        "_next_plan",
-        "_outbox",
-        "_placement",
-        "_planned_at",
-        "_policy",
-        "managers",
-    )
+    """Worker managers, their units, and the policy's decisions about them."""
 
-    def __init__(self, policy: ScalingPolicy, placement: Placement, outbox: Outbox, facts: Facts, now: float) -> None:
-        self._policy = GuardedPolicy(policy)
+    def __init__(self, state: ClusterState, placement: Placement, outbox: Outbox, now: float) -> None:
+        self._state = state
         self._placement = placement
         self._outbox = outbox
-        self._facts = facts
         self._next_plan = now
         self._planned_at = now
         self._has_backlog = False
-        self._is_known = False
-        """The policy may know of managers."""
         self._joined = 0
-        self.managers: dict[bytes, ManagerRecord] = {}
+        self._view: ClusterView | None = None
+        """The last one that the policy was shown; None while it knows of no managers."""
+        self._asked_at: float | None = None
+        """When the policy was asked for the answer that is missing."""
+        self._reported_at: float | None = None
+        self._wanted: Mapping[str, Wanted] = {}
 
     @property
     def next_plan(self) -> float | None:
-        return self._next_plan if self.managers else None
+        """When the policy is asked next."""
+        return self._next_plan if self._state.managers else None
 
     # -- managers and their workers
 
-    def join(self, peer: bytes, details: ManagerDetails, workers: Iterable[Worker], now: float) -> None:
-        """A manager came, or came back; its workers may have been here before it."""
+    def join(self, peer: bytes, details: ManagerDetails, now: float) -> None:
+        """Add a manager that came, or came back; its workers may have been here before it."""
         self._joined += 1
-        record = ManagerRecord(peer, details, Offers.of(details.capabilities), self._joined, now)
-        for worker in workers:
+        record = ManagerRecord(peer, details, self._joined, now)
+        for worker in self._state.workers.values():
             if worker.details.manager_id == details.manager_id:
                 record.running_units[worker.details.unit_id] = worker
         record.joined_units = set(record.running_units)
-        self.managers[peer] = record
+        self._state.managers[peer] = record
         self._next_plan = now
 
-    def leave(self, peer: bytes) -> None:
-        self.managers.pop(peer, None)
-
-    def by_name(self, manager_id: str) -> ManagerRecord | None:
-        """Return the manager with this id that is here."""
-        return next((record for record in self.managers.values() if record.details.manager_id == manager_id), None)
-
     def status(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None:
+        """Take in how a manager and its units are."""
         if record.status is None:
             self._next_plan = now
         record.status = status
@@ -87,10 +81,10 @@ class Elastic:
         listed = {unit.unit_id for unit in status.units}
         record.left_units &= listed
         record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in _ALIVE}
-        record.last_message_at = now
 
     def worker_joined(self, worker: Worker, now: float) -> None:
-        record = self.by_name(worker.details.manager_id)
+        """Note that the worker of a unit has come."""
+        record = self._state.manager_named(worker.details.manager_id)
         if record is None:
             return
         unit_id = worker.details.unit_id
@@ -105,27 +99,35 @@ class Elastic:
             self.drain(worker, "it is not needed any more")
 
     def worker_given_up(self, worker: Worker) -> None:
-        """A worker was out of contact for too long: its unit, if it lives, is to be stopped and replaced."""
-        record = self.by_name(worker.details.manager_id)
+        """Have the unit of a worker that was out of contact for too long stopped and replaced, if it lives."""
+        record = self._state.manager_named(worker.details.manager_id)
         if record is not None:
             record.unwanted_units.add(worker.details.unit_id)
 
     def worker_left(self, worker: Worker) -> None:
-        record = self.by_name(worker.details.manager_id)
+        """Note that the worker of a unit has left."""
+        record = self._state.manager_named(worker.details.manager_id)
         if record is not None and record.running_units.get(worker.details.unit_id) is worker:
             del record.running_units[worker.details.unit_id]
             record.left_units.add(worker.details.unit_id)
 
+    def drain(self, worker: Worker, reason: str) -> None:
+        """Give a worker nothing more, and tell it so."""
+        worker.drain()
+        self._placement.update(worker)
+        self._outbox.send(worker.id, Drain(reason))
+
     # -- the decision
 
-    def step(self, clients: Iterable[Client], workers: dict[bytes, Worker], has_backlog: bool, now: float) -> None:
-        """Ask the policy when it is time. has_backlog: there are ready tasks that no worker here has room for."""
-        if not self.managers:
-            if self._is_known:  # otherwise one that comes back soon would get back what it had, with work or without
-                self._is_known = False
-                self._policy.plan(ClusterView(now, self._demand(clients, workers), ()))
+    def step(self, now: float) -> None:
+        """Ask the policy when it is time."""
+        if not self._state.managers:
+            if self._view is not None and self._asked_at is None:
+                # The policy forgets them: one that comes back soon would get back what it had, with work or without.
+                self._ask(ClusterView(now, self._demand(), ()), now)
+                self._view = None
             return
-        self._is_known = True
+        has_backlog = self._state.ready.count > 0
         if has_backlog and not self._has_backlog:
             self._next_plan = min(self._next_plan, self._planned_at + QUICK_PLAN_SECONDS)
         self._has_backlog = has_backlog
@@ -133,31 +135,55 @@ class Elastic:
             return
         self._planned_at = now
         self._next_plan = now + PLAN_SECONDS
-        view = ClusterView(now, self._demand(clients, workers), self._managers(now))
-        wanted, complaint = self._policy.plan(view)
+        if self._asked_at is None:
+            self._view = ClusterView(now, self._demand(), self._managers(now))
+            self._ask(self._view, now)
+        else:
+            self._report_slow(now - self._asked_at, now)
+            self._apply()
+
+    def _ask(self, view: ClusterView, now: float) -> None:
+        self._asked_at = now
+        self._outbox.add(AskPolicy(view))
+
+    def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:
+        """Take in the policy's answer."""
+        self._asked_at = None
+        self._wanted = wanted
         if complaint:
-            self._facts.add(PolicyFailed(complaint))
-        for record in self.managers.values():
-            answer = wanted.get(record.details.manager_id)
+            self._outbox.publish(PolicyFailed(complaint))
+        self._apply()
+
+    def _report_slow(self, seconds: float, now: float) -> None:
+        if seconds < SLOW_POLICY_SECONDS:
+            return
+        if self._reported_at is None or now - self._reported_at >= REPORT_AGAIN_SECONDS:
+            self._reported_at = now
+            text = f"the scaling policy has not answered for {seconds:.1f} s; its last good answer stays"
+            self._outbox.publish(PolicyFailed(text))
+
+    def _apply(self) -> None:
+        """Tell managers what the last answer wants of them."""
+        for record in self._state.managers.values():
+            wanted = self._wanted.get(record.name)
             if record.status is None:
                 continue
-            if answer is not None:
-                self._shrink(record, answer)
-                self._tell(record, answer)
-                self._note(record, answer, view)
-            elif record.details.fixed:
+            if record.details.fixed:
                 # It is told only of workers that get no more tasks, which it replaces.
                 self._tell(record, Wanted(len(record.running_units), "those that get no more tasks are to be replaced"))
+            elif wanted is not None:
+                self._shrink(record, wanted)
+                self._tell(record, wanted)
+                self._decide(record, wanted)
 
-    @staticmethod
-    def _demand(clients: Iterable[Client], workers: dict[bytes, Worker]) -> tuple[Demand, ...]:
+    def _demand(self) -> tuple[Demand, ...]:
         assigned = running = 0
-        for worker in workers.values():
+        for worker in self._state.workers.values():
             assigned += len(worker.tasks)
             running += min(worker.busy, worker.slots) + len(worker.blocked)
         started = running / assigned if assigned else 1.0
         rows: dict[tuple[Needs, str], list[float]] = {}
-        for client in clients:
+        for client in self._state.clients.values():
             for group in client.groups.values():
                 row = rows.setdefault((group.needs, group.spec.name), [0.0, 0.0, 0.0, 0.0])
                 row[0] += group.ready
@@ -173,38 +199,13 @@ class Elastic:
         return tuple(demand)
 
     def _managers(self, now: float) -> tuple[ManagerView, ...]:
-        return tuple(
-            self._view(record, now) for record in sorted(self.managers.values(), key=lambda record: record.joined)
-        )
-
-    @staticmethod
-    def _view(record: ManagerRecord, now: float) -> ManagerView:
-        details = record.details
-        # Those out of contact may be lost. Then their manager replaces them, and they must not count twice.
-        here = (worker for worker in record.running_units.values() if worker.broken_at is None)
-        staying = [worker for worker in here if not worker.draining]
-        return ManagerView(
-            manager_id=details.manager_id,
-            kind=details.kind,
-            offers=record.offers,
-            max_slots=details.max_concurrency,
-            unit_slots=details.unit_slots,
-            units_running=len(staying),
-            pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in pending_units(record)),
-            idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
-            startup_seconds=record.startup_seconds,
-            trouble=record.status.degraded_reason if record.status is not None else "",
-            fixed=details.fixed,
-        )
+        records = sorted(self._state.managers.values(), key=lambda record: record.joined)
+        return tuple(_view_of(record, now) for record in records)
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
         """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
-        if record.details.fixed:
-            return
         pending = sorted(pending_units(record), key=lambda unit: unit.age_seconds)
-        # Those out of contact may be lost, and a pending unit their replacement.
-        here = (worker for worker in record.running_units.values() if worker.broken_at is None)
-        staying = [worker for worker in here if not worker.draining]
+        staying = _staying(record)
         surplus = len(staying) + len(pending) - wanted.units
         if surplus <= 0:
             return
@@ -231,24 +232,21 @@ class Elastic:
         record.told = told
         self._outbox.send(record.id, Desired(told[0], list(drained), wanted.reason, joined))
 
-    def _note(self, record: ManagerRecord, wanted: Wanted, view: ClusterView) -> None:
-        """Make a fact of a decision that says something else than the last one: other numbers in its reason do not."""
+    def _decide(self, record: ManagerRecord, wanted: Wanted) -> None:
+        """Publish a decision that differs from the last one; other numbers in its reason are no difference."""
         before = record.decision
         trouble = record.status.degraded_reason if record.status is not None else ""
         if before is not None and before.units == wanted.units and bool(before.inputs.trouble) == bool(trouble):
             return
+        view = self._view
+        shown = [manager for manager in view.managers if manager.manager_id == record.name] if view is not None else []
+        if view is None or not shown:
+            return  # the manager came after the policy was asked
         draining = sum(worker.draining for worker in record.running_units.values()) + len(record.unwanted_units)
         units = "1 unit" if wanted.units == 1 else f"{wanted.units} units"
-        manager_id = record.details.manager_id
-        inputs = _inputs(next(manager for manager in view.managers if manager.manager_id == manager_id), view)
-        record.decision = ScalingDecided(manager_id, wanted.units, draining, f"{units}: {wanted.reason}", inputs)
-        self._facts.add(record.decision)
-
-    def drain(self, worker: Worker, reason: str) -> None:
-        """Give a worker nothing more, and tell it so."""
-        worker.draining = True
-        self._placement.update(worker)
-        self._outbox.send(worker.id, Drain(reason))
+        reason = f"{units}: {wanted.reason}"
+        record.decision = ScalingDecided(record.name, wanted.units, draining, reason, _inputs(shown[0], view))
+        self._outbox.publish(record.decision)
 
 
 def pending_units(record: ManagerRecord) -> list[UnitStatus]:
@@ -263,6 +261,32 @@ def pending_units(record: ManagerRecord) -> list[UnitStatus]:
         and unit.unit_id not in record.left_units
         and unit.unit_id not in record.unwanted_units
     ]
+
+
+def _staying(record: ManagerRecord) -> list[Worker]:
+    """Return the workers that count for the policy.
+
+    Those out of contact may be lost. Then their manager replaces them, and they must not count twice.
+    """
+    return [worker for worker in record.running_units.values() if worker.is_willing]
+
+
+def _view_of(record: ManagerRecord, now: float) -> ManagerView:
+    details = record.details
+    staying = _staying(record)
+    return ManagerView(
+        manager_id=details.manager_id,
+        kind=details.kind,
+        offers=record.offers,
+        max_slots=details.max_concurrency,
+        unit_slots=details.unit_slots,
+        units_running=len(staying),
+        pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in pending_units(record)),
+        idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
+        startup_seconds=record.startup_seconds,
+        trouble=record.status.degraded_reason if record.status is not None else "",
+        fixed=details.fixed,
+    )
 
 
 def _inputs(manager: ManagerView, view: ClusterView) -> ScalingInputs:

@@ -1,4 +1,4 @@
-"""Why a task waits, or what became of it: one sentence for people, from the state of the core and its history. Pure.
+"""Explains in one sentence why a task waits or how it ended, from the state of the cluster and its history.
 
 For single questions: O(workers), and for a task in a queue O(tasks before it, up to MAX_COUNTED).
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
-from scaler.ids import ID_BYTES, owner_of
+from scaler.ids import ID_BYTES
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome
+from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.elastic import pending_units
 from scaler.scheduler.core.facts import TasksEnded
-from scaler.scheduler.core.placement import avoids
 from scaler.scheduler.core.state import (
     Assigned,
     Delayed,
@@ -27,9 +27,6 @@ from scaler.scheduler.core.state import (
     Worker,
 )
 
-if TYPE_CHECKING:
-    from scaler.scheduler.core.core import SchedulerCore
-
 MAX_COUNTED = 100_000
 """How many tasks before a ready one are counted at most."""
 MAX_NAMED = 3
@@ -40,24 +37,23 @@ MAX_TEXT = 2_000
 UNKNOWN = "no such task is known: it ended too long ago to be remembered, or it never was"
 
 
-def explain(core: SchedulerCore, task_id: bytes, now: float) -> str:
+def explain(state: ClusterState, task_id: bytes, now: float) -> str:
     """Return what a task waits for, what it does, or how it ended. now: the clock's time, as `step` takes it."""
-    client = core.clients.get(owner_of(task_id)) if len(task_id) == ID_BYTES else None
-    task = client.tasks.get(task_id) if client is not None else None
+    task = state.living_task(task_id) if len(task_id) == ID_BYTES else None
     if task is None:
-        found = core.history.find(task_id)
+        found = state.history.find(task_id)
         return _ended(*found, now) if found is not None else UNKNOWN
-    return _living(core, task, core.own_time(now))
+    return _living(state, task, state.own_time(now))
 
 
-def _living(core: SchedulerCore, task: Task, now: float) -> str:
+def _living(state: ClusterState, task: Task, now: float) -> str:
     match task.state:
         case Waiting(missing=missing):
             return _waiting(task, missing)
         case Ready():
-            return _ready(core, task, now)
+            return _ready(state, task, now)
         case Delayed(until=until):
-            return f"its last run failed ({_evidence(task)}): it runs again in {max(0.0, until - now):.1f} s"
+            return f"its last run failed ({_last_error(task)}): it runs again in {max(0.0, until - now):.1f} s"
         case Assigned(worker=worker):
             return _assigned(task, worker)
         case Recalled(worker=worker, cancel=True):
@@ -96,7 +92,7 @@ def _so_far(task: Task) -> str:
     """Return which attempt this is and why it is not the first; empty for a task without trouble."""
     if task.errors is None or not task.errors.texts:
         return ""
-    return f"; this is attempt {task.attempt}, after {_evidence(task)}"
+    return f"; this is attempt {task.attempt}, after {_last_error(task)}"
 
 
 def _until(task: Task, worker: Worker) -> Iterable[Task]:
@@ -106,13 +102,13 @@ def _until(task: Task, worker: Worker) -> Iterable[Task]:
         yield other
 
 
-def _ready(core: SchedulerCore, task: Task, now: float) -> str:
+def _ready(state: ClusterState, task: Task, now: float) -> str:
     needs = task.group.needs
-    fitting = [worker for worker in core.workers.values() if needs.fits(worker.offers)]
-    willing = [worker for worker in fitting if not worker.draining and worker.broken_at is None]
-    could = [record for record in core.elastic.managers.values() if needs.fits(record.offers)]
+    fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
+    willing = [worker for worker in fitting if worker.is_willing]
+    could = [record for record in state.managers.values() if needs.fits(record.offers)]
     if willing:
-        return _in_line(core, task, willing, could, now)
+        return _queued(state, task, willing, could, now)
     parts = []
     if fitting:
         broken = sum(worker.broken_at is not None for worker in fitting)
@@ -121,17 +117,17 @@ def _ready(core: SchedulerCore, task: Task, now: float) -> str:
         )
         parts.append(f"{_count(len(fitting), 'worker')} could run it, but {_is(len(fitting))} {how}")
     if not could:
-        parts.append(_nobody(core, needs, bool(fitting)))
+        parts.append(_no_candidate(state, needs, bool(fitting)))
     parts += [_manager(record, now) for record in could[:MAX_NAMED]]
     return "; ".join(parts)
 
 
-def _in_line(
-    core: SchedulerCore, task: Task, willing: Sequence[Worker], could: Sequence[ManagerRecord], now: float
+def _queued(
+    state: ClusterState, task: Task, willing: Sequence[Worker], could: Sequence[ManagerRecord], now: float
 ) -> str:
-    if len(willing) > 1 and task.errors is not None and any(avoids(task, worker, now) for worker in willing):
-        return f"it failed ({_evidence(task)}), and waits for another worker than that"
-    before = core.ready.before(task, MAX_COUNTED)
+    if len(willing) > 1 and task.errors is not None and any(task.avoids(worker, now) for worker in willing):
+        return f"it failed ({_last_error(task)}), and waits for another worker than that"
+    before = state.ready.of(task.group.needs).before(task, MAX_COUNTED)
     slots = sum(worker.slots for worker in willing)
     if before >= MAX_COUNTED:
         line = f"more than {MAX_COUNTED:,} tasks are before it"
@@ -139,17 +135,17 @@ def _in_line(
         line = f"{_count(before, 'task')} {_is(before)} before it" if before else "it is the next"
     parts = [f"{line}, for {_count(slots, 'slot')} that could run it"]
     if task.errors is not None and task.errors.texts:
-        parts.append(f"it runs again after {_evidence(task)}")
+        parts.append(f"it runs again after {_last_error(task)}")
     parts += [_manager(record, now) for record in could if pending_units(record)][:MAX_NAMED]
     return "; ".join(parts)
 
 
-def _nobody(core: SchedulerCore, needs: Needs, is_known: bool) -> str:
+def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:
     if not needs.items:
         return "no worker manager is here" if is_known else "no worker and no worker manager is here"
     known: dict[str, float] = {}
-    offers = [record.offers for record in core.elastic.managers.values()]
-    offers += [worker.offers for worker in core.workers.values()]
+    offers = [record.offers for record in state.managers.values()]
+    offers += [worker.offers for worker in state.workers.values()]
     for offer in offers:
         for name, amount in offer.items:
             known[name] = max(amount, known.get(name, amount))
@@ -186,18 +182,18 @@ def _manager(record: ManagerRecord, now: float) -> str:
 
 def _ended(ended: TasksEnded, index: int, now: float) -> str:
     outcome = ended.outcomes[index]
-    evidence = [_line(text) for text in ended.attempt_errors(index)]
+    errors = [_line(text) for text in ended.attempt_errors(index)]
     where = f" on worker {ended.worker(index)}" if ended.worker(index) else ""
     age = now - ended.step_at
     when = f"{'just now' if age < JUST_NOW_SECONDS else f'{_seconds(age)} ago'}{where}"
     if outcome == Outcome.SUCCESS:
-        trouble = f"; that was attempt {ended.attempt(index)}, after {'; '.join(evidence)}" if evidence else ""
+        trouble = f"; that was attempt {ended.attempt(index)}, after {'; '.join(errors)}" if errors else ""
         return f"it ended {when}, and took {_seconds(ended.duration_us[index] * 1e-6)}{trouble}"
     what = ended.failure(index).text[:MAX_TEXT]
     if outcome == Outcome.CANCELLED:
         return f"it was cancelled {when}"
     if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
-        before = [line for line in evidence if not line.startswith(f"attempt {ended.attempt(index)} ")]
+        before = [line for line in errors if not line.startswith(f"attempt {ended.attempt(index)} ")]
         trouble = f"; before that, {'; '.join(before)}" if before else ""
         return f"it raised {' '.join(what.split())}, {when}, in attempt {ended.attempt(index)}{trouble}"
     return f"it failed {when}: {what}"
@@ -209,9 +205,9 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
 
 
-def _evidence(task: Task) -> str:
-    evidence = task.errors.texts if task.errors is not None else []
-    return _line(evidence[-1]) if evidence else "for a reason that is not known"
+def _last_error(task: Task) -> str:
+    texts = task.errors.texts if task.errors is not None else []
+    return _line(texts[-1]) if texts else "for a reason that is not known"
 
 
 def _line(text: str) -> str:

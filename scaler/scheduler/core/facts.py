@@ -1,95 +1,84 @@
-"""What happened, for monitors and logs. A batch of tasks makes one fact, never one per task.
+"""What happened, for monitors and logs, and what is remembered of it: facts, the history of ended tasks, printed text.
 
-Facts are collected only while somebody wants them, and bounded: beyond `MAX_PENDING_FACTS` the oldest go.
+A batch of tasks makes one fact, never one per task. The step that made facts returns them in a Publish command.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+from scaler.head_tail import HeadTailBuffer
+from scaler.protocol.messages import TaskLog
+from scaler.scheduler.core.state import Group, ScalingDecided, Task, TaskState
 from scaler.serialization.exceptions import FailureTexts, failure_texts
 
-if TYPE_CHECKING:
-    from scaler.scheduler.core.state import Group, Task, TaskState
+MAX_REMEMBERED = 4096
+"""Ended tasks that the history keeps."""
+MAX_FAILURE_BYTES = 8 * 1024 * 1024
+"""Size of the failures that the history keeps."""
+_RECORD_BYTES = 128
 
-MAX_PENDING_FACTS = 100_000
+HEAD_BYTES = 16 * 1024
+TAIL_BYTES = 16 * 1024
+"""Of stdout and of stderr, each: 64 KiB per task."""
+MAX_LOG_BYTES = 16 * 1024 * 1024
+_ENTRY_BYTES = 512
+"""Memory of a task's entry in the logs beside its text."""
 
 
+@dataclass(slots=True, eq=False)
 class FailureRecord:
-    """What is kept of a task that did not just succeed at its first attempt.
+    """What is kept of a task that did not succeed at its first attempt.
 
-    payload is empty after a success. evidence: what went wrong on the way, in order.
+    payload is empty after a success. texts: what went wrong in earlier attempts, in order.
     """
 
-    __slots__ = ("attempt", "payload", "texts")
-
-    def __init__(self, attempt: int, payload: bytes, evidence: list[str]) -> None:
-        self.attempt = attempt
-        self.payload = payload
-        self.texts = evidence
+    attempt: int
+    payload: bytes
+    texts: list[str]
 
 
+@dataclass(slots=True, eq=False)
 class TasksEnded:
-    """Tasks that ended in one step, in columns, without their results: one fact per batch, whatever its size.
+    """Tasks that ended in one step, in columns, without their results: one fact per batch of any size.
 
-    cpu_us and peak_bytes are empty when none was profiled. Tasks of one function that end on one worker follow each
-    other mostly, so that function and worker are kept per run of such tasks, and cost nothing per task. The tasks
-    themselves are not kept: each would be an object for the collector to look at.
+    Tasks of one function that end on one worker mostly follow each other, so function and worker are kept per run of
+    such tasks, and cost nothing per task. The tasks themselves are not kept: each would be an object for the garbage
+    collector to visit. The columns are filled by their owner.
     """
 
-    __slots__ = (
-        "_runs",
-        "cpu_us",
-        "duration_us",
-        "failure_records",
-        "group",
-        "ids",
-        "outcomes",
-        "peak_bytes",
-        "step_at",
-        "terminated",
-    )
-
-    def __init__(
-        self,
-        group: Group,
-        terminated: TaskState,
-        ids: list[bytes],
-        outcomes: list[int],
-        duration_us: list[int],
-        cpu_us: list[int],
-        peak_bytes: list[int],
-    ) -> None:
-        """Begin with a run of tasks of this group that ended in this state. The columns are filled by their owner."""
-        self.ids = ids
-        self.outcomes = outcomes
-        self.duration_us = duration_us
-        self.cpu_us = cpu_us
-        self.peak_bytes = peak_bytes
-        self.failure_records: dict[int, FailureRecord] = {}
-        """By index, those that failed, were cancelled, or were sent more than once."""
-        self.step_at = 0.0
-        """The clock's time of the step in which they ended."""
-        self.group = group
-        """Of the last run, as `gone`."""
-        self.terminated = terminated
-        self._runs: list[tuple[int, Group, TaskState]] = []
-        """Runs that are over: the index behind their last task, their group, their state."""
+    group: Group
+    """Of the last run, as `state`."""
+    state: TaskState
+    """The state in which the tasks ended."""
+    ids: list[bytes]
+    outcomes: list[int]
+    duration_us: list[int]
+    cpu_us: list[int]
+    """Empty when no task was profiled, as `peak_bytes`."""
+    peak_bytes: list[int]
+    failure_records: dict[int, FailureRecord] = field(default_factory=dict)
+    """By index, the tasks that failed, were cancelled, or were sent more than once."""
+    step_at: float = 0.0
+    """The clock's time of the step in which the tasks ended."""
+    _runs: list[tuple[int, Group, TaskState]] = field(default_factory=list)
+    """Complete runs: the index behind their last task, their group, their state."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def begin_run(self, index: int, group: Group, terminated: TaskState) -> None:
-        """Note that the task of this index and those behind it are of another group or worker than those before."""
-        self._runs.append((index, self.group, self.terminated))
+    def begin_run(self, group: Group, state: TaskState) -> None:
+        """Begin a run: the next task is of another group or worker than the last one."""
+        self._runs.append((len(self.ids), self.group, self.state))
         self.group = group
-        self.terminated = terminated
+        self.state = state
 
-    def count_time(self) -> None:
-        """Add what these tasks took to their functions' sums. Once, when no more come."""
+    def close(self, now: float) -> None:
+        """Add the durations of these tasks to the sums of their functions. Call once, when no more tasks come."""
+        self.step_at = now
         begin = 0
         for end, group, _ in self._runs:
             group.function.wall_us += sum(self.duration_us[begin:end])
@@ -103,34 +92,34 @@ class TasksEnded:
         return self._run(index)[0].client.name
 
     def worker(self, index: int) -> str:
-        """Return the name of the worker that had it when it ended; empty when none did."""
+        """Return the name of the worker that had it when it ended; empty for none."""
         return getattr(self._run(index)[1], "worker", "")
 
     def attempt(self, index: int) -> int:
         """Return how often it was sent to a worker."""
-        odd = self.failure_records.get(index)
-        return 1 if odd is None else odd.attempt
+        record = self.failure_records.get(index)
+        return 1 if record is None else record.attempt
 
     def attempt_errors(self, index: int) -> list[str]:
-        """Return what went wrong on the way, in order."""
-        odd = self.failure_records.get(index)
-        return [] if odd is None else odd.texts
+        """Return what went wrong in earlier attempts, in order."""
+        record = self.failure_records.get(index)
+        return [] if record is None else record.texts
 
     def failure(self, index: int) -> FailureTexts:
-        """Return what one that did not succeed says of it."""
+        """Return the texts of a task that did not succeed."""
         return failure_texts(self.outcomes[index], self.failure_records[index].payload)
 
     def profile(self, index: int) -> tuple[int, int, int]:
-        """Return wall time and CPU time in microseconds, and the peak of memory in bytes; 0 for what is not known."""
+        """Return wall time and CPU time in microseconds, and the memory peak in bytes; 0 for unknown."""
         if not self.cpu_us:
             return self.duration_us[index], 0, 0
         return self.duration_us[index], self.cpu_us[index], self.peak_bytes[index]
 
     def _run(self, index: int) -> tuple[Group, TaskState]:
-        place = bisect_right(self._runs, index, key=_end_of)
-        if place == len(self._runs):
-            return self.group, self.terminated
-        return self._runs[place][1:]
+        run = bisect_right(self._runs, index, key=_end_of)
+        if run == len(self._runs):
+            return self.group, self.state
+        return self._runs[run][1:]
 
 
 def _end_of(run: tuple[int, Group, TaskState]) -> int:
@@ -147,7 +136,7 @@ class TasksStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried:
-    """An attempt failed, and another one follows. worker: the name of the one that had it.
+    """An attempt failed, and another one follows. worker: the name of the worker that had it.
 
     reason: which attempt it was, where, and what happened to it.
     """
@@ -181,46 +170,15 @@ class WorkerQuarantined:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingInputs:
-    """What a scaling decision about one manager was made from. Tasks are those that its workers could run."""
-
-    queued: int
-    running: int
-    unmeasured: int
-    """Of these: tasks of functions none of which has ended yet."""
-    backlog_seconds: float
-    """What the others take on one slot; running ones count half."""
-    units_running: int
-    units_pending: int
-    units_idle: int
-    startup_seconds: float | None
-    """Measured; None until a unit has connected."""
-    max_units: int | None
-    """None for any number."""
-    trouble: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingDecided:
-    """How many units a manager should have from now on (those that drain not counted), and why, as one sentence."""
-
-    manager_id: str
-    units: int
-    draining: int
-    reason: str
-    inputs: ScalingInputs
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyFailed:
-    """The scaling policy raised, or answered nonsense; text says which, with the policy's own traceback."""
+    """The scaling policy raised, or its answer was invalid; text says which, with the policy's own traceback."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PeerProtocolError:
-    """A peer said something that it may not, or that makes no sense; it was dropped."""
+    """A peer sent something that it may not send, or that makes no sense; it was dropped."""
 
     peer: bytes
     text: str
@@ -239,24 +197,95 @@ Fact = (
 )
 
 
-class Facts:
-    """Collects facts. Those about single peers and decisions always; those about tasks only when `watched` is set."""
+class History:
+    """The last tasks that ended, in the batches that they ended in: remembering them costs something per batch only.
 
-    __slots__ = ("_pending", "dropped", "watched")
+    Bounded: whole batches are dropped, the oldest first, while `MAX_REMEMBERED` tasks are left, and while what is kept
+    of failures is larger than `MAX_FAILURE_BYTES`. A batch is never larger than one message to a client.
+    """
 
     def __init__(self) -> None:
-        self.watched = False
-        self.dropped = 0
-        self._pending: deque[Fact] = deque()
+        self._batches: deque[TasksEnded] = deque()
+        self._rows = 0
+        self._failure_bytes = 0
 
-    def add(self, fact: Fact) -> None:
-        if len(self._pending) >= MAX_PENDING_FACTS:
-            self._pending.popleft()
-            self.dropped += 1
-        self._pending.append(fact)
+    def __len__(self) -> int:
+        return self._rows
 
-    def drain(self) -> list[Fact]:
-        """Return all facts since the last call, oldest first."""
-        facts = list(self._pending)
-        self._pending.clear()
-        return facts
+    def add(self, ended: TasksEnded) -> None:
+        """Remember a batch, which must not change any more."""
+        batches = self._batches
+        batches.append(ended)
+        self._rows += len(ended.ids)
+        if ended.failure_records:
+            self._failure_bytes += _failure_bytes(ended)
+        while self._rows - len(batches[0].ids) >= MAX_REMEMBERED or (
+            self._failure_bytes > MAX_FAILURE_BYTES and len(batches) > 1
+        ):
+            oldest = batches.popleft()
+            self._rows -= len(oldest.ids)
+            if oldest.failure_records:
+                self._failure_bytes -= _failure_bytes(oldest)
+
+    def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
+        """Return the batch with the last end of this task, and its index there."""
+        for ended in reversed(self._batches):
+            if task in ended.ids:
+                return ended, len(ended) - 1 - ended.ids[::-1].index(task)
+        return None
+
+    def latest(self, limit: int) -> Iterator[tuple[TasksEnded, int]]:
+        """Yield the last ends, up to limit, the oldest of them first."""
+        left = min(limit, self._rows)
+        chosen: list[tuple[TasksEnded, int]] = []
+        for ended in reversed(self._batches):
+            first = max(0, len(ended) - left)
+            left -= len(ended) - first
+            chosen.append((ended, first))
+            if not left:
+                break
+        for ended, first in reversed(chosen):
+            for index in range(first, len(ended)):
+                yield ended, index
+
+
+def _failure_bytes(ended: TasksEnded) -> int:
+    return sum(_RECORD_BYTES + len(record.payload) for record in ended.failure_records.values())
+
+
+class Logs:
+    """What tasks printed, by their ids: the beginning and the end of each stream.
+
+    Bounded per task and in all: the tasks that have printed nothing for longest are forgotten first. Costs nothing for
+    tasks that print nothing.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: OrderedDict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = OrderedDict()
+        self.size_bytes = 0
+        """Rough size in memory."""
+
+    def add(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> None:
+        """Keep what a task wrote. lost: bytes that are missing before it."""
+        streams = self._tasks.get(task)
+        if streams is None:
+            streams = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
+            self._tasks[task] = streams
+            self.size_bytes += _ENTRY_BYTES
+        else:
+            self._tasks.move_to_end(task)
+        stream = streams[is_stderr]
+        self.size_bytes -= len(stream)
+        stream.add(text, lost)
+        self.size_bytes += len(stream)
+        while self.size_bytes > MAX_LOG_BYTES:
+            _, oldest = self._tasks.popitem(last=False)
+            self.size_bytes -= _ENTRY_BYTES + sum(map(len, oldest))
+
+    def read(self, task: bytes) -> TaskLog:
+        """Return what a task wrote; empty when it wrote nothing, or too long ago to be remembered."""
+        streams = self._tasks.get(task)
+        if streams is None:
+            return TaskLog(task, b"", b"", 0)
+        stdout, stderr = streams
+        return TaskLog(task, stdout.text(), stderr.text(), stdout.truncated + stderr.truncated)

@@ -1,83 +1,88 @@
-"""Who uses which object: definitions (functions, serializers) and objects in the storage.
+"""Counts the uses of registered functions (and serializers) and of objects in the storage.
 
-Laws: an entry exists exactly as long as a client holds it or a living task or group uses it; whoever drops the last use
-gets it forgotten in the storage, once. Object ids are never reused, so forgetting cannot hit a newer upload.
+Laws: an entry exists exactly while a client pins it or a living task or group uses it; dropping the last use forgets it
+in the storage, once. Object ids are never reused, so forgetting cannot hit a newer upload.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from scaler.ids import owner_of
-from scaler.protocol.messages import is_stored
+from scaler.protocol.messages import Spec, is_stored
 
 
-class Definition:
-    """A function or serializer: its payload, the clients that hold it, how many groups use it, the workers told."""
+@dataclass(slots=True, eq=False)
+class RegisteredFunction:
+    """A function or serializer: its payload, the clients that pin it, the groups that use it, the workers that have it.
 
-    __slots__ = ("holders", "payload", "told", "uses")
+    A function that is too large to travel inline is a stored object, and its payload a stored reference.
+    """
 
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
-        self.holders: set[bytes] = set()
-        self.uses = 0
-        self.told: set[bytes] = set()
+    payload: bytes
+    pinned_by: set[bytes] = field(default_factory=set)
+    uses: int = 0
+    announced_to: set[bytes] = field(default_factory=set)
 
 
+@dataclass(slots=True, eq=False)
 class StoredObject:
-    __slots__ = ("held", "uses")
-
-    def __init__(self, held: bool) -> None:
-        self.held = held
-        self.uses = 0
+    pinned: bool
+    uses: int = 0
 
 
 class ObjectTable:
-    """Counts uses, and collects what is to be forgotten: in the storage, and by workers that were told."""
-
-    __slots__ = ("_definitions", "_holds", "_stored", "forgotten", "undefined")
+    """Counts uses, and collects what is to be forgotten: by the storage, and by workers."""
 
     def __init__(self) -> None:
-        self._definitions: dict[bytes, Definition] = {}
-        self._holds: dict[bytes, set[bytes]] = {}
-        """Definitions that a client holds."""
+        self.functions: dict[bytes, RegisteredFunction] = {}
+        self._pins: dict[bytes, set[bytes]] = {}
+        """Functions that a client pins."""
         self._stored: dict[bytes, dict[bytes, StoredObject]] = {}
         """Objects by their owner: a client in a task comes and goes without a look at what others have."""
         self.forgotten: list[bytes] = []
-        self.undefined: list[tuple[bytes, set[bytes]]] = []
+        self.withdrawn: list[tuple[bytes, set[bytes]]] = []
+        """Functions without uses, and the workers that have them."""
 
-    # -- definitions
+    # -- functions and serializers
 
-    def define(self, identifier: bytes, payload: bytes, client: bytes) -> None:
-        definition = self._definitions.get(identifier)
-        if definition is None:
-            definition = self._definitions[identifier] = Definition(payload)
-        definition.holders.add(client)
-        self._holds.setdefault(client, set()).add(identifier)
+    def register(self, identifier: bytes, payload: bytes, client: bytes) -> None:
+        """Add a function that this client pins."""
+        function = self.functions.get(identifier)
+        if function is None:
+            function = self.functions[identifier] = RegisteredFunction(payload)
+        function.pinned_by.add(client)
+        self._pins.setdefault(client, set()).add(identifier)
 
-    def definition(self, identifier: bytes) -> Definition | None:
-        return self._definitions.get(identifier)
+    def knows(self, spec: Spec) -> bool:
+        """Tell whether the function and the serializer of a spec are registered."""
+        return spec.function in self.functions and (not spec.serializer or spec.serializer in self.functions)
 
-    def use_definition(self, identifier: bytes) -> None:
-        self._definitions[identifier].uses += 1
+    def use_functions(self, spec: Spec) -> None:
+        """Count a group that uses the function and the serializer of its spec."""
+        self.functions[spec.function].uses += 1
+        if spec.serializer:
+            self.functions[spec.serializer].uses += 1
 
-    def drop_definition(self, identifier: bytes) -> None:
-        definition = self._definitions[identifier]
-        definition.uses -= 1
-        self._settle_definition(identifier, definition)
+    def release_functions(self, spec: Spec) -> None:
+        """Count a group less."""
+        for identifier in (spec.function, spec.serializer) if spec.serializer else (spec.function,):
+            function = self.functions[identifier]
+            function.uses -= 1
+            if not function.uses and not function.pinned_by:
+                self._withdraw(identifier, function)
 
-    def _settle_definition(self, identifier: bytes, definition: Definition) -> None:
-        if definition.uses or definition.holders:
-            return
-        del self._definitions[identifier]
-        if definition.told:
-            self.undefined.append((identifier, definition.told))
-        if is_stored(definition.payload):
+    def _withdraw(self, identifier: bytes, function: RegisteredFunction) -> None:
+        del self.functions[identifier]
+        if function.announced_to:
+            self.withdrawn.append((identifier, function.announced_to))
+        if is_stored(function.payload):
             self.forgotten.append(identifier)
 
-    def worker_gone(self, worker: bytes, known: set[bytes]) -> None:
-        for identifier in known:
-            definition = self._definitions.get(identifier)
-            if definition is not None:
-                definition.told.discard(worker)
+    def worker_left(self, worker: bytes, announced: set[bytes]) -> None:
+        """Forget that this worker has functions."""
+        for identifier in announced & self.functions.keys():
+            self.functions[identifier].announced_to.discard(worker)
 
     # -- objects in the storage
 
@@ -85,8 +90,8 @@ class ObjectTable:
         owned = self._stored.get(owner_of(identifier))
         return owned.get(identifier) if owned is not None else None
 
-    def _enter(self, identifier: bytes, held: bool) -> StoredObject:
-        stored = StoredObject(held)
+    def _enter(self, identifier: bytes, pinned: bool) -> StoredObject:
+        stored = StoredObject(pinned)
         self._stored.setdefault(owner_of(identifier), {})[identifier] = stored
         return stored
 
@@ -97,80 +102,77 @@ class ObjectTable:
         if not owned:
             del self._stored[owner]
 
-    def hold(self, identifier: bytes) -> None:
-        """A client holds this object until it releases it."""
+    def pin(self, identifier: bytes) -> None:
+        """Keep an object until its owner releases it."""
         stored = self._find(identifier)
         if stored is None:
-            self._enter(identifier, held=True)
+            self._enter(identifier, pinned=True)
         else:
-            stored.held = True
+            stored.pinned = True
 
-    def use(self, identifier: bytes, held: bool = True) -> None:
-        """Count a use. An object that was never announced is held by its owner until that releases it, if held."""
-        stored = self._find(identifier) or self._enter(identifier, held)
+    def use(self, identifier: bytes, pinned: bool = True) -> None:
+        """Count a use. pinned: an object that was never announced stays until its owner releases it."""
+        stored = self._find(identifier) or self._enter(identifier, pinned)
         stored.uses += 1
 
     def unuse(self, identifier: bytes) -> None:
+        """Count a use less."""
         stored = self._find(identifier)
         if stored is None:
-            return  # its owner is gone, and so is the object
+            return  # its owner has left, and the object with it
         stored.uses -= 1
         self._settle(identifier, stored)
 
     def _settle(self, identifier: bytes, stored: StoredObject) -> None:
-        if not stored.uses and not stored.held:
+        if not stored.uses and not stored.pinned:
             self._remove(identifier)
             self.forgotten.append(identifier)
 
     def forget(self, identifier: bytes) -> None:
-        """A late result stored this object: the storage need not keep it, unless somebody was told of it."""
+        """Have the storage forget what a late result stored, unless a client was sent a reference to it."""
         if self._find(identifier) is None:
             self.forgotten.append(identifier)
 
     # -- clients
 
     def release(self, identifier: bytes, client: bytes) -> None:
-        """A client no longer holds this; what it does not hold is ignored."""
-        holds = self._holds.get(client)
-        if holds is not None and identifier in holds:
-            holds.discard(identifier)
-            if not holds:
-                del self._holds[client]
-            self._let_go(identifier, client)
+        """Remove a client's pin; without one, do nothing."""
+        pins = self._pins.get(client)
+        if pins is not None and identifier in pins:
+            pins.discard(identifier)
+            if not pins:
+                del self._pins[client]
+            self._unpin_function(identifier, client)
             return
         stored = self._find(identifier) if owner_of(identifier) == client else None
-        if stored is not None and stored.held:
-            stored.held = False
+        if stored is not None and stored.pinned:
+            stored.pinned = False
             self._settle(identifier, stored)
 
-    def _let_go(self, identifier: bytes, client: bytes) -> None:
-        definition = self._definitions[identifier]
-        definition.holders.discard(client)
-        self._settle_definition(identifier, definition)
+    def _unpin_function(self, identifier: bytes, client: bytes) -> None:
+        function = self.functions[identifier]
+        function.pinned_by.discard(client)
+        if not function.uses and not function.pinned_by:
+            self._withdraw(identifier, function)
 
-    def held_by(self, client: bytes) -> list[bytes]:
-        """Return the stored objects that this client owns and holds."""
-        return [key for key, stored in self._stored.get(client, {}).items() if stored.held]
+    def pinned_by(self, client: bytes) -> list[bytes]:
+        """Return the stored objects that this client owns and pins."""
+        return [key for key, stored in self._stored.get(client, {}).items() if stored.pinned]
 
-    def client_gone(self, client: bytes, retain: bool) -> None:
-        """Drop every hold of a client. What its last running tasks still use goes when they end.
+    def client_left(self, client: bytes, retain: bool) -> None:
+        """Drop every pin of a client. What its last running tasks still use is dropped when they end.
 
-        retain: its stored objects are not forgotten now; whoever asks for this forgets the owner later.
+        retain: its stored objects are not forgotten now; the caller has their owner forgotten later.
         """
-        for identifier in sorted(self._holds.pop(client, ())):
-            self._let_go(identifier, client)
-        for identifier in self.held_by(client):
+        for identifier in sorted(self._pins.pop(client, ())):
+            self._unpin_function(identifier, client)
+        for identifier in self.pinned_by(client):
             if retain and not self._stored[client][identifier].uses:
                 self._remove(identifier)
             else:
                 self.release(identifier, client)
 
-    # -- for checks and views
-
-    @property
-    def definitions(self) -> dict[bytes, Definition]:
-        return self._definitions
-
     @property
     def stored(self) -> dict[bytes, StoredObject]:
+        """All stored objects by their ids, for checks."""
         return {key: stored for owned in self._stored.values() for key, stored in owned.items()}

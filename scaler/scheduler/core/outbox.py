@@ -1,6 +1,8 @@
-"""Collects what one step wants said, in columns, and turns it into one message per peer at the end of the step."""
+"""Collects what one step wants sent, in columns, and makes one message per peer of it at the end of the step."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from scaler.protocol.batches import split_ids
 from scaler.protocol.messages import (
@@ -13,109 +15,109 @@ from scaler.protocol.messages import (
     Run,
     RunGroup,
 )
-from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, ForgetStored, Send, Stop
-from scaler.scheduler.core.facts import Facts, FailureRecord, TasksEnded
-from scaler.scheduler.core.history import History
-from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import AskPolicy, Command, Expel, ForgetOwned, ForgetStored, Publish, Send, Stop
+from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.state import Client, Group, Task, Worker
 
 _ROW_BYTES = 64
 """Rough size of a task's own columns, added to its payloads when batches are split."""
 
 
+@dataclass(slots=True)
+class _Results:
+    """The next Finished of a client, and what the history keeps of it: both share their columns."""
+
+    message: Finished
+    ended: TasksEnded
+    size_bytes: int = 0
+
+
 class Outbox:
-    """The commands of one step. Order per peer: definitions and tasks first, then recalls, then the rest as said."""
+    """The commands of one step. Order per peer: functions and tasks first, then recalls, then the rest as sent.
 
-    __slots__ = ("_clients", "_commands", "_facts", "_history", "_objects", "_recalls", "_unheard", "_workers")
+    is_watched: facts about single tasks are wanted, too.
+    """
 
-    def __init__(self, objects: ObjectTable, facts: Facts, history: History) -> None:
-        self._objects = objects
-        self._facts = facts
-        self._history = history
-        self._unheard: TasksEnded | None = None
+    def __init__(self, state: ClusterState) -> None:
+        self.is_watched = False
+        self._state = state
         self._commands: list[Command] = []
-        self._clients: dict[Client, None] = {}
-        self._workers: dict[Worker, None] = {}
+        self._facts: list[Fact] = []
+        self._results: dict[Client, _Results] = {}
+        self._runs: dict[Worker, Run] = {}
+        self._columns: dict[Group, dict[Worker, RunGroup]] = {}
+        """Where the next attempts of a group go: part of a Run in `_runs`."""
+        self._run_bytes: dict[Worker, int] = {}
         self._recalls: dict[tuple[Worker, bool], Recall] = {}
+        self._undelivered: TasksEnded | None = None
 
     # -- to clients
 
-    def finished(
+    def finish(
         self, client: Client, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int
     ) -> None:
-        """Add one entry to the client's next Finished."""
-        batch = client.batch
+        """Add one entry to the client's next Finished. The task has its last state."""
         group = task.group
-        gone = task.state
-        ended = client.ended
-        if batch is None or ended is None:
-            batch = client.batch = Finished(0, [], [], [], [])
-            ended = client.ended = TasksEnded(
-                group, gone, batch.ids, batch.outcomes, batch.duration_us, batch.cpu_us, batch.peak_bytes
+        state = task.state
+        results = self._results.get(client)
+        if results is None:
+            message = Finished(0, [], [], [], [])
+            ended = TasksEnded(
+                group, state, message.ids, message.outcomes, message.duration_us, message.cpu_us, message.peak_bytes
             )
-            self._clients[client] = None
-        elif group is not ended.group or gone is not ended.terminated:
-            ended.begin_run(len(batch.ids), group, gone)
+            results = self._results[client] = _Results(message, ended)
+        else:
+            message, ended = results.message, results.ended
+            if group is not ended.group or state is not ended.state:
+                ended.begin_run(group, state)
         if outcome or task.attempt != 1:
-            ended.failure_records[len(batch.ids)] = _failure_record(task, outcome, payload)
-        batch.ids.append(task.id)
-        batch.outcomes.append(outcome)
-        batch.payloads.append(payload)
-        batch.duration_us.append(duration_us)
+            ended.failure_records[len(message.ids)] = _failure_record(task, outcome, payload)
+        message.ids.append(task.id)
+        message.outcomes.append(outcome)
+        message.payloads.append(payload)
+        message.duration_us.append(duration_us)
         if group.spec.profiling:
-            missing = len(batch.ids) - 1 - len(batch.cpu_us)
-            batch.cpu_us.extend([0] * missing)
-            batch.peak_bytes.extend([0] * missing)
-            batch.cpu_us.append(cpu_us)
-            batch.peak_bytes.append(peak_bytes)
-        client.batch_bytes += len(payload) + _ROW_BYTES
-        if client.batch_bytes > SPLIT_BATCH_BYTES:
-            self._close_batch(client)
+            _pad_profiles(message, len(message.ids) - 1)
+            message.cpu_us.append(cpu_us)
+            message.peak_bytes.append(peak_bytes)
+        results.size_bytes += len(payload) + _ROW_BYTES
+        if results.size_bytes > SPLIT_BATCH_BYTES:
+            self._close_results(client, self._results.pop(client))
 
-    def _close_batch(self, client: Client) -> None:
-        batch = client.batch
-        if batch is None:
-            return
-        if batch.cpu_us:
-            missing = len(batch.ids) - len(batch.cpu_us)
-            batch.cpu_us.extend([0] * missing)
-            batch.peak_bytes.extend([0] * missing)
-        client.number += 1
-        batch.number = client.number
-        client.unacknowledged.append(batch)
-        client.batch = None
-        client.batch_bytes = 0
-        self._remember_batch(client)
-        self.send_to_client(client, batch)
-
-    def drop_batch(self, client: Client) -> None:
-        """A client is gone: what it would have been told next is void, and remembered all the same."""
-        client.batch = None
-        client.batch_bytes = 0
-        self._remember_batch(client)
-
-    def unheard(self, task: Task, outcome: int, payload: bytes, duration_us: int) -> None:
-        """A task of a client that is gone came to its end on a worker: only monitors hear of it."""
-        ended = self._unheard
+    def finish_undelivered(self, task: Task, outcome: int, payload: bytes, duration_us: int) -> None:
+        """Publish the end of a task whose client has left."""
+        ended = self._undelivered
         if ended is None:
-            ended = self._unheard = TasksEnded(task.group, task.state, [], [], [], [], [])
-        elif task.group is not ended.group or task.state is not ended.terminated:
-            ended.begin_run(len(ended), task.group, task.state)
+            ended = self._undelivered = TasksEnded(task.group, task.state, [], [], [], [], [])
+        elif task.group is not ended.group or task.state is not ended.state:
+            ended.begin_run(task.group, task.state)
         ended.failure_records[len(ended)] = _failure_record(task, outcome, payload)
         ended.ids.append(task.id)
         ended.outcomes.append(outcome)
         ended.duration_us.append(duration_us)
 
-    def _remember_batch(self, client: Client) -> None:
-        if client.ended is not None:
-            self._remember(client.ended)
-            client.ended = None
+    def _close_results(self, client: Client, results: _Results) -> None:
+        message = results.message
+        if message.cpu_us:
+            _pad_profiles(message, len(message.ids))
+        client.number += 1
+        message.number = client.number
+        client.unacknowledged.append(message)
+        self._remember(results.ended)
+        self.send_to_client(client, message)
+
+    def drop_results(self, client: Client) -> None:
+        """Drop the next Finished of a client that has left; the history keeps what was in it."""
+        results = self._results.pop(client, None)
+        if results is not None:
+            self._remember(results.ended)
 
     def _remember(self, ended: TasksEnded) -> None:
-        ended.count_time()
-        self._history.add(ended)
-        if self._facts.watched:
-            self._facts.add(ended)
+        ended.close(self._state.now)
+        self._state.history.add(ended)
+        if self.is_watched:
+            self._facts.append(ended)
 
     def send_to_client(self, client: Client, message: Message) -> None:
         self._commands.append(Send(client.id, message, client.via.id if client.via is not None else None))
@@ -125,41 +127,49 @@ class Outbox:
     def run(self, worker: Worker, task: Task, inputs: tuple[bytes, ...]) -> None:
         """Add one attempt to the worker's next Run."""
         group = task.group
-        columns = worker.outgoing.get(group)
-        if columns is None:
-            columns = worker.outgoing[group] = RunGroup(group.spec, [], [], [])
-            self._workers[worker] = None
-            self._define(worker, group)
-        columns.ids.append(task.id)
-        columns.attempts.append(task.attempt)
-        columns.payloads.append(task.payload)
+        of_group = self._columns.get(group)
+        if of_group is None:
+            of_group = self._columns[group] = {}
+        columns = of_group.get(worker)
         size = len(task.payload) + _ROW_BYTES
+        if columns is None:
+            columns = of_group[worker] = RunGroup(group.spec, [task.id], [task.attempt], [task.payload])
+            size += self._add_to_run(worker, columns)
+        else:
+            columns.ids.append(task.id)
+            columns.attempts.append(task.attempt)
+            columns.payloads.append(task.payload)
         if inputs or columns.inputs:
             columns.inputs.extend([()] * (len(columns.ids) - 1 - len(columns.inputs)))
             columns.inputs.append(inputs)
             size += sum(map(len, inputs))
-        worker.outgoing_bytes += size
-        if worker.outgoing_bytes > SPLIT_BATCH_BYTES:
-            self._close_run(worker)
+        self._run_bytes[worker] = size = self._run_bytes.get(worker, 0) + size
+        if size > SPLIT_BATCH_BYTES:
+            self._commands.append(Send(worker.id, self._runs.pop(worker)))
+            self._forget_columns(worker)
 
-    def _define(self, worker: Worker, group: Group) -> None:
-        for identifier in (group.spec.function, group.spec.serializer):
-            if identifier and identifier not in worker.known:
-                definition = self._objects.definition(identifier)
-                assert definition is not None, "a living group's definitions are kept"
-                definition.told.add(worker.id)
-                worker.known.add(identifier)
-                worker.to_define.append((identifier, definition.payload))
-                worker.outgoing_bytes += len(definition.payload)
+    def _add_to_run(self, worker: Worker, columns: RunGroup) -> int:
+        """Add a group to the worker's next Run. Returns the size of the functions that the worker does not have yet."""
+        run = self._runs.get(worker)
+        if run is None:
+            run = self._runs[worker] = Run([], [columns])
+        else:
+            run.groups.append(columns)
+        size = 0
+        for identifier in (columns.spec.function, columns.spec.serializer):
+            if identifier and identifier not in worker.announced:
+                function = self._state.objects.functions[identifier]
+                function.announced_to.add(worker.id)
+                worker.announce(identifier)
+                run.functions.append((identifier, function.payload))
+                size += len(function.payload)
+        return size
 
-    def _close_run(self, worker: Worker) -> None:
-        if not worker.outgoing:
-            return
-        worker.sent += sum([len(group.ids) for group in worker.outgoing.values()])
-        self._commands.append(Send(worker.id, Run(worker.to_define, list(worker.outgoing.values()))))
-        worker.to_define = []
-        worker.outgoing = {}
-        worker.outgoing_bytes = 0
+    def _forget_columns(self, worker: Worker) -> None:
+        """Begin a new Run for this worker."""
+        self._run_bytes.pop(worker, None)
+        for of_group in self._columns.values():
+            of_group.pop(worker, None)
 
     def recall(self, worker: Worker, task: Task, kill: bool) -> None:
         """Add one attempt to the worker's next Recall. A Run of this step that names it goes out before."""
@@ -170,62 +180,76 @@ class Outbox:
         recall.attempts.append(task.attempt)
 
     def discard(self, worker: Worker) -> None:
-        """A worker is gone: whatever was collected for it is void."""
-        self._workers.pop(worker, None)
+        """Drop what was collected for a worker that has left."""
+        if self._runs.pop(worker, None) is not None:
+            self._forget_columns(worker)
         self._recalls.pop((worker, True), None)
         self._recalls.pop((worker, False), None)
-        worker.outgoing = {}
-        worker.to_define = []
-        worker.outgoing_bytes = 0
 
     # -- the rest
 
     def send(self, peer: bytes, message: Message) -> None:
         self._commands.append(Send(peer, message))
 
-    def add(self, command: Expel | ForgetOwned | Stop) -> None:
+    def add(self, command: AskPolicy | Expel | ForgetOwned | Stop) -> None:
         self._commands.append(command)
 
-    def flush(self, workers: dict[bytes, Worker]) -> list[Command]:
+    def publish(self, fact: Fact) -> None:
+        """Add a fact to those that the step publishes."""
+        self._facts.append(fact)
+
+    def flush(self) -> list[Command]:
         """Return everything collected, and start anew."""
-        for client in self._clients:
-            if not client.terminated:
-                self._close_batch(client)
-        self._clients.clear()
-        if self._unheard is not None:
-            self._remember(self._unheard)
-            self._unheard = None
-        for worker in self._workers:
-            self._close_run(worker)
-        self._workers.clear()
-        for (worker, _), recall in self._recalls.items():
-            self._commands.append(Send(worker.id, recall))
-        self._recalls.clear()
-        self.undefine(workers)
-        objects = self._objects
+        commands = self._commands
+        if self._results:
+            for client, results in self._results.items():
+                self._close_results(client, results)
+            self._results = {}
+        if self._undelivered is not None:
+            self._remember(self._undelivered)
+            self._undelivered = None
+        if self._runs:
+            commands.extend([Send(worker.id, run) for worker, run in self._runs.items()])
+            self._runs = {}
+            self._columns = {}
+            self._run_bytes = {}
+        if self._recalls:
+            commands.extend(Send(worker.id, recall) for (worker, _), recall in self._recalls.items())
+            self._recalls = {}
+        objects = self._state.objects
+        if objects.withdrawn:
+            self.withdraw_functions()
         if objects.forgotten:
             forgotten, objects.forgotten = objects.forgotten, []
-            self._commands.extend(ForgetStored(part.ids) for part in split_ids(ForgetObjects(forgotten)))
-        commands = self._commands
+            commands.extend(ForgetStored(part.ids) for part in split_ids(ForgetObjects(forgotten)))
+        if self._facts:
+            commands.append(Publish(self._facts))
+            self._facts = []
         self._commands = []
         return commands
 
-    def undefine(self, workers: dict[bytes, Worker]) -> None:
-        """Withdraw definitions that nobody uses. Before tasks are placed: the same id may be defined anew by then."""
-        objects = self._objects
-        if objects.undefined:
-            by_worker: dict[bytes, list[bytes]] = {}
-            for identifier, told in objects.undefined:
-                for worker_id in told:
-                    by_worker.setdefault(worker_id, []).append(identifier)
-            for worker_id, ids in by_worker.items():
-                worker = workers.get(worker_id)
-                if worker is not None:
-                    worker.known.difference_update(ids)
-                    self._commands.extend(Send(worker_id, part) for part in split_ids(ForgetFunctions(ids)))
-            objects.undefined.clear()
+    def withdraw_functions(self) -> None:
+        """Have workers forget functions without uses. Before tasks are placed: the same id may be registered anew."""
+        objects = self._state.objects
+        by_worker: dict[bytes, list[bytes]] = {}
+        for identifier, announced_to in objects.withdrawn:
+            for worker_id in announced_to:
+                by_worker.setdefault(worker_id, []).append(identifier)
+        for worker_id, ids in by_worker.items():
+            worker = self._state.workers.get(worker_id)
+            if worker is not None:
+                worker.withdraw(ids)
+                self._commands.extend(Send(worker_id, part) for part in split_ids(ForgetFunctions(ids)))
+        objects.withdrawn.clear()
+
+
+def _pad_profiles(message: Finished, count: int) -> None:
+    """Fill the columns of profiles with zeros up to this many rows: tasks that were not profiled have none."""
+    missing = count - len(message.cpu_us)
+    message.cpu_us.extend([0] * missing)
+    message.peak_bytes.extend([0] * missing)
 
 
 def _failure_record(task: Task, outcome: int, payload: bytes) -> FailureRecord:
-    evidence = task.errors.texts if task.errors is not None else []
-    return FailureRecord(task.attempt, payload if outcome else b"", evidence)
+    texts = task.errors.texts if task.errors is not None else []
+    return FailureRecord(task.attempt, payload if outcome else b"", texts)

@@ -1,27 +1,31 @@
-"""Placement: which worker gets which ready task. Once per step, O(1) per task placed.
+"""Which worker gets which task: placement of ready tasks, and balancing of those that wait behind others.
 
 A worker's credit is its slots, plus a prefetch worth `PREFETCH_SECONDS` by measured task time, at least one task per
 slot, at most its queue size. Free slots are filled first, breadth first; then prefetches, each worker its share. A task
 that may run at most once (retries=0) is never prefetched: if its worker is lost, whether it ran must be known.
+
+Balancing takes back what waits behind a running task while another worker has nothing to do. At once: a worker is idle,
+nothing that fits it is ready, and others have tasks waiting that will not start soon. Every `load_balance_seconds`: a
+worker that finished nothing for `load_balance_trigger_times` checks has its waiting tasks taken back, and gets no more
+than it can start until it finishes something.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from itertools import islice
 
-from scaler.needs import Needs, Offers
+from scaler.needs import Needs
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import MAX_BATCH_BYTES, Outcome
-from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
-from scaler.scheduler.core.state import Task, Worker
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.ready import ReadyQueue
+from scaler.scheduler.core.state import Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
 PREFETCH_SECONDS = 0.05
 MAX_PLACED_PER_STEP = 4096
 """Keeps a step short when very much becomes placeable at once; the shell steps again at once."""
-
-
 MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
 """The most bytes of values that one task may get from the tasks that it depends on: they travel in one message."""
 _TOO_MUCH_INPUT = (
@@ -33,51 +37,46 @@ MAX_ASKED_IN_VAIN = 64
 MAX_AVOIDING = 64
 """How many tasks that should go elsewhere are passed over for one worker in one step."""
 
-
-class Pool:
-    """Workers with the same offers that have credit: with a free slot (idle), or with room to prefetch (room)."""
-
-    __slots__ = ("idle", "offers", "room", "workers")
-
-    def __init__(self, offers: Offers) -> None:
-        self.offers = offers
-        self.workers = 0
-        self.idle: OrderedDict[Worker, None] = OrderedDict()
-        self.room: OrderedDict[Worker, None] = OrderedDict()
+WORTH_MOVING_SECONDS = 0.003
+"""A task that starts sooner than this is left where it is: moving it takes as long."""
+MAX_IDLE_SERVED = 64
+MAX_OVERLOADED_COMPARED = 64
+"""How many idle and overloaded workers one step compares: keeps a step short in a large cluster."""
+MAX_TASKS_COMPARED = 512
+"""How many tasks of an overloaded worker are compared for an idle one."""
+POLL_AGAIN_SECONDS = 0.005
 
 
 class Placement:
     """The workers with credit, and the pass that uses it up."""
 
-    __slots__ = ("_allocation", "_fitting", "_outbox", "_pool_of", "_pools", "_ready", "_tasks", "overloaded")
-
-    def __init__(self, ready: ReadyQueues, tasks: Tasks, outbox: Outbox, allocation: Allocation) -> None:
-        self._ready = ready
+    def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation) -> None:
+        self._state = state
+        self._ready = state.ready
         self._tasks = tasks
-        self._outbox = outbox
         self._allocation = allocation
-        self._pools: dict[Offers, Pool] = {}
-        self._pool_of: dict[Worker, Pool] = {}
-        self._fitting: dict[Needs, list[Pool]] = {}
-        self.overloaded: OrderedDict[Worker, None] = OrderedDict()
-        """Workers that have tasks waiting behind running ones: whom balancing may relieve."""
+        self._pools = state.pools
+        self._overloaded = state.overloaded
+        self._pool_of: dict[Worker, WorkerPool] = {}
+        self._fitting: dict[Needs, list[WorkerPool]] = {}
 
     # -- workers
 
     def add(self, worker: Worker) -> None:
+        """Add a worker that has joined."""
         pool = self._pools.get(worker.offers)
         if pool is None:
-            pool = self._pools[worker.offers] = Pool(worker.offers)
+            pool = self._pools[worker.offers] = WorkerPool(worker.offers)
             self._fitting.clear()
         pool.workers += 1
         self._pool_of[worker] = pool
         self.update(worker)
 
     def remove(self, worker: Worker) -> None:
+        """Remove a worker that has left."""
+        worker.join_side(None)
+        self._overloaded.pop(worker, None)
         pool = self._pool_of.pop(worker)
-        pool.idle.pop(worker, None)
-        pool.room.pop(worker, None)
-        self.overloaded.pop(worker, None)
         pool.workers -= 1
         if not pool.workers:
             del self._pools[worker.offers]
@@ -85,41 +84,31 @@ class Placement:
 
     def update(self, worker: Worker) -> None:
         """Note that a worker's tasks or willingness changed. Call once per worker and batch."""
-        pool = self._pool_of[worker]
         count = len(worker.tasks) - len(worker.blocked)
         slots = worker.slots
         if count > slots:
-            self.overloaded[worker] = None
-        else:
-            self.overloaded.pop(worker, None)
-        if worker.draining or worker.broken_at is not None or count >= worker.limit:
-            pool.idle.pop(worker, None)
-            pool.room.pop(worker, None)
+            self._overloaded[worker] = None
+        elif self._overloaded:
+            self._overloaded.pop(worker, None)
+        side: OrderedDict[Worker, None] | None = None
+        if not worker.is_willing or count >= worker.limit:
+            pass
         elif count < slots:
-            pool.room.pop(worker, None)
-            pool.idle[worker] = None
-        else:
-            pool.idle.pop(worker, None)
-            if not worker.stalled and (count < 2 * slots or worker.load < slots * PREFETCH_SECONDS):
-                pool.room[worker] = None
-            else:
-                pool.room.pop(worker, None)
+            side = self._pool_of[worker].idle
+        elif not worker.stalled and (count < 2 * slots or worker.load < slots * PREFETCH_SECONDS):
+            side = self._pool_of[worker].prefetching
+        if side is not worker.side:
+            worker.join_side(side)
 
-    def fitting(self, needs: Needs) -> list[Pool]:
+    def _pools_for(self, needs: Needs) -> list[WorkerPool]:
         """Return the pools whose workers may run such tasks, in the order in which they are filled."""
-        pools = self._fitting.get(needs)
-        if pools is None:
-            pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
-            if self._allocation.prefer_least_capable:
-                pools.sort(key=lambda pool: len(pool.offers.items))
-            if len(self._fitting) > 1024:
-                self._fitting.clear()
-            self._fitting[needs] = pools
+        pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
+        if self._allocation.prefer_least_capable:
+            pools.sort(key=lambda pool: len(pool.offers.items))
+        if len(self._fitting) > 1024:
+            self._fitting.clear()
+        self._fitting[needs] = pools
         return pools
-
-    @property
-    def pools(self) -> list[Pool]:
-        return list(self._pools.values())
 
     # -- the pass
 
@@ -128,52 +117,54 @@ class Placement:
         budget = MAX_PLACED_PER_STEP
         waiting = self._ready.waiting()
         for queue in waiting:
-            pools = self.fitting(queue.needs)
-            if not pools:
-                continue
-            left = self._fill(queue, pools, budget, now)
-            if left < budget and len(waiting) > 1:
+            pools = self._fitting.get(queue.needs)
+            if pools is None:
+                pools = self._pools_for(queue.needs)
+            placed = self._fill(queue, pools, budget, now)
+            if placed and len(waiting) > 1:
                 self._ready.rotate(queue)
-            budget = left
+            budget -= placed
             if budget <= 0:
                 return True
         return False
 
-    def _fill(self, queue: ReadyQueue, pools: list[Pool], budget: int, now: float) -> int:
-        """Use up credit for one requirement: free slots first, then prefetches. Returns what is left of the budget."""
-        alone = sum(pool.workers for pool in pools) == 1
-        in_vain = 0
+    def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:
+        """Use up credit for one requirement: free slots first, then prefetches. Returns how many tasks were placed."""
+        is_only_worker = sum([pool.workers for pool in pools]) == 1
+        placed = in_vain = 0
         for prefetch in (False, True):
-            placed = 1
-            while placed and queue.count and budget > 0:
-                placed = 0
-                sides = [pool.room if prefetch else pool.idle for pool in pools]
-                workers = sum(map(len, sides))
-                everybody = sum(len(pool.idle) + len(pool.room) for pool in pools)
-                if not workers:
-                    break
-                spread = -(-queue.count // workers)
-                abundant = queue.count // everybody
-                for side in sides:
-                    for _ in range(len(side)):
-                        if not queue.count or budget <= 0:
-                            return budget
-                        worker = next(iter(side))
-                        share = spread if prefetch else max(min(spread, worker.slots - worker.busy), abundant)
-                        given = self._give(worker, queue, share, alone, now)
-                        self.update(worker)
-                        if worker in side:
-                            side.move_to_end(worker)
-                        if given:
-                            placed += given
-                            budget -= given
-                        else:
-                            in_vain += 1
-                            if in_vain == MAX_ASKED_IN_VAIN:
-                                return budget
-        return budget
+            given = 1
+            while given and queue.count and placed < budget and in_vain < MAX_ASKED_IN_VAIN:
+                given, refused = self._offer(queue, pools, prefetch, is_only_worker, budget - placed, now)
+                placed += given
+                in_vain += refused
+        return placed
 
-    def _give(self, worker: Worker, queue: ReadyQueue, share: int, alone: bool, now: float) -> int:
+    def _offer(
+        self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
+    ) -> tuple[int, int]:
+        """Offer each worker with credit its share, once. Returns how many tasks were placed, and asked in vain."""
+        sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
+        workers = sum(map(len, sides))
+        if not workers:
+            return 0, 0
+        spread = -(-queue.count // workers)
+        abundant = queue.count // sum([len(pool.idle) + len(pool.prefetching) for pool in pools])
+        placed = in_vain = 0
+        most = min(queue.count, budget) + MAX_ASKED_IN_VAIN
+        for side, worker in [(pool, worker) for pool in sides for worker in islice(pool, most)]:
+            share = spread if prefetch else max(min(spread, worker.slots - worker.busy), abundant)
+            given = self._give(worker, queue, share, is_only_worker, now)
+            self.update(worker)
+            if worker.side is side:
+                side.move_to_end(worker)
+            placed += given
+            in_vain += not given
+            if not queue.count or placed >= budget or in_vain >= MAX_ASKED_IN_VAIN:
+                break
+        return placed, in_vain
+
+    def _give(self, worker: Worker, queue: ReadyQueue, share: int, is_only_worker: bool, now: float) -> int:
         """Assign up to share tasks, within the worker's credit. Returns how many left the queue for this worker."""
         avoiding: list[Task] = []
         tasks = worker.tasks
@@ -184,8 +175,7 @@ class Placement:
         full_load = slots * PREFETCH_SECONDS
         given = 0
         if not count:
-            worker.progressed_at = now
-            worker.checks_without_progress = 0
+            worker.note_begin(now)
         while given < share and count < limit:
             if count >= slots and (worker.stalled or (load >= full_load and count >= 2 * slots)):
                 break
@@ -193,41 +183,116 @@ class Placement:
             if task is None:
                 break
             group = task.group
-            group.ready -= 1
             if count >= slots and group.spec.retries == 0:
-                self._put_back(queue, task)
+                queue.put_back(task)
                 break
-            if task.id in tasks or (task.errors is not None and not alone and avoids(task, worker, now)):
+            if task.id in tasks or (task.errors is not None and not is_only_worker and task.avoids(worker, now)):
                 avoiding.append(task)
                 if len(avoiding) == MAX_AVOIDING:
                     break
                 continue
             inputs = self._tasks.inputs_of(task) if task.references else ()
             if inputs and sum(map(len, inputs)) > MAX_INPUT_BYTES:
-                self._put_back(queue, task)
+                queue.put_back(task)
                 self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
                 continue
-            group.assigned += 1
-            task.attempt += 1
-            task.state = worker.assigned
-            timing = group.timing
-            worker.hold(timing)
-            load += timing.seconds
-            tasks[task.id] = task
-            self._outbox.run(worker, task, inputs)
+            self._tasks.assign(task, worker, inputs)
+            load += group.timing.seconds
             count += 1
             given += 1
         for task in reversed(avoiding):
-            self._put_back(queue, task)
+            queue.put_back(task)
         return given
 
-    @staticmethod
-    def _put_back(queue: ReadyQueue, task: Task) -> None:
-        task.group.ready += 1
-        queue.add_first(task)
 
+class Balance:
+    """Takes tasks back from workers where they wait, for workers that have nothing to do."""
 
-def avoids(task: Task, worker: Worker, now: float) -> bool:
-    """Tell whether a task should go elsewhere for a while: it has failed on this worker."""
-    errors = task.errors
-    return errors is not None and errors.last_worker is worker and now < errors.avoid_until
+    def __init__(
+        self, state: ClusterState, placement: Placement, tasks: Tasks, check_seconds: float, checks: int, now: float
+    ) -> None:
+        self._state = state
+        self._placement = placement
+        self._tasks = tasks
+        self._check_seconds = check_seconds
+        self._checks = checks
+        self.next_check = now + check_seconds
+        self.poll_again_at: float | None = None
+
+    def step(self, now: float) -> None:
+        """Recall tasks for idle workers, and from workers that make no progress."""
+        self.poll_again_at = None
+        if now >= self.next_check:
+            self.next_check = now + self._check_seconds
+            self._relieve_stalled(now)
+        if self._state.overloaded:
+            self._serve_idle(now)
+
+    def _serve_idle(self, now: float) -> None:
+        state = self._state
+        pools = [pool for pool in state.pools.values() if pool.idle]
+        if not pools:
+            return
+        overloaded = list(islice(state.overloaded, MAX_OVERLOADED_COMPARED))
+        busiest = self._busiest(overloaded, now)
+        served = 0
+        for pool in pools:
+            # What no worker with these offers can run is compared once for all of them.
+            candidates = deque(busiest)
+            for idle in islice(pool.idle, MAX_IDLE_SERVED - served):
+                served += 1
+                relieved = self._relieve_one(candidates, idle, now)
+                if relieved is not None:
+                    del busiest[relieved]
+        if len(state.overloaded) > MAX_OVERLOADED_COMPARED:
+            # Those compared go to the back, so that the next step compares others.
+            for worker in overloaded:
+                state.overloaded.move_to_end(worker)
+
+    def _relieve_one(self, candidates: deque[Worker], idle: Worker, now: float) -> Worker | None:
+        """Recall tasks for an idle worker from the first candidate that has some, and return that candidate."""
+        while candidates:
+            worker = candidates.popleft()
+            waiting = worker.busy - worker.slots
+            wanted = max(1, waiting * idle.slots // (idle.slots + worker.slots))
+            if self._recall_last(worker, wanted, idle, now):
+                return worker
+        return None
+
+    def _busiest(self, overloaded: list[Worker], now: float) -> dict[Worker, None]:
+        """Return those from which it is worth to take tasks, the busiest first."""
+        candidates = [
+            (max(worker.load / worker.slots, now - worker.progressed_at), index, worker)
+            for index, worker in enumerate(overloaded)
+            if not worker.recalled
+        ]
+        worth = [row for row in candidates if row[0] >= WORTH_MOVING_SECONDS]
+        if len(worth) < len(candidates):
+            self.poll_again_at = now + POLL_AGAIN_SECONDS
+        worth.sort(reverse=True)
+        return dict.fromkeys(worker for _, _, worker in worth)
+
+    def _recall_last(self, worker: Worker, wanted: int, idle: Worker | None, now: float) -> int:
+        """Recall tasks from the end of a worker's queue: those that would start last. Returns how many."""
+        chosen: list[Task] = []
+        last = reversed(worker.tasks.values())
+        for task in last if idle is None else islice(last, MAX_TASKS_COMPARED):
+            if len(chosen) >= wanted or worker.busy - len(chosen) <= worker.slots:
+                break
+            if task.id in worker.blocked:
+                continue
+            if idle is not None and (not task.group.needs.fits(idle.offers) or task.avoids(idle, now)):
+                continue
+            if type(task.state) is Assigned:
+                chosen.append(task)
+        self._tasks.recall(worker, reversed(chosen))
+        return len(chosen)
+
+    def _relieve_stalled(self, now: float) -> None:
+        for worker in list(self._state.overloaded):
+            has_progressed = now - worker.progressed_at < self._check_seconds
+            worker.note_check(has_progressed=has_progressed)
+            if not has_progressed and worker.checks_without_progress >= self._checks and not worker.recalled:
+                worker.stall()
+                self._recall_last(worker, len(worker.tasks), None, now)
+                self._placement.update(worker)

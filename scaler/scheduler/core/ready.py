@@ -1,15 +1,15 @@
-"""Ready queues: one per requirement, so that a task nobody can run blocks nobody else.
+"""Ready queues: one per requirement, so that a task that no worker can run blocks no other task.
 
-Requirements whose first tasks are of one rank (priority, then depth) take turns. Within a requirement: rank, then
-clients take turns, first in first out within a client. Adding, taking and dropping a task are O(1); dropped ones stay
-as tombstones until they are met or swept out.
+Requirements whose first tasks are of one rank (priority, then depth) go round robin. Within a requirement: rank, then
+clients go round robin, first in first out within a client. Adding, taking and dropping a task are O(1); dropped ones
+stay as tombstones until a take meets them or a sweep removes them.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from scaler.needs import Needs
 from scaler.scheduler.core.state import READY, Group, Task
@@ -21,30 +21,13 @@ _SWEEP_AT = 1024
 
 
 class _Lane:
-    """Tasks of one rank: a deque per client, and the order in which clients take turns."""
+    """Tasks of one rank: a deque per client, and the round-robin order of the clients."""
 
-    __slots__ = ("by_client", "turns")
+    __slots__ = ("by_client", "order")
 
     def __init__(self) -> None:
         self.by_client: dict[bytes, deque[Task]] = {}
-        self.turns: deque[bytes] = deque()
-
-    def of(self, client: bytes) -> deque[Task]:
-        tasks = self.by_client.get(client)
-        if tasks is None:
-            tasks = self.by_client[client] = deque()
-            self.turns.append(client)
-        return tasks
-
-
-def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
-    """Count ready tasks, up to this one and this many."""
-    count = 0
-    for task in tasks:
-        if task is until or count >= limit:
-            break
-        count += task.state is READY
-    return count
+        self.order: deque[bytes] = deque()
 
 
 class ReadyQueue:
@@ -63,58 +46,62 @@ class ReadyQueue:
     def first_rank(self) -> Rank:
         return self._ranks[0]
 
-    def _lane(self, rank: Rank) -> _Lane:
-        lane = self._lanes.get(rank)
+    def tasks_of(self, group: Group) -> deque[Task]:
+        """Return where the tasks of this group queue."""
+        lane = self._lanes.get(group.rank)
         if lane is None:
-            lane = self._lanes[rank] = _Lane()
-            insort(self._ranks, rank)
-        return lane
+            lane = self._lanes[group.rank] = _Lane()
+            insort(self._ranks, group.rank)
+        client = group.client.id
+        tasks = lane.by_client.get(client)
+        if tasks is None:
+            tasks = lane.by_client[client] = deque()
+            lane.order.append(client)
+        return tasks
 
-    def add(self, task: Task) -> None:
-        group = task.group
-        self._lane(group.rank).of(group.client.id).append(task)
+    def put_back(self, task: Task) -> None:
+        """Add a task that was taken: it goes ahead of its client's others."""
+        task.group.ready += 1
         self.count += 1
+        self.tasks_of(task.group).appendleft(task)
 
-    def add_all(self, group: Group, tasks: list[Task]) -> None:
-        self._lane(group.rank).of(group.client.id).extend(tasks)
-        self.count += len(tasks)
+    def take(self) -> Task | None:
+        """Take the first ready task, and let the next client go first."""
+        while self._ranks:
+            lane = self._lanes[self._ranks[0]]
+            task = self._take_from(lane)
+            if task is not None:
+                self.count -= 1
+                task.group.ready -= 1
+                return task
+            del self._lanes[self._ranks.pop(0)]
+        return None
 
-    def add_first(self, task: Task) -> None:
-        """Add a task that had left the queue before: it goes ahead of its client's others."""
-        group = task.group
-        self._lane(group.rank).of(group.client.id).appendleft(task)
-        self.count += 1
+    def _take_from(self, lane: _Lane) -> Task | None:
+        order = lane.order
+        while order:
+            tasks = lane.by_client[order[0]]
+            while tasks:
+                task = tasks.popleft()
+                if task.state is READY:
+                    if not tasks:
+                        del lane.by_client[order.popleft()]
+                    elif len(order) > 1:
+                        order.rotate(-1)
+                    return task
+                self.tombstones -= 1
+            del lane.by_client[order.popleft()]
+        return None
 
-    def dropped(self) -> None:
+    def drop(self) -> None:
         """Note that one of the tasks in here is no longer ready: its state changed where it lies."""
         self.count -= 1
         self.tombstones += 1
         if self.tombstones > _SWEEP_AT and self.tombstones > self.count:
-            self._sweep()
-
-    def take(self) -> Task | None:
-        """Take the first ready task, and give the turn to the next client."""
-        while self._ranks:
-            lane = self._lanes[self._ranks[0]]
-            turns = lane.turns
-            while turns:
-                client = turns[0]
-                tasks = lane.by_client[client]
-                while tasks:
-                    task = tasks.popleft()
-                    if task.state is READY:
-                        self.count -= 1
-                        if not tasks:
-                            turns.popleft()
-                            del lane.by_client[client]
-                        elif len(turns) > 1:
-                            turns.rotate(-1)
-                        return task
-                    self.tombstones -= 1
-                turns.popleft()
-                del lane.by_client[client]
-            del self._lanes[self._ranks.pop(0)]
-        return None
+            for lane in self._lanes.values():
+                for client, tasks in lane.by_client.items():
+                    lane.by_client[client] = deque(task for task in tasks if task.state is READY)
+            self.tombstones = 0
 
     def before(self, task: Task, limit: int) -> int:
         """Return how many tasks are taken before this ready one, but not more than limit. O(limit)."""
@@ -126,21 +113,15 @@ class ReadyQueue:
                 break
             for tasks in lane.by_client.values():
                 count += _live(tasks, None, limit - count)
-        place = _live(lane.by_client[group.client.id], task, limit - count)
-        count += place
-        turn = 1
-        for client in lane.turns:
+        ahead = _live(lane.by_client[group.client.id], task, limit - count)
+        count += ahead
+        extra = 1
+        for client in lane.order:
             if client == group.client.id:
-                turn = 0
+                extra = 0
             else:
-                count += _live(lane.by_client[client], None, min(place + turn, limit - count))
+                count += _live(lane.by_client[client], None, min(ahead + extra, limit - count))
         return count
-
-    def _sweep(self) -> None:
-        for lane in self._lanes.values():
-            for client, tasks in lane.by_client.items():
-                lane.by_client[client] = deque(task for task in tasks if task.state is READY)
-        self.tombstones = 0
 
     def __iter__(self) -> Iterator[Task]:
         """Iterate over the live tasks in no useful order (for checks and views)."""
@@ -149,56 +130,53 @@ class ReadyQueue:
                 yield from (task for task in tasks if task.state is READY)
 
 
-class ReadyQueues:
-    """All ready tasks, by requirement. A queue that ran empty is kept: requirements are few."""
+def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
+    """Count ready tasks, at most limit, that come before `until`."""
+    count = 0
+    for task in tasks:
+        if task is until or count >= limit:
+            break
+        count += task.state is READY
+    return count
 
-    __slots__ = ("_queues",)
+
+class ReadyQueues:
+    """All ready tasks, by requirement. A queue that ran empty is kept for a while: requirements are few."""
 
     def __init__(self) -> None:
         self._queues: dict[Needs, ReadyQueue] = {}
 
     def of(self, needs: Needs) -> ReadyQueue:
+        """Return the queue of these needs."""
         queue = self._queues.get(needs)
         if queue is None:
             queue = self._queues[needs] = ReadyQueue(needs)
         return queue
 
-    def add(self, task: Task) -> None:
-        group = task.group
-        group.ready += 1
-        self.of(group.needs).add(task)
-
-    def add_all(self, group: Group, tasks: list[Task]) -> None:
+    def add(self, group: Group, tasks: Sequence[Task]) -> None:
         """Add tasks of one group in their order."""
-        group.ready += len(tasks)
-        self.of(group.needs).add_all(group, tasks)
+        count = len(tasks)
+        group.ready += count
+        queue = self.of(group.needs)
+        queue.count += count
+        queue.tasks_of(group).extend(tasks)
 
     def add_first(self, task: Task) -> None:
-        group = task.group
-        group.ready += 1
-        self.of(group.needs).add_first(task)
+        """Add a task that was in a queue before: it goes ahead of its client's others."""
+        self.of(task.group.needs).put_back(task)
 
-    def dropped(self, task: Task) -> None:
+    def drop(self, task: Task) -> None:
         """Call after the state of a ready task was changed by anything but `take`."""
-        group = task.group
-        group.ready -= 1
-        self.of(group.needs).dropped()
-
-    def before(self, task: Task, limit: int) -> int:
-        """Return how many tasks with the same needs are taken before this ready one, but not more than limit."""
-        return self._queues[task.group.needs].before(task, limit)
+        task.group.ready -= 1
+        self.of(task.group.needs).drop()
 
     @property
     def count(self) -> int:
+        """The number of ready tasks."""
         return sum(queue.count for queue in self._queues.values())
 
-    @property
-    def any(self) -> bool:
-        """True when a task is ready."""
-        return any(queue.count for queue in self._queues.values())
-
     def waiting(self) -> list[ReadyQueue]:
-        """Return the queues that have a ready task: best rank first, then those that have waited longest for a turn."""
+        """Return the queues that have a ready task: best rank first, then the ones that went first longest ago."""
         found = [queue for queue in self._queues.values() if queue.count]
         if len(found) > 1:
             found.sort(key=lambda queue: queue.first_rank)
@@ -209,6 +187,6 @@ class ReadyQueues:
         self._queues[queue.needs] = self._queues.pop(queue.needs)
 
     def drop_empty(self) -> None:
-        """Forget requirements that nobody waits for."""
+        """Forget requirements without tasks."""
         for needs in [needs for needs, queue in self._queues.items() if not queue.count and not queue.tombstones]:
             del self._queues[needs]

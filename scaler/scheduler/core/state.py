@@ -1,38 +1,36 @@
-"""What the core knows: tasks, groups of tasks, clients, workers and managers. Plain records; rules live beside them.
+"""Records of the scheduler core: tasks, groups of tasks, clients, workers and managers.
 
-A task's `state` says where it is and carries what is true there, nothing else:
+A task's `state` says where the task is and carries what is true there, nothing else:
 
     Waiting(missing)          some of its dependencies have not ended
     READY                     in a ready queue
-    Delayed(until)            will be ready after a short back-off
+    Delayed(until)            ready after a short backoff
     Assigned(worker)          sent to a worker as attempt `task.attempt`
     Recalled(worker, cancel)  asked back from the worker, to be cancelled or to be placed anew
 
-A task that ended is in no table, and exactly one entry of a Finished was made for it (none when its client is gone).
+A task that ended is in no table, and exactly one entry of a Finished was made for it (none when its client has left).
+
+Only `tasks.py` writes a task's state. Only the methods below write a worker's attributes.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 
 from scaler.needs import Needs, Offers
-from scaler.protocol.messages import (
-    Finished,
-    ManagerDetails,
-    ManagerStatus,
-    RunGroup,
-    Spec,
-    WorkerDetails,
-    WorkerHeartbeat,
-)
-from scaler.scheduler.core.facts import ScalingDecided, TasksEnded
+from scaler.protocol.messages import Finished, ManagerDetails, ManagerStatus, Spec, WorkerDetails, WorkerHeartbeat
 
 UNKNOWN_DURATION_SECONDS = 0.05
-"""What a task is taken to last before its function was ever measured."""
+"""Assumed duration of a task whose function was never measured."""
 DURATION_WEIGHT = 0.2
 """Weight of a new measurement in the moving average of a function's duration."""
+
+
+_NONE: Final[frozenset[bytes]] = frozenset()
+"""Shared by all workers without such ids: a set of its own each would cost memory that every step visits."""
 
 
 class Timing:
@@ -52,17 +50,15 @@ class Timing:
         self.measured += 1
 
 
+@dataclass(slots=True, eq=False)
 class Function:
-    """What was counted of all tasks of one name since the start. Those that ended are those that are not alive."""
+    """Counts of all tasks of one name since the start. The tasks that ended are those that are not alive."""
 
-    __slots__ = ("failed", "name", "submitted", "wall_us")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.submitted = 0
-        self.failed = 0
-        self.wall_us = 0
-        """What those that ended took."""
+    name: str
+    submitted: int = 0
+    failed: int = 0
+    wall_us: int = 0
+    """Total duration of the tasks that ended."""
 
 
 class Group:
@@ -70,13 +66,11 @@ class Group:
 
     __slots__ = ("assigned", "client", "depth", "function", "live", "needs", "rank", "ready", "spec", "timing")
 
-    def __init__(
-        self, client: Client, spec: Spec, needs: Needs, depth: int, timing: Timing, function: Function
-    ) -> None:
+    def __init__(self, client: Client, spec: Spec, depth: int, timing: Timing, function: Function) -> None:
         self.client = client
         self.function = function
         self.spec = spec
-        self.needs = needs
+        self.needs = Needs(spec.needs)
         self.depth = depth
         self.rank = (-spec.priority, -depth)
         self.timing = timing
@@ -85,26 +79,22 @@ class Group:
         self.assigned = 0
 
 
+@dataclass(slots=True, eq=False)
 class Waiting:
-    __slots__ = ("missing",)
-
-    def __init__(self, missing: int) -> None:
-        self.missing = missing
+    missing: int
 
 
 class Ready:
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Delayed:
-    __slots__ = ("until",)
-
-    def __init__(self, until: float) -> None:
-        self.until = until
+    until: float
 
 
 class Assigned:
-    """One instance per worker, shared by all tasks that it has. gone: what they become when they end there."""
+    """One instance per worker, shared by all its tasks. terminated: their state once they end there."""
 
     __slots__ = ("terminated", "worker")
 
@@ -113,24 +103,20 @@ class Assigned:
         self.terminated = Terminated(worker.name)
 
 
+@dataclass(slots=True, eq=False)
 class Recalled:
-    __slots__ = ("cancel", "worker")
-
-    def __init__(self, worker: Worker, cancel: bool) -> None:
-        self.worker = worker
-        self.cancel = cancel
+    worker: Worker
+    cancel: bool
 
 
+@dataclass(slots=True, eq=False)
 class Terminated:
-    """It ended; worker is the name of the one that had it then, empty when none did.
+    """The task ended; worker is the name of the worker that had it then, empty for none.
 
-    Only stale mentions (a tombstone in a queue) and the history still meet such a task.
+    Only stale references (a tombstone in a queue) and the history still lead to such a task.
     """
 
-    __slots__ = ("worker",)
-
-    def __init__(self, worker: str) -> None:
-        self.worker = worker
+    worker: str
 
 
 READY: Final = Ready()
@@ -139,7 +125,7 @@ TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Terminated
 
 
 class AttemptErrors:
-    """What went wrong with one task so far; made at the first trouble, so that healthy tasks carry nothing."""
+    """What went wrong with one task so far; made at the first error, so that healthy tasks carry nothing."""
 
     __slots__ = ("avoid_until", "failures", "last_worker", "lost_workers", "texts")
 
@@ -151,50 +137,68 @@ class AttemptErrors:
         self.texts: list[str] = []
 
 
+@dataclass(slots=True, eq=False)
 class Task:
-    """One task. attempt counts the times it was sent to a worker."""
+    """One task. attempt counts how often it was sent to a worker."""
 
-    __slots__ = ("attempt", "dependents", "errors", "group", "id", "payload", "references", "state")
+    id: bytes
+    group: Group
+    payload: bytes
+    references: tuple[bytes, ...]
+    state: TaskState = READY
+    attempt: int = 0
+    dependents: list[Task] | None = None
+    errors: AttemptErrors | None = None
 
-    def __init__(self, identifier: bytes, group: Group, payload: bytes, references: tuple[bytes, ...]) -> None:
-        self.id = identifier
-        self.group = group
-        self.payload = payload
-        self.references = references
-        self.state: TaskState = READY
-        self.attempt = 0
-        self.dependents: list[Task] | None = None
-        self.errors: AttemptErrors | None = None
+    def avoids(self, worker: Worker, now: float) -> bool:
+        """Tell whether the task should go to another worker for a while: it has failed on this one."""
+        errors = self.errors
+        return errors is not None and errors.last_worker is worker and now < errors.avoid_until
 
 
+@dataclass(slots=True, eq=False)
 class RetainedResult:
-    """How a task ended, as long as somebody may still name it: dependents, or a client that has not seen it."""
+    """How a task ended, for as long as dependents or a client that has not acknowledged it may still name it."""
 
-    __slots__ = ("outcome", "payload", "unacknowledged", "uses")
-
-    def __init__(self, outcome: int, payload: bytes) -> None:
-        self.outcome = outcome
-        self.payload = payload
-        self.unacknowledged = True
-        self.uses = 0
+    outcome: int
+    payload: bytes
+    unacknowledged: bool = True
+    uses: int = 0
 
 
-class Client:
-    """A client: a process, or one that lives in a task (`via` is the worker that relays for it)."""
+class Peer:
+    """Identity and liveness of a client, worker or manager. Times are the core's own."""
+
+    __slots__ = ("broken_at", "id", "last_message_at", "name")
+
+    def __init__(self, identifier: bytes, name: str, now: float) -> None:
+        self.id = identifier
+        self.name = name
+        self.last_message_at = now
+        self.broken_at: float | None = None
+
+    def received(self, now: float) -> None:
+        """Note a message of this peer."""
+        self.last_message_at = now
+
+    def broke(self, now: float) -> None:
+        """Note that the connection is gone."""
+        self.broken_at = now
+
+    def resumed(self, now: float) -> None:
+        """Note that the connection is back."""
+        self.broken_at = None
+        self.last_message_at = now
+
+
+class Client(Peer):
+    """A client: a process, or one inside a task (`via` is the worker that relays its messages)."""
 
     __slots__ = (
-        "batch",
-        "batch_bytes",
-        "broken_at",
-        "ended",
         "failed",
         "groups",
-        "id",
-        "last_message_at",
-        "name",
         "number",
         "retained",
-        "seen",
         "submitted",
         "tasks",
         "terminated",
@@ -203,148 +207,274 @@ class Client:
     )
 
     def __init__(self, identifier: bytes, name: str, via: Worker | None, now: float) -> None:
-        self.id = identifier
-        self.name = name
+        super().__init__(identifier, name, now)
         self.via = via
         self.tasks: dict[bytes, Task] = {}
         self.groups: dict[Spec, Group] = {}
         self.retained: dict[bytes, RetainedResult] = {}
         self.number = 0
-        self.seen = 0
+        """Of the last Finished that it was sent."""
         self.unacknowledged: deque[Finished] = deque()
-        self.batch: Finished | None = None
-        self.batch_bytes = 0
-        self.ended: TasksEnded | None = None
-        """What the history keeps of `batch`."""
         self.submitted = 0
-        """Tasks that ever were its; those that are not in `tasks` have ended."""
+        """All tasks since it joined; those that are not in `tasks` have ended."""
         self.failed = 0
-        self.last_message_at = now
-        self.broken_at: float | None = None
         self.terminated = False
 
 
-class Worker:
-    """A worker agent.
+class WorkerPool:
+    """Workers with the same offers that have credit: with a free slot (idle), or with capacity to prefetch."""
 
-    held: how many tasks it has per function, without the blocked ones. progressed_at: when it last finished or began
-    a task. blocked: ids of started tasks that wait for tasks of their own and have lent their slots.
+    __slots__ = ("idle", "offers", "prefetching", "workers")
+
+    def __init__(self, offers: Offers) -> None:
+        self.offers = offers
+        self.workers = 0
+        self.idle: OrderedDict[Worker, None] = OrderedDict()
+        self.prefetching: OrderedDict[Worker, None] = OrderedDict()
+
+
+class Worker(Peer):
+    """A worker agent: what it offers, the tasks that it has, and what it was told.
+
+    by_function: its tasks per function, without the blocked ones. blocked: ids of started tasks that wait for tasks of
+    their own and have lent their slots. progressed_at: when it last finished or began a task.
     """
 
     __slots__ = (
+        "announced",
         "assigned",
         "blocked",
-        "broken_at",
+        "by_function",
         "checks_without_progress",
         "details",
         "draining",
         "failures_in_row",
         "heartbeat",
         "heartbeat_at",
-        "held",
         "hostname",
-        "id",
         "idle_since",
-        "known",
-        "last_message_at",
         "limit",
-        "name",
         "nested",
         "offers",
-        "outgoing",
-        "outgoing_bytes",
         "pid",
         "progressed_at",
         "quarantined",
         "recalled",
         "sent",
+        "side",
         "slots",
         "stalled",
         "tasks",
-        "to_define",
     )
 
     def __init__(self, identifier: bytes, details: WorkerDetails, hostname: str, pid: int, now: float) -> None:
-        self.id = identifier
+        super().__init__(identifier, f"{hostname}|{pid}|{identifier.hex()[:8]}", now)
         self.details = details
         self.hostname = hostname
         self.pid = pid
-        self.name = f"{hostname}|{pid}|{identifier.hex()[:8]}"
-        """What people see."""
         self.offers = Offers.of(details.capabilities)
         self.slots = details.slots
         self.limit = details.slots * (1 + details.queue_size)
-        self.tasks: dict[bytes, Task] = {}
-        self.blocked: set[bytes] = set()
         self.assigned = Assigned(self)
-        self.held: dict[Timing, int] = {}
+        self.tasks: dict[bytes, Task] = {}
+        self.blocked: AbstractSet[bytes] = _NONE
+        self.by_function: dict[Timing, int] = {}
         self.recalled = 0
+        self.sent = 0
+        """Tasks that it was sent so far."""
+        self.side: OrderedDict[Worker, None] | None = None
+        """The side of its pool that it is in; None without credit."""
         self.stalled = False
         self.draining = False
         self.quarantined = False
-        self.sent = 0
-        """Tasks that it was sent so far."""
         self.failures_in_row = 0
         self.checks_without_progress = 0
-        self.known: set[bytes] = set()
-        self.to_define: list[tuple[bytes, bytes]] = []
-        self.outgoing: dict[Group, RunGroup] = {}
-        self.outgoing_bytes = 0
-        self.nested: set[bytes] = set()
-        self.heartbeat: WorkerHeartbeat | None = None
-        self.heartbeat_at = now
-        self.last_message_at = now
-        self.broken_at: float | None = None
         self.progressed_at = now
         self.idle_since = now
+        self.heartbeat: WorkerHeartbeat | None = None
+        self.heartbeat_at = now
+        self.announced: set[bytes] = set()
+        """Ids of the functions and serializers that it was sent."""
+        self.nested: AbstractSet[bytes] = _NONE
+        """Ids of the clients inside its tasks."""
 
     @property
     def busy(self) -> int:
-        """How many tasks take a slot or wait for one: those that wait for tasks of their own do not."""
+        """The number of tasks that take a slot or wait for one; blocked tasks do not."""
         return len(self.tasks) - len(self.blocked)
 
     @property
     def load(self) -> float:
-        """Estimated seconds of all that it has to do, by what is known of each function now."""
+        """Estimated seconds of all tasks that it has, by the present measurement of each function."""
         seconds = 0.0
-        for timing, count in self.held.items():
+        for timing, count in self.by_function.items():
             seconds += timing.seconds * count
         return seconds
 
-    def hold(self, timing: Timing) -> None:
-        """Count a task of this function."""
-        self.held[timing] = self.held.get(timing, 0) + 1
+    @property
+    def is_willing(self) -> bool:
+        """True while it may get tasks."""
+        return not self.draining and self.broken_at is None
 
-    def release(self, timing: Timing) -> None:
-        """Count one task of this function less."""
-        count = self.held[timing] - 1
-        if count:
-            self.held[timing] = count
+    # -- its tasks
+
+    def take(self, task: Task) -> None:
+        """Add a task that is sent to it."""
+        self.tasks[task.id] = task
+        self.sent += 1
+        timing = task.group.timing
+        self.by_function[timing] = self.by_function.get(timing, 0) + 1
+
+    def release(self, task: Task) -> None:
+        """Remove a task, whose state still says how it was here."""
+        del self.tasks[task.id]
+        if task.id in self.blocked:
+            self.blocked -= {task.id}
         else:
-            del self.held[timing]
+            self._discount(task.group.timing)
+        if type(task.state) is Recalled:
+            self.recalled -= 1
+
+    def block(self, task: Task) -> None:
+        """Note that a started task waits for tasks of its own."""
+        self.blocked |= {task.id}
+        self._discount(task.group.timing)
+
+    def unblock(self, task: Task) -> None:
+        """Note that a blocked task continues."""
+        self.blocked -= {task.id}
+        timing = task.group.timing
+        self.by_function[timing] = self.by_function.get(timing, 0) + 1
+
+    def _discount(self, timing: Timing) -> None:
+        count = self.by_function[timing] - 1
+        if count:
+            self.by_function[timing] = count
+        else:
+            del self.by_function[timing]
+
+    def count_recall(self, change: int) -> None:
+        """Count a task that was asked back (1), or that it keeps all the same (-1)."""
+        self.recalled += change
+
+    def join_side(self, side: OrderedDict[Worker, None] | None) -> None:
+        """Move to a side of its pool."""
+        if self.side is not None:
+            del self.side[self]
+        self.side = side
+        if side is not None:
+            side[self] = None
+
+    # -- how it does
+
+    def note_progress(self, now: float, *, healthy: bool) -> None:
+        """Note results. healthy: the code of a task came to its end, so that the worker itself works."""
+        if healthy:
+            self.failures_in_row = 0
+        self.stalled = False
+        self.progressed_at = now
+        self.checks_without_progress = 0
+
+    def note_begin(self, now: float) -> None:
+        """Note that it gets tasks after it had none: its progress is measured from now on."""
+        self.progressed_at = now
+        self.checks_without_progress = 0
+
+    def note_idle(self, now: float) -> None:
+        """Note that it has no tasks."""
+        self.idle_since = now
+
+    def note_failure(self) -> None:
+        """Count an infrastructure failure."""
+        self.failures_in_row += 1
+
+    def note_check(self, *, has_progressed: bool) -> None:
+        """Count a balancing check in which it made no progress, or forget the earlier ones."""
+        self.checks_without_progress = 0 if has_progressed else self.checks_without_progress + 1
+
+    def stall(self) -> None:
+        """Give it no more than it can start until it finishes something."""
+        self.stalled = True
+
+    def drain(self, *, quarantined: bool = False) -> None:
+        """Give it no more tasks."""
+        self.draining = True
+        self.quarantined = self.quarantined or quarantined
+
+    def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
+        """Keep its last heartbeat."""
+        self.heartbeat = heartbeat
+        self.heartbeat_at = now
+
+    # -- what it was told
+
+    def announce(self, identifier: bytes) -> None:
+        """Note that it is sent a function or serializer."""
+        self.announced.add(identifier)
+
+    def withdraw(self, identifiers: list[bytes]) -> None:
+        """Note that it is told to forget functions or serializers."""
+        self.announced.difference_update(identifiers)
+
+    def add_nested(self, client: bytes) -> None:
+        """Add a client inside one of its tasks."""
+        self.nested |= {client}
+
+    def remove_nested(self, client: bytes) -> None:
+        """Remove a client inside one of its tasks."""
+        self.nested -= {client}
 
 
-@dataclass(slots=True)
-class ManagerRecord:
-    """A worker manager: what it said it is, its last status, and what it was last told."""
+@dataclass(frozen=True, slots=True)
+class ScalingInputs:
+    """What a scaling decision about one manager was made from. Tasks are those that its workers could run."""
 
-    id: bytes
-    details: ManagerDetails
-    offers: Offers
-    joined: int
-    last_message_at: float
-    status: ManagerStatus | None = None
-    status_at: float = 0.0
-    broken_at: float | None = None
-    told: tuple[int, tuple[str, ...]] | None = None
-    decision: ScalingDecided | None = None
-    """The last one that was made into a fact."""
-    startup_seconds: float | None = None
-    running_units: dict[str, Worker] = field(default_factory=dict)
-    joined_units: set[str] = field(default_factory=set)
-    """Units whose worker has come, and whose manager has not been told."""
-    left_units: set[str] = field(default_factory=set)
-    """Units whose worker has come and gone, as long as the manager still lists them: they are not pending."""
-    unwanted_units: set[str] = field(default_factory=set)
-    """Units that live and are to be stopped: their worker has not come yet, or was given up. It gets no work when it
-    comes after all."""
+    queued: int
+    running: int
+    unmeasured: int
+    """Of these: tasks of functions none of which has ended yet."""
+    backlog_seconds: float
+    """What the others take on one slot; running ones count half."""
+    units_running: int
+    units_pending: int
+    units_idle: int
+    startup_seconds: float | None
+    """Measured; None until a unit has connected."""
+    max_units: int | None
+    """None for any number."""
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecided:
+    """How many units a manager should have from now on (those that drain not counted), and why, as one sentence."""
+
+    manager_id: str
+    units: int
+    draining: int
+    reason: str
+    inputs: ScalingInputs
+
+
+class ManagerRecord(Peer):
+    """A worker manager: its details, its last status, and what it was last told. Only `elastic.py` writes it."""
+
+    def __init__(self, identifier: bytes, details: ManagerDetails, joined: int, now: float) -> None:
+        super().__init__(identifier, details.manager_id, now)
+        self.details = details
+        self.offers = Offers.of(details.capabilities)
+        self.joined = joined
+        self.status: ManagerStatus | None = None
+        self.status_at = 0.0
+        self.told: tuple[int, tuple[str, ...]] | None = None
+        self.decision: ScalingDecided | None = None
+        """The last one that was published."""
+        self.startup_seconds: float | None = None
+        self.running_units: dict[str, Worker] = {}
+        self.joined_units: set[str] = set()
+        """Units whose worker has come, and whose manager has not been told."""
+        self.left_units: set[str] = set()
+        """Units whose worker has come and gone, while the manager still lists them: they are not pending."""
+        self.unwanted_units: set[str] = set()
+        """Units that live and are to be stopped: their worker has not come yet, or was given up. A worker of such a
+        unit that comes after all gets no work."""

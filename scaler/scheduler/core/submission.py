@@ -1,156 +1,126 @@
-"""How tasks come in: said again or new, within limits, ready, waiting for others, or failing at once."""
+"""How tasks come in: repeated or new, within limits, and sorted into groups."""
 
 from __future__ import annotations
 
-from scaler.ids import is_task, owner_of
-from scaler.needs import Needs
-from scaler.protocol.messages import Outcome, Spec, Submit, TaskGroup
-from scaler.scheduler.core.groups import Groups
-from scaler.scheduler.core.objects import ObjectTable
-from scaler.scheduler.core.ready import ReadyQueues
-from scaler.scheduler.core.state import Client, Group, RetainedResult, Task, Timing, Waiting
+from scaler.ids import is_task
+from scaler.protocol.messages import Spec, Submit, TaskGroup
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.state import Client, Function, Group, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_TASKS_PER_CLIENT = 10_000_000
-
-_NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
-_NOT_ITS_OWN = RetainedResult(
-    Outcome.OBJECT_LOST, b"it depends on an object of another client; a task may name its own client's only"
-)
+MAX_TIMINGS = 10_000
+"""Functions whose measured duration is remembered."""
+MAX_FUNCTIONS = 10_000
+"""Names of functions for which tasks are counted, beside those of living tasks."""
 
 
 class Submission:
-    """Takes in what clients submit. `waiting_limit` is the most tasks that may be Waiting or Ready, -1: no limit."""
+    """Takes in what clients submit. `waiting_limit` is the most tasks that may be Waiting or Ready, -1: no limit.
 
-    __slots__ = ("_groups", "_objects", "_ready", "_tasks", "_waiting_limit")
+    A group comes with its first task and is dropped with its last one; the measured duration of its function stays.
+    """
 
-    def __init__(
-        self,
-        tasks: Tasks,
-        groups: Groups,
-        objects: ObjectTable,
-        ready: ReadyQueues,
-        waiting_limit: int,
-    ) -> None:
+    def __init__(self, state: ClusterState, tasks: Tasks, waiting_limit: int) -> None:
+        self._state = state
         self._tasks = tasks
-        self._groups = groups
-        self._objects = objects
-        self._ready = ready
         self._waiting_limit = waiting_limit
+        self._timings: dict[bytes, Timing] = {}
 
     def submit(self, client: Client, message: Submit) -> list[str]:
-        """Take in new tasks. Returns what was wrong with the message: the peer's nonsense, which is dropped."""
-        nonsense: list[str] = []
+        """Take in new tasks. Returns the protocol errors in the message, which are dropped."""
+        wrong: list[str] = []
+        objects = self._state.objects
         for identifier, payload in message.functions:
-            self._objects.define(identifier, payload, client.id)
-        entangled: list[tuple[Task, tuple[bytes, ...]]] = []
+            objects.register(identifier, payload, client.id)
+        referencing: list[Task] = []
         for columns in message.groups:
-            if not self._known(columns.spec):
+            if objects.knows(columns.spec):
+                self._take_in(client, columns, referencing, wrong)
+            else:
                 self._reject(client, columns, "its function or serializer was never defined")
-                continue
-            self._take_in(client, columns, entangled, nonsense)
-        for task, references in entangled:
-            self._entangle(task, references)
+        for task in referencing:
+            self._tasks.resolve(task)
         self._tasks.acknowledge(client, message.acknowledged)
-        return nonsense
+        return wrong
 
-    def _known(self, spec: Spec) -> bool:
-        definition = self._objects.definition
-        return definition(spec.function) is not None and (
-            not spec.serializer or definition(spec.serializer) is not None
-        )
-
-    def _take_in(
-        self,
-        client: Client,
-        columns: TaskGroup,
-        entangled: list[tuple[Task, tuple[bytes, ...]]],
-        nonsense: list[str],
-    ) -> None:
-        room = self._room(client, len(entangled))
-        group = self._groups.of(client, columns.spec)
+    def _take_in(self, client: Client, columns: TaskGroup, referencing: list[Task], wrong: list[str]) -> None:
+        """Make the tasks of one group. referencing: collects those that reference others; they are in no queue yet."""
+        capacity = MAX_TASKS_PER_CLIENT - len(client.tasks)
+        if self._waiting_limit >= 0:
+            counted = self._state.waiting + self._state.ready.count + len(referencing)
+            capacity = min(capacity, self._waiting_limit - counted)
+        group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         tasks = client.tasks
+        retained = client.retained
         ready: list[Task] = []
         references = columns.references
-        leaving = self._tasks.departed.get(client.id, ())
-        before = group.live
+        departed = self._state.departed.get(client.id, ())
+        before = len(tasks)
         for index, identifier in enumerate(columns.ids):
-            if identifier in tasks or identifier in client.retained:
-                continue  # said again: one execution, one answer
-            if not identifier.startswith(client.id) or not is_task(identifier):
-                nonsense.append(f"task id {identifier.hex()} is not this client's")
+            if identifier in tasks or identifier in retained:
+                continue  # a repetition: one execution, one answer
+            if identifier[:8] != client.id or not is_task(identifier):
+                wrong.append(f"task id {identifier.hex()} is not this client's")
                 continue
-            if room <= 0:
-                self._reject_one(client, group, identifier)
+            if capacity <= 0:
+                self._tasks.reject(Task(identifier, group, b"", ()), self._full(client))
                 continue
-            room -= 1
+            capacity -= 1
             task = Task(identifier, group, columns.payloads[index], references[index] if references else ())
-            for earlier in leaving:
+            for earlier in departed:
                 if identifier in earlier.tasks:
                     task.attempt = max(task.attempt, earlier.tasks[identifier].attempt)
             tasks[identifier] = task
-            group.live += 1
             if task.references:
-                entangled.append((task, task.references))
+                referencing.append(task)
             else:
                 ready.append(task)
+        admitted = len(tasks) - before
+        group.live += admitted
+        group.function.submitted += admitted
+        client.submitted += admitted
         if ready:
-            self._ready.add_all(group, ready)
-        group.function.submitted += group.live - before
-        client.submitted += group.live - before
-        self._groups.settle(group)
+            self._state.ready.add(group, ready)
+        if not group.live:
+            self._tasks.drop_group(group)
 
-    def _room(self, client: Client, entangled: int) -> int:
-        """Return how many more tasks may come. entangled: those of this message that are not counted anywhere yet."""
-        room = MAX_TASKS_PER_CLIENT - len(client.tasks)
-        if self._waiting_limit >= 0:
-            room = min(room, self._waiting_limit - self._tasks.waiting - self._ready.count - entangled)
-        return room
-
-    def _entangle(self, task: Task, references: tuple[bytes, ...]) -> None:
-        """Resolve what a new task references: it waits for tasks, uses objects, or fails at once."""
-        missing = 0
-        failed: RetainedResult | None = None
-        client = task.group.client
-        for reference in references:
-            if owner_of(reference) != client.id:
-                failed = failed or _NOT_ITS_OWN
-                continue
-            if not is_task(reference):
-                self._objects.use(reference)
-                continue
-            other = client.tasks.get(reference)
-            if other is not None:
-                if other.dependents is None:
-                    other.dependents = []
-                other.dependents.append(task)
-                missing += 1
-                continue
-            kept = client.retained.get(reference)
-            if kept is None:
-                failed = failed or _NOT_RETAINED
-            else:
-                kept.uses += 1
-                if kept.outcome != Outcome.SUCCESS:
-                    failed = failed or kept
-        if missing:
-            task.state = Waiting(missing)
-            self._tasks.waiting += 1
-        else:
-            self._ready.add(task)
-        if failed is not None:
-            self._tasks.end(task, failed.outcome, failed.payload)
+    def _full(self, client: Client) -> str:
+        if self._waiting_limit >= 0 and len(client.tasks) < MAX_TASKS_PER_CLIENT:
+            return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
+        return f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
 
     def _reject(self, client: Client, columns: TaskGroup, why: str) -> None:
-        function = self._groups.function(columns.spec.name)
-        stray = Group(client, columns.spec, Needs(columns.spec.needs), 0, Timing(), function)
+        unlisted = Group(client, columns.spec, 0, Timing(), self._function(columns.spec.name))
         for identifier in columns.ids:
             if identifier not in client.tasks and identifier not in client.retained:
-                self._tasks.reject(Task(identifier, stray, b"", ()), why)
+                self._tasks.reject(Task(identifier, unlisted, b"", ()), why)
 
-    def _reject_one(self, client: Client, group: Group, identifier: bytes) -> None:
-        if self._waiting_limit >= 0 and len(client.tasks) < MAX_TASKS_PER_CLIENT:
-            why = f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
-        else:
-            why = f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
-        self._tasks.reject(Task(identifier, group, b"", ()), why)
+    # -- groups
+
+    def _new_group(self, client: Client, spec: Spec) -> Group:
+        """Add a group, whose functions are registered."""
+        timing = self._timings.pop(spec.function, None) or Timing()
+        self._timings[spec.function] = timing
+        if len(self._timings) > MAX_TIMINGS:
+            del self._timings[next(iter(self._timings))]
+        group = client.groups[spec] = Group(client, spec, _depth(client, spec), timing, self._function(spec.name))
+        self._state.objects.use_functions(spec)
+        return group
+
+    def _function(self, name: str) -> Function:
+        """Return where tasks of this name are counted."""
+        functions = self._state.functions
+        function = functions.pop(name, None) or Function(name)
+        functions[name] = function
+        if len(functions) > MAX_FUNCTIONS:
+            del functions[next(iter(functions))]
+        return function
+
+
+def _depth(client: Client, spec: Spec) -> int:
+    """Return how deep these tasks are nested, by what is known of the one that submits them; 0 outside of tasks."""
+    if client.via is None or not spec.parent:
+        return 0
+    parent = client.via.tasks.get(spec.parent)
+    return 1 if parent is None else parent.group.depth + 1

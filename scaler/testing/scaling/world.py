@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
+from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
+from scaler.net.connection import Broken, Closed, Opened, Received
+from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
 from scaler.protocol import messages
 from scaler.protocol.messages import (
@@ -27,9 +30,8 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerDetails,
 )
-from scaler.scheduler.core import inputs as events
-from scaler.scheduler.core.commands import Send
-from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.commands import AskPolicy, Input, PolicyAnswered, Send
+from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 from scaler.testing.scaling.manager import SimulatedManager
 from scaler.testing.scaling.workloads import Arrival, Workload
@@ -132,12 +134,17 @@ class World:
         self.now = 0.0
         self._workload = workload
         self._policy = _Watched(policy)
-        settings = CoreSettings(client_timeout_seconds=FOREVER_SECONDS, worker_timeout_seconds=FOREVER_SECONDS)
-        self._core = SchedulerCore(settings, self._policy, self.now)
+        self._guard = GuardedPolicy(self._policy)
+        config = SchedulerConfig(
+            bind_address="tcp://127.0.0.1:0",
+            client_timeout_seconds=FOREVER_SECONDS,
+            worker_timeout_seconds=FOREVER_SECONDS,
+        )
+        self._core = SchedulerCore(config, policy.allocation, self.now)
         self._check_every = check_every
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._inbox: list[events.Input] = []
+        self._inbox: list[Input] = []
         self._step_at = FOREVER_SECONDS
         self._steps = 0
         self._durations: dict[bytes, float] = {}
@@ -148,7 +155,7 @@ class World:
         self._workers: dict[bytes, SimulatedWorker] = {}
         self._most_busy = self._units = self._most_units = 0
         self._ended = self._failed = self._scaled_down = 0
-        self._arrive(events.Joined(CLIENT, _hello(Role.CLIENT, ClientDetails("workload"))))
+        self._arrive(Opened(CLIENT, _hello(Role.CLIENT, ClientDetails("workload"))))
         self._managers: dict[bytes, SimulatedManager] = {}
         for fleet in workload.fleets:
             peer = next(self._numbers).to_bytes(8, "big")
@@ -158,7 +165,7 @@ class World:
 
     def run(self, ends_at_once: bool) -> Outcome:
         for manager in self._managers.values():
-            self._arrive(events.Joined(manager.peer, _hello(Role.MANAGER, manager.details)))
+            self._arrive(Opened(manager.peer, _hello(Role.MANAGER, manager.details)))
             manager.beat()
         while self._ended < self._workload.tasks:
             assert self.now < LIMIT_SECONDS, f"{self._workload.tasks - self._ended} tasks wait after {self.now:.0f} s"
@@ -193,7 +200,7 @@ class World:
             self._step_at = at
             self.later(at, self._step)
 
-    def _arrive(self, item: events.Input) -> None:
+    def _arrive(self, item: Input) -> None:
         self._inbox.append(item)
         self._wake_core(self.now + STEP_SECONDS)
 
@@ -205,11 +212,12 @@ class World:
         commands = self._core.step(inputs, self.now)
         self._steps += 1
         if self._check_every and self._steps % self._check_every == 0:
-            check(self._core)
-        self._core.facts.drain()
+            check(self._core.state)
         for command in commands:
             if isinstance(command, Send):
                 self._deliver(command.peer, command.message)
+            elif isinstance(command, AskPolicy):
+                self._arrive(PolicyAnswered(*self._guard.plan(command.view)))
         self._wake_core(max(self._core.next_step_at(self.now), self.now + STEP_SECONDS))
 
     def _deliver(self, peer: bytes, message: Message) -> None:
@@ -231,7 +239,7 @@ class World:
         self._burst_of.update(dict.fromkeys(ids, burst))
         spec = Spec(function, name=arrival.function, needs=arrival.needs)
         group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), [])
-        self._arrive(events.Said(CLIENT, Submit([(function, b"\x80 a function")], [group], 0)))
+        self._arrive(Received(CLIENT, Submit([(function, b"\x80 a function")], [group], 0)))
 
     def _finished(self, message: Message) -> None:
         if not isinstance(message, Finished):
@@ -240,13 +248,13 @@ class World:
             self._ended += 1
             self._failed += result != messages.Outcome.SUCCESS
             self._burst_ends[self._burst_of[task]] = self.now
-        self._arrive(events.Said(CLIENT, AcknowledgeResults(message.number)))
+        self._arrive(Received(CLIENT, AcknowledgeResults(message.number)))
 
     # -- what managers and workers need of the world
 
     def say(self, peer: bytes, message: Message) -> None:
         """A manager or worker says something."""
-        self._arrive(events.Said(peer, message))
+        self._arrive(Received(peer, message))
 
     def started(self, task: bytes) -> None:
         """A worker began a task."""
@@ -266,7 +274,7 @@ class World:
     def worker_joined(self, peer: bytes, details: WorkerDetails) -> None:
         worker = self._workers[peer] = _UnitWorker(peer, self, self._durations)
         worker.say = partial(self.say, peer)
-        self._arrive(events.Joined(peer, _hello(Role.WORKER, details)))
+        self._arrive(Opened(peer, _hello(Role.WORKER, details)))
 
     def unit_ended(self, peer: bytes, *, stopped: bool) -> None:
         """A unit is gone: stopped by its manager, or lost. Its worker goes with it, if it has come."""
@@ -276,9 +284,9 @@ class World:
             return
         worker.alive = False
         if stopped:
-            known = self._core.workers.get(peer)
+            known = self._core.state.workers.get(peer)
             self._scaled_down += len(known.tasks) if known is not None else 0
-        self._arrive(events.Left(peer, "drained") if stopped else events.Broke(peer))
+        self._arrive(Closed(peer, "drained") if stopped else Broken(peer))
 
 
 def _hello(role: Role, details: Details) -> Hello:

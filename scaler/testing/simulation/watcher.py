@@ -10,7 +10,8 @@ from scaler.protocol.codec import encode
 from scaler.protocol.messages import Finished, Message, MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import LIVE, SchedulerRow, StorageRow
 from scaler.scheduler import events as limits
-from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.facts import Fact
 from scaler.scheduler.events import Events
 from scaler.scheduler.status import ServerStatus, status
 
@@ -20,12 +21,11 @@ REPORT_SECONDS = 1.0
 class Watcher:
     """Watches a core from its beginning. Raises AssertionError when it is told something else than what is so."""
 
-    def __init__(self, core: SchedulerCore) -> None:
-        core.facts.watched = True
+    def __init__(self, state: ClusterState) -> None:
         self.model = Model()
         self.rows = 0
         """Tasks that it was told to have ended, one by one."""
-        self._core = core
+        self._state = state
         self._events = Events()
         self._next_at = 0.0
         self._finished = 0
@@ -35,9 +35,12 @@ class Watcher:
         if isinstance(message, Finished):
             self._finished += len(message.ids)
 
-    def look(self, now: float) -> None:
-        """Take in the facts of a step, and a report when it is time for one."""
-        self._events.add(self._core.facts.drain(), now)
+    def add(self, facts: list[Fact], now: float) -> None:
+        """Take in the facts of a step."""
+        self._events.add(facts, now)
+
+    def report(self, now: float) -> None:
+        """Take in a report when it is time for one."""
         if now >= self._next_at:
             self._next_at = now + REPORT_SECONDS
             self._report(now)
@@ -47,23 +50,23 @@ class Watcher:
         for _ in range(10):  # ends that did not fit into one report are in the next ones
             self._report(now)
         told = self.rows + self.model.dropped
-        every = sum(self._core.tasks.ended.values())
+        every = sum(self._state.ended.values())
         assert self._finished <= told <= every, f"{told} ends were told, {self._finished} to clients, and {every} were"
         for task in self.model.tasks(limit=1_000_000):
             if task.state in LIVE:
                 identifier = bytes.fromhex(task.id)
-                client = self._core.clients.get(owner_of(identifier))
+                client = self._state.clients.get(owner_of(identifier))
                 assert client is not None, f"task {task.id} is said to be {task.state}, and its client is gone"
                 assert identifier in client.tasks, f"task {task.id} is said to be {task.state}, and has ended"
 
     def _report(self, now: float) -> None:
         around = ServerStatus(now, 1, SchedulerRow(), StorageRow(), {}, {})
-        document = status(self._core, around)
+        document = status(self._state, around)
         encode(MonitorStatus(document))
         self.model.apply_status(json.loads(document))
         counts = self.model.status.tasks
-        living = sum(len(client.tasks) for client in self._core.clients.values())
-        leaving = sum(len(client.tasks) for clients in self._core.tasks.departed.values() for client in clients)
+        living = sum(len(client.tasks) for client in self._state.clients.values())
+        leaving = sum(len(client.tasks) for clients in self._state.departed.values() for client in clients)
         shown = counts.waiting + counts.ready + counts.assigned + counts.suspended
         assert shown == living + leaving, f"{shown} tasks are shown, and {living} + {leaving} there are"
         report = self._events.report(now)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
+from scaler.config.servers import SchedulerConfig
+from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
@@ -20,9 +23,17 @@ from scaler.protocol.messages import (
     Role,
     WorkerDetails,
 )
-from scaler.scheduler.core import inputs as events
-from scaler.scheduler.core.commands import Expel, ForgetStored, Send
-from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.commands import (
+    AskPolicy,
+    Expel,
+    ForgetStored,
+    Input,
+    MonitoringChanged,
+    PolicyAnswered,
+    Publish,
+    Send,
+)
+from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 from scaler.testing.simulation.actors import SimulatedClient, SimulatedWorker
 from scaler.testing.simulation.chances import Chances
@@ -39,7 +50,7 @@ GPU_EVERY = 3
 
 
 class _NoScaling:
-    """The cluster's size is the world's business here."""
+    """Leaves the size of the cluster to the simulation."""
 
     allocation = Allocation()
 
@@ -91,8 +102,10 @@ class World:
         watched: bool = False,
     ) -> None:
         self.now = 0.0
-        self.core = SchedulerCore(CoreSettings(), policy or _NoScaling(), self.now)
-        self._watcher = Watcher(self.core) if watched else None
+        self._policy = GuardedPolicy(policy or _NoScaling())
+        self._config = SchedulerConfig(bind_address="tcp://127.0.0.1:0")
+        self.core = SchedulerCore(self._config, policy.allocation if policy else Allocation(), self.now)
+        self._watcher = Watcher(self.core.state) if watched else None
         self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
         self._chances = chances
         self._slots = slots
@@ -102,7 +115,7 @@ class World:
         self._settle_seconds = settle_seconds
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self._inbox: list[events.Input] = []
+        self._inbox: list[Input] = [MonitoringChanged(watched)]
         self._step_at = float("inf")
         self._links: dict[bytes, Link] = {}
         self._actors: dict[bytes, Actor] = {}
@@ -181,11 +194,14 @@ class World:
         self._worst = max(self._worst, took)
         self._steps += 1
         if self._steps % self._check_every == 0:
-            check(self.core)
-        if self._watcher is not None:
-            self._watcher.look(self.now)
+            check(self.core.state)
         for command in commands:
             match command:
+                case Publish(facts):
+                    if self._watcher is not None:
+                        self._watcher.add(facts, self.now)
+                case AskPolicy(view):
+                    self._arrive(PolicyAnswered(*self._policy.plan(view)))
                 case Send(peer, message):
                     if self._watcher is not None:
                         self._watcher.hear(message)
@@ -198,9 +214,11 @@ class World:
                     self._forgotten += len(ids)
                 case _:
                     pass
+        if self._watcher is not None:
+            self._watcher.report(self.now)
         self._wake_core(max(self.core.next_step_at(self.now), self.now + STEP_SECONDS))
 
-    def _arrive(self, item: events.Input) -> None:
+    def _arrive(self, item: Input) -> None:
         self._inbox.append(item)
         self._wake_core(self.now + STEP_SECONDS)
 
@@ -227,13 +245,13 @@ class World:
         """Give an actor a new session and tell the core."""
         session_id = actor.id + self._random.randbytes(8)
         peer = End(session_id, self._listen(actor))
-        server = End(session_id, lambda message: self._arrive(events.Said(actor.id, message)))
+        server = End(session_id, lambda message: self._arrive(Received(actor.id, message)))
         link = Link(peer, server, self.later, self._random, self._chances.delay_seconds, self._chances.repeats)
         fresh = actor.id not in self._links
         self._links[actor.id] = link
         self._actors[actor.id] = actor
         actor.say = lambda message: link.send(link.peer, message, self.now)
-        self._arrive(events.Joined(actor.id, _hello(actor)))
+        self._arrive(Opened(actor.id, _hello(actor)))
         if fresh:
             self._beat(actor)
 
@@ -306,12 +324,12 @@ class World:
         self._breaks += 1
         link.drop()
         epoch = link.epoch
-        self._arrive(events.Broke(actor.id))
+        self._arrive(Broken(actor.id))
 
         def come_back() -> None:
             if actor.alive and self._links.get(actor.id) is link and link.epoch == epoch and not link.up:
                 link.resume(self.now)
-                self._arrive(events.Returned(actor.id))
+                self._arrive(Resumed(actor.id))
 
         self.later(self.now + self._random.expovariate(1 / RECONNECT_SECONDS), come_back)
 
@@ -324,9 +342,9 @@ class World:
         self._links[worker.id].drop()
         self._worker_losses += 1
         if self._random.random() < 0.3:
-            self._arrive(events.Left(worker.id, "goodbye"))
+            self._arrive(Closed(worker.id, "goodbye"))
         else:
-            self._arrive(events.Broke(worker.id))
+            self._arrive(Broken(worker.id))
         self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_worker(worker.gpu))
 
     def _freeze_worker(self) -> None:
@@ -354,9 +372,9 @@ class World:
         self._links[client.id].drop()
         self._client_losses += 1
         if self._random.random() < 0.5:
-            self._arrive(events.Left(client.id, "goodbye"))
+            self._arrive(Closed(client.id, "goodbye"))
         else:
-            self._arrive(events.Broke(client.id))
+            self._arrive(Broken(client.id))
         # Whoever used it starts the program again, which does what was left undone.
         left = client.unfinished
         self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_client(left))
@@ -370,7 +388,7 @@ class World:
     # -- the judge
 
     def _judge(self) -> Report:
-        check(self.core)
+        check(self.core.state)
         if self._watcher is not None:
             self._watcher.judge(self.now)
         outcomes = dict.fromkeys(Outcome, 0)
@@ -378,8 +396,8 @@ class World:
             for outcome, count in client.outcomes.items():
                 outcomes[outcome] += count
         assert not outcomes[Outcome.OBJECT_LOST], "nothing is lost in a world that keeps all objects"
-        if self._settle_seconds > CoreSettings().client_timeout_seconds:
-            lost = [client for client in self._clients if not client.alive and client.id in self.core.clients]
+        if self._settle_seconds > self._config.client_timeout_seconds:
+            lost = [client for client in self._clients if not client.alive and client.id in self.core.state.clients]
             recent = sum(self._died_at[client.id] > self.now - self._settle_seconds for client in lost)
             assert len(lost) <= recent, "a client that is gone is not kept beyond its lease"
         once = self._once()

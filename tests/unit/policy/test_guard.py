@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from scaler.policy.guard import SAY_AGAIN_SECONDS
-from scaler.policy.view import Allocation, ClusterView, Wanted
+from scaler.needs import Offers
+from scaler.policy.guard import SAY_AGAIN_SECONDS, GuardedPolicy
+from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerStatus
-from scaler.scheduler.aside import PolicyAside
+from scaler.scheduler.core.commands import AskPolicy, PolicyAnswered
+from scaler.scheduler.core.elastic import SLOW_POLICY_SECONDS
 from scaler.scheduler.core.facts import PolicyFailed
 from tests.unit.scheduler.driver import Cluster
 
@@ -36,16 +36,15 @@ class Scripted:
 class Story:
     """A core that asks a scripted policy, and a manager that it tells."""
 
-    def __init__(self, *, fixed: bool = False, aside: bool = False) -> None:
+    def __init__(self, *, fixed: bool = False) -> None:
         self.policy = Scripted()
-        policy = PolicyAside(self.policy) if aside else self.policy
-        self.cluster = Cluster(policy, worker_timeout_seconds=1e6)
+        self.cluster = Cluster(self.policy, worker_timeout_seconds=1e6)
         self.cluster.manager("m", fixed=fixed)
         self.cluster.say("m", ManagerStatus(0.0, [], ""))
 
     def pass_plans(self, count: int = 2) -> list[str]:
         """Let the policy be asked so often; return what was said about it."""
-        self.cluster.core.facts.drain()
+        self.cluster.take_facts()
         said: list[str] = []
         until = self.policy.asked + count
         while self.policy.asked < until:
@@ -56,7 +55,7 @@ class Story:
         """Let this time pass in the cluster; return what was said about the policy."""
         for _ in range(int(seconds / 0.25)):
             self.cluster.wait(0.25, alive=["m", "w"])
-        return [fact.text for fact in self.cluster.core.facts.drain() if isinstance(fact, PolicyFailed)]
+        return [fact.text for fact in self.cluster.take_facts() if isinstance(fact, PolicyFailed)]
 
     def told(self) -> list[int]:
         return [message.units for name, message in self.cluster.said if isinstance(message, Desired)]
@@ -171,41 +170,36 @@ def test_a_policy_that_ends_the_process_does_not_end_the_scheduler() -> None:
     assert text.endswith("SystemExit: 3")
 
 
-def test_a_policy_that_thinks_for_long_holds_up_nobody_is_complained_of_and_is_heard_when_it_has_thought() -> None:
-    story = Story(aside=True)
+def test_a_policy_that_thinks_for_long_stalls_nothing_is_reported_and_is_heard_when_it_has_thought() -> None:
+    story = Story()
     story.pass_plans()
     assert story.told() == [3]
-    has_thought = threading.Event()
-
-    def think() -> dict[str, Wanted]:
-        has_thought.wait()
-        return {"m": Wanted(5, "thought over")}
-
-    story.policy.answer = think
-    asked = story.policy.asked
-    said = story.pass_time(10)
-    assert story.policy.asked == asked + 1
-    assert said == ["the scaling policy Scripted has not answered for 1.0 s; its last good answer stays"]
+    story.cluster.policy = None
+    story.cluster.commands.clear()
+    said = story.pass_time(SLOW_POLICY_SECONDS + 10)
+    assert sum(isinstance(command, AskPolicy) for command in story.cluster.commands) == 1, "it is asked once at a time"
+    assert said == ["the scaling policy has not answered for 1.0 s; its last good answer stays"]
     assert story.told() == [3]
-    has_thought.set()
-    while story.told() == [3]:
-        story.pass_time(0.5)
+    story.cluster.step(PolicyAnswered({"m": Wanted(5, "thought over")}, ""))
     assert story.told() == [3, 5]
 
 
-def test_a_policy_that_is_asked_aside_is_complained_of_by_its_name_when_it_raises() -> None:
-    story = Story(aside=True)
-    story.policy.answer = raise_something
-    (text,) = story.pass_plans()
-    assert text.startswith("the scaling policy Scripted raised")
-    assert text.endswith("ZeroDivisionError: the user's own mistake")
+def test_what_it_told_before_is_carried_out_while_the_policy_thinks() -> None:
+    story = Story()
+    story.policy.answer = lambda: {"m": Wanted(0, "no work")}
+    task = story.cluster.submit(story.cluster.client())[0]
+    story.cluster.worker("w", manager_id="m")
+    story.pass_plans()
+    story.cluster.policy = None
+    story.cluster.finish("w", task)
+    story.pass_time(2.0)
+    assert [message.drained for _, message in story.cluster.said if isinstance(message, Desired)][-1] == ["unit-w"]
 
 
-def test_a_policy_is_asked_again_after_there_was_no_thread_to_ask_it_in() -> None:
-    story = Story(aside=True)
-    with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
-        (said,) = story.pass_time(1.0)
-    assert "can't start new thread" in said
-    story.policy.answer = lambda: {"m": Wanted(5, "more")}
-    story.pass_time(10.0)
-    assert story.told()[-1] == 5
+def test_a_policy_that_could_not_be_asked_keeps_its_last_good_answer() -> None:
+    policy = GuardedPolicy(Scripted())
+    view = ClusterView(0.0, (), (ManagerView("m", "test", Offers(), 8, 1, 0),))
+    good, _ = policy.plan(view)
+    wanted, complaint = policy.failed(RuntimeError("can't start new thread"), 0.0)
+    assert wanted == good == {"m": Wanted(3, "good")}
+    assert "can't start new thread" in complaint

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
+from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
@@ -25,9 +29,17 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerDetails,
 )
-from scaler.scheduler.core import inputs as events
-from scaler.scheduler.core.commands import Command, Send
-from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.commands import (
+    AskPolicy,
+    Command,
+    Input,
+    NestedOpened,
+    PolicyAnswered,
+    Publish,
+    Send,
+)
+from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.facts import Fact
 from scaler.scheduler.core.invariants import check
 
 FUNCTION = content_id(b"function")
@@ -45,9 +57,15 @@ class NoScaling:
 class Cluster:
     """Feeds the core and checks every invariant after every step. Peers are named by short strings."""
 
-    def __init__(self, policy: ScalingPolicy | None = None, **settings: object) -> None:
+    def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
-        self.core = SchedulerCore(CoreSettings(**settings), policy or NoScaling(), self.now)  # type: ignore[arg-type]
+        policy = policy or NoScaling()
+        config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
+        self.core = SchedulerCore(config, policy.allocation, self.now)
+        self.state = self.core.state
+        self.policy: GuardedPolicy | None = GuardedPolicy(policy)
+        """None for a policy that does not answer."""
+        self.facts: list[Fact] = []
         self.said: list[tuple[str, Message]] = []
         self.commands: list[Command] = []
         self._factories: dict[str, IdFactory] = {}
@@ -56,28 +74,45 @@ class Cluster:
     def peer(name: str) -> bytes:
         return name.encode().ljust(8, b".")
 
-    def step(self, *inputs: events.Input) -> list[Command]:
-        commands = self.core.step(list(inputs), self.now)
-        check(self.core)
-        self.commands.extend(commands)
-        for command in commands:
-            if isinstance(command, Send):
-                self.said.append((command.peer.rstrip(b".").decode(), command.message))
+    def step(self, *inputs: Input) -> list[Command]:
+        """Step the core, and once more with the policy's answer if it is asked. Returns the commands of both."""
+        commands = self.step_once(*inputs)
+        for command in list(commands):
+            match command:
+                case Send(peer, message):
+                    self.said.append((peer.rstrip(b".").decode(), message))
+                case Publish(facts):
+                    self.facts += facts
+                case AskPolicy(view) if self.policy is not None:
+                    commands += self.step(PolicyAnswered(*self.policy.plan(view)))
+                case _:
+                    pass
         return commands
+
+    def step_once(self, *inputs: Input) -> list[Command]:
+        commands = self.core.step(list(inputs), self.now)
+        check(self.state)
+        self.commands.extend(commands)
+        return commands
+
+    def take_facts(self) -> list[Fact]:
+        """Return all facts since the last call."""
+        facts, self.facts = self.facts, []
+        return facts
 
     def wait(self, seconds: float, alive: Iterable[str] = ()) -> None:
         """Let time pass in ticks; the peers named stay in touch."""
         until = self.now + seconds
         while self.now < until:
             self.now = min(until, self.now + 0.25)
-            self.step(*(events.Returned(self.peer(name)) for name in alive))
+            self.step(*(Resumed(self.peer(name)) for name in alive))
 
     # -- peers
 
     def client(self, name: str = "client", title: str | None = None) -> str:
         """A client joins, or comes back with a new session; title is what people see, its name unless given."""
         self._factories.setdefault(name, IdFactory(self.peer(name)))
-        self.step(events.Joined(self.peer(name), self._hello(Role.CLIENT, ClientDetails(title or name))))
+        self.step(Opened(self.peer(name), self._hello(Role.CLIENT, ClientDetails(title or name))))
         return name
 
     def worker(
@@ -89,20 +124,20 @@ class Cluster:
         manager_id: str = "manager",
     ) -> str:
         details = WorkerDetails(manager_id, f"unit-{name}", slots, queue_size, capabilities or {})
-        self.step(events.Joined(self.peer(name), self._hello(Role.WORKER, details)))
+        self.step(Opened(self.peer(name), self._hello(Role.WORKER, details)))
         return name
 
     def nested(self, name: str, via: str) -> str:
         """A client inside a task speaks for the first time, through this worker."""
         self._factories.setdefault(name, IdFactory(self.peer(name)))
-        self.step(events.NestedJoined(self.peer(name), self.peer(via)))
+        self.step(NestedOpened(self.peer(name), self.peer(via)))
         return name
 
     def workers(self, names: Iterable[str], manager_id: str = "manager") -> None:
         """Many workers with one slot, in one batch."""
         self.step(
             *(
-                events.Joined(
+                Opened(
                     self.peer(name),
                     self._hello(Role.WORKER, WorkerDetails(manager_id, f"unit-{name}", 1, 1000, {})),
                 )
@@ -121,7 +156,7 @@ class Cluster:
         fixed: bool = False,
     ) -> str:
         details = ManagerDetails(manager_id or name, "test", max_concurrency, unit_slots, capabilities or {}, fixed)
-        self.step(events.Joined(self.peer(name), self._hello(Role.MANAGER, details)))
+        self.step(Opened(self.peer(name), self._hello(Role.MANAGER, details)))
         return name
 
     @staticmethod
@@ -129,13 +164,13 @@ class Cluster:
         return Hello(role, False, PROTOCOL_VERSION, "", "", "", "host", 1, details)
 
     def say(self, name: str, message: Message) -> list[Command]:
-        return self.step(events.Said(self.peer(name), message))
+        return self.step(Received(self.peer(name), message))
 
     def break_connection(self, name: str) -> None:
-        self.step(events.Broke(self.peer(name)))
+        self.step(Broken(self.peer(name)))
 
     def leave(self, name: str, text: str = "") -> None:
-        self.step(events.Left(self.peer(name), text))
+        self.step(Closed(self.peer(name), text))
 
     # -- tasks
 
@@ -175,20 +210,20 @@ class Cluster:
         attempt: int | None = None,
     ) -> None:
         """The worker says that these ended, in their present attempt unless another is given."""
-        tasks = self.core.workers[self.peer(worker)].tasks
+        tasks = self.state.workers[self.peer(worker)].tasks
         attempts = [attempt if attempt is not None else tasks[task].attempt for task in ids]
         count = len(ids)
         self.say(worker, Done(list(ids), attempts, [outcome] * count, [payload] * count, [int(seconds * 1e6)] * count))
 
     def give_back(self, worker: str, *ids: bytes, started: bool = False) -> None:
-        tasks = self.core.workers[self.peer(worker)].tasks
+        tasks = self.state.workers[self.peer(worker)].tasks
         self.say(worker, Returned(list(ids), [tasks[task].attempt for task in ids], [started] * len(ids)))
 
     # -- what was said
 
     def on(self, worker: str) -> list[bytes]:
         """Tasks that the core thinks this worker has, in the order in which they were sent."""
-        return list(self.core.workers[self.peer(worker)].tasks)
+        return list(self.state.workers[self.peer(worker)].tasks)
 
     def outcomes(self, client: str) -> dict[bytes, tuple[Outcome, bytes]]:
         """All outcomes told to a client; fails when one was told twice."""

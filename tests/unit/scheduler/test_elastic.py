@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.net.connection import Closed, Resumed
 from scaler.policy.load import load_policy
 from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 from scaler.protocol.messages import (
@@ -15,10 +16,9 @@ from scaler.protocol.messages import (
     UnitState,
     UnitStatus,
 )
-from scaler.scheduler.core import inputs as events
 from scaler.scheduler.core.commands import Expel
 from scaler.scheduler.core.elastic import MAX_UNITS_NAMED
-from scaler.scheduler.core.facts import ScalingDecided, ScalingInputs
+from scaler.scheduler.core.state import ScalingDecided, ScalingInputs
 from tests.unit.scheduler.driver import Cluster
 
 PATIENT = {"client_timeout_seconds": 1e6, "worker_timeout_seconds": 1e6}
@@ -108,7 +108,7 @@ def test_a_manager_that_the_policy_leaves_alone_is_told_nothing() -> None:
 
 
 def decisions(cluster: Cluster) -> list[ScalingDecided]:
-    return [fact for fact in cluster.core.facts.drain() if isinstance(fact, ScalingDecided)]
+    return [fact for fact in cluster.take_facts() if isinstance(fact, ScalingDecided)]
 
 
 class Wordy(Told):
@@ -344,7 +344,7 @@ def test_however_many_are_drained_a_message_names_a_bounded_number_of_units() ->
     cluster.wait(0.5, alive=[manager])
     first = desired(cluster)[-1].drained
     assert len(first) == MAX_UNITS_NAMED
-    cluster.step(*(events.Left(cluster.peer(unit.removeprefix("unit-")), "") for unit in first[:50]))
+    cluster.step(*(Closed(cluster.peer(unit.removeprefix("unit-")), "") for unit in first[:50]))
     cluster.wait(0.5, alive=[manager])
     assert len(set(desired(cluster)[-1].drained) | set(first)) == MAX_UNITS_NAMED + 50
 
@@ -369,7 +369,7 @@ def test_a_manager_that_comes_back_in_time_stays() -> None:
     manager = cluster.manager("m")
     cluster.break_connection(manager)
     cluster.wait(2.0)
-    cluster.step(events.Returned(cluster.peer(manager)))
+    cluster.step(Resumed(cluster.peer(manager)))
     cluster.wait(10.0)
     assert len(policy.views[-1].managers) == 1
 
@@ -393,7 +393,7 @@ def test_a_manager_whose_units_have_no_slots_is_turned_away() -> None:
     cluster.manager("m", unit_slots=0)
     cluster.wait(1.0)
     assert [type(command) for command in cluster.commands if isinstance(command, Expel)] == [Expel]
-    assert cluster.core.elastic.managers == {}
+    assert cluster.state.managers == {}
 
 
 def test_tasks_that_nobody_has_room_for_are_planned_for_at_once() -> None:
@@ -454,7 +454,7 @@ class Units:
                 self.made += 1
                 self.started[f"{self.name}{self.made}"] = cluster.now
         for name, at in self.started.items():
-            if cluster.now - at >= self.startup_seconds and cluster.peer(name) not in cluster.core.workers:
+            if cluster.now - at >= self.startup_seconds and cluster.peer(name) not in cluster.state.workers:
                 cluster.worker(name, manager_id=self.name)
         units = [
             UnitStatus(f"unit-{name}", UnitState.PENDING, 1, cluster.now - at) for name, at in self.started.items()
@@ -471,12 +471,12 @@ def live(cluster: Cluster, *managers: Units, seconds: float, task_seconds: float
         cluster.now += 0.25
         for manager in managers:
             manager.beat()
-        for worker in list(cluster.core.workers.values()):
+        for worker in list(cluster.state.workers.values()):
             name = worker.id.rstrip(b".").decode()
             for task in cluster.on(name)[:1]:
                 if cluster.now - began.setdefault(task, cluster.now) >= task_seconds:
                     cluster.finish(name, task, seconds=task_seconds)
-        most = max(most, len(cluster.core.workers))
+        most = max(most, len(cluster.state.workers))
     return most
 
 
@@ -491,7 +491,7 @@ def test_simple_grows_for_a_burst_and_goes_back_to_nothing_without_losing_a_task
     assert most == 8
     assert {cluster.outcome(client, task) for task in tasks} == {Outcome.SUCCESS}
     live(cluster, manager, seconds=60.0, task_seconds=1.0)
-    assert len(cluster.core.workers) == 0
+    assert len(cluster.state.workers) == 0
     assert manager.stopped_busy == 0
     assert manager.made == 8
 
@@ -622,7 +622,7 @@ def test_the_living_unit_of_a_worker_that_was_given_up_is_to_be_stopped_and_repl
     for _ in range(12):
         cluster.wait(1.0, alive=[manager])
         report(cluster, manager, pending("frozen"))
-    assert cluster.peer("frozen") not in cluster.core.workers
+    assert cluster.peer("frozen") not in cluster.state.workers
     assert desired(cluster)[-1].drained == ["unit-frozen"]
 
 
@@ -632,5 +632,5 @@ def test_eight_long_tasks_that_were_never_measured_run_on_eight_workers_within_t
     manager.beat()
     tasks = cluster.submit(client, 8, retries=0)
     live(cluster, manager, seconds=4.0, task_seconds=60.0)
-    running = [cluster.on(worker.id.rstrip(b".").decode()) for worker in cluster.core.workers.values()]
+    running = [cluster.on(worker.id.rstrip(b".").decode()) for worker in cluster.state.workers.values()]
     assert sorted(running) == sorted([task] for task in tasks)

@@ -20,6 +20,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.protocol.monitor_rows import TASK_COLUMNS
+from scaler.scheduler.core.commands import MonitoringChanged
 from scaler.scheduler.events import FLOOD_ROWS, MAX_LISTED, MAX_PAST_TASKS, MAX_TASK_ROWS, MAX_TRACEBACK, Events
 from scaler.serialization import dump_exception
 from tests.unit.scheduler.driver import Cluster
@@ -33,7 +34,7 @@ class Watched:
 
     def __init__(self, cluster: Cluster | None = None, slots: int = 1) -> None:
         self.cluster = cluster or Cluster()
-        self.cluster.core.facts.watched = True
+        self.cluster.step(MonitoringChanged(True))
         self.events = Events()
         self.client = self.cluster.client()
         self.worker = self.cluster.worker("w", slots=slots)
@@ -41,13 +42,13 @@ class Watched:
 
     def report(self) -> Any:
         """Return the next report; None when nothing happened."""
-        self.events.add(self.cluster.core.facts.drain(), self.now)
+        self.events.add(self.cluster.take_facts(), self.now)
         report = self.events.report(self.now)
         return json.loads(report.document()) if report is not None else None
 
     def past(self) -> Any:
-        self.events.add(self.cluster.core.facts.drain(), self.now)
-        return json.loads(self.events.past(self.cluster.core, lambda at: AT + at, self.now).document())
+        self.events.add(self.cluster.take_facts(), self.now)
+        return json.loads(self.events.past(self.cluster.state, lambda at: AT + at, self.now).document())
 
     @property
     def now(self) -> float:
@@ -148,7 +149,7 @@ def test_of_too_many_tasks_failures_are_told_first_then_cancelled_ones_then_the_
     assert states(document) == {"exception": 30, "cancelled": 40, "done": FLOOD_ROWS - 70}
     assert document["dropped"] == 3 * MAX_TASK_ROWS - FLOOD_ROWS + 70
     last = [row["id"] for row in rows(document)][-1]
-    ((ended, index),) = watched.cluster.core.history.latest(1)
+    ((ended, index),) = watched.cluster.state.history.latest(1)
     assert last == ended.ids[index].hex()
 
 
@@ -178,7 +179,7 @@ def test_a_report_fits_in_a_control_message_whatever_names_and_tracebacks_there_
     watched.finish(1500, Outcome.EXCEPTION, raised, name=letter * 10_000)
     for number in range(300):
         watched.cluster.client(f"{number}", letter * 10_000)
-    watched.events.add(watched.cluster.core.facts.drain(), watched.now)
+    watched.events.add(watched.cluster.take_facts(), watched.now)
     report = watched.events.report(watched.now)
     assert report is not None
     assert len(encode(MonitorEvents(report.document(10**9)))) < MAX_CONTROL_BYTES
@@ -186,7 +187,7 @@ def test_a_report_fits_in_a_control_message_whatever_names_and_tracebacks_there_
     assert document["dropped"] + len(document["tasks"]["rows"]) == 2500
     assert any(row["traceback"] for row in rows(document))
     assert document["incidents"]
-    past = watched.events.past(watched.cluster.core, lambda at: AT + at, watched.now).document()
+    past = watched.events.past(watched.cluster.state, lambda at: AT + at, watched.now).document()
     assert len(encode(MonitorEvents(past))) < MAX_CONTROL_BYTES
 
 
@@ -214,7 +215,7 @@ def test_decisions_are_told_with_what_they_were_made_from() -> None:
 
 def test_who_comes_late_is_told_of_the_last_tasks_what_runs_and_the_last_incidents() -> None:
     watched = Watched()
-    watched.cluster.core.facts.watched = False
+    watched.cluster.step(MonitoringChanged(False))
     for _ in range(3):
         watched.finish(600)
         watched.cluster.wait(1.0, alive=[watched.client, watched.worker])

@@ -27,7 +27,7 @@ class Two:
 
 
 def why(cluster: Cluster, task: bytes) -> str:
-    return explain(cluster.core, task, cluster.now)
+    return explain(cluster.state, task, cluster.now)
 
 
 def report(cluster: Cluster, manager: str, *ages: float, trouble: str = "", reason: str = "") -> None:
@@ -190,7 +190,7 @@ def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
     report(cluster, manager, 38.0, 12.0)
     cluster.wait(2.0, alive=[manager])
     assert why(cluster, task) == "the worker manager cloud waits for its first unit, 40 s"
-    cluster.core.elastic.managers[cluster.peer(manager)].startup_seconds = 60.0
+    cluster.state.managers[cluster.peer(manager)].startup_seconds = 60.0
     assert why(cluster, task) == "the worker manager cloud waits for its first unit, 40 s of about 60 s"
 
 
@@ -247,7 +247,7 @@ def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
     client = cluster.client()
     cluster.worker("a")
     cluster.worker("b")
-    cluster.core.workers[cluster.peer("a")].draining = True
+    cluster.state.workers[cluster.peer("a")].draining = True
     cluster.break_connection("a")
     cluster.break_connection("b")
     (task,) = cluster.submit(client)
@@ -258,7 +258,7 @@ def test_a_task_on_a_worker_says_what_is_before_it() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     tasks = cluster.submit(client, 4)
-    name = cluster.core.workers[cluster.peer(worker)].name
+    name = cluster.state.workers[cluster.peer(worker)].name
     assert [why(cluster, task) for task in tasks] == [
         f"it runs on worker {name}",
         f"it runs on worker {name}",
@@ -298,7 +298,7 @@ def test_a_task_that_was_asked_back_says_so() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     running, waiting = cluster.submit(client, 2)
-    name = cluster.core.workers[cluster.peer(worker)].name
+    name = cluster.state.workers[cluster.peer(worker)].name
     cluster.worker("other")
     cluster.wait(0.1)
     assert why(cluster, waiting) == f"it waited behind others on worker {name}, and is on its way to another one"

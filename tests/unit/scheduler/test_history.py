@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
-from scaler.scheduler.core import history as module
-from scaler.scheduler.core.facts import FailureRecord, TasksEnded
-from scaler.scheduler.core.history import History
+from scaler.scheduler.core import facts as module
+from scaler.scheduler.core.facts import FailureRecord, History, TasksEnded
 from scaler.scheduler.core.state import Client, Function, Group, Terminated, Timing
 from tests.unit.scheduler.driver import Cluster
 
-GROUP = Group(Client(b"client..", "client", None, 0.0), Spec(b"f" * 16), Needs(), 0, Timing(), Function("f"))
+GROUP = Group(Client(b"client..", "client", None, 0.0), Spec(b"f" * 16), 0, Timing(), Function("f"))
 
 
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:
@@ -29,7 +27,7 @@ def numbers(history: History, limit: int) -> list[int]:
 
 def test_whole_batches_are_forgotten_when_enough_are_left_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REMEMBERED", 10)
-    history = History(0.0)
+    history = History()
     for first in range(0, 40, 4):
         history.add(batch(first, 4))
     assert numbers(history, 100) == list(range(28, 40))
@@ -41,7 +39,7 @@ def test_whole_batches_are_forgotten_when_enough_are_left_without_them(monkeypat
 
 def test_a_batch_is_kept_however_large_until_another_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FAILURE_BYTES", 1000)
-    history = History(0.0)
+    history = History()
     history.add(batch(0, 10, b"x" * 500))
     assert len(history) == 10
     history.add(batch(10, 2))
@@ -49,10 +47,11 @@ def test_a_batch_is_kept_however_large_until_another_one_comes(monkeypatch: pyte
 
 
 def test_it_finds_the_last_end_of_a_task_that_was_said_twice() -> None:
-    history = History(0.0)
+    history = History()
     history.add(batch(7, 1, b"first"))
-    history.now = 5.0
-    history.add(batch(7, 1, b"second"))
+    second = batch(7, 1, b"second")
+    second.step_at = 5.0
+    history.add(second)
     found = history.find((7).to_bytes(16, "big"))
     assert found is not None
     ended, index = found
@@ -74,7 +73,7 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
                 where[task] = worker
                 cluster.finish(worker, task)
     assert set(where.values()) == {"w0", "w1"}
-    history = cluster.core.history
+    history = cluster.state.history
     found = [(entry, entry[0].ids[entry[1]]) for entry in history.latest(100)]
     assert {
         task: (ended.function(index), ended.worker(index).split("|")[2], ended.attempt(index))
@@ -86,17 +85,17 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
 
 
 def test_runs_of_one_function_on_one_worker_are_told_apart_at_their_borders() -> None:
-    other = Group(GROUP.client, Spec(b"g" * 16, name="g"), Needs(), 0, Timing(), Function("g"))
+    other = Group(GROUP.client, Spec(b"g" * 16, name="g"), 0, Timing(), Function("g"))
     first, second = Terminated("w1"), Terminated("w2")
     ended = TasksEnded(GROUP, first, [], [], [], [], [])
     for index, (group, gone) in enumerate(
         [(GROUP, first), (GROUP, first), (other, first), (other, second), (GROUP, second)]
     ):
-        if group is not ended.group or gone is not ended.terminated:
-            ended.begin_run(index, group, gone)
+        if group is not ended.group or gone is not ended.state:
+            ended.begin_run(group, gone)
         ended.ids.append(index.to_bytes(16, "big"))
         ended.duration_us.append(10**index)
     assert [ended.worker(index) for index in range(5)] == ["w1", "w1", "w1", "w2", "w2"]
     assert [ended.function(index) for index in range(5)] == ["", "", "g", "g", ""]
-    ended.count_time()
+    ended.close(0.0)
     assert (GROUP.function.wall_us, other.function.wall_us) == (10011, 1100)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.protocol.messages import Output, Printed, ReadLog, TaskLog
-from scaler.scheduler.core import logs as module
-from scaler.scheduler.core.logs import HEAD_BYTES, MAX_LOG_BYTES, TAIL_BYTES, Logs
+from scaler.scheduler.core import facts as module
+from scaler.scheduler.core.facts import HEAD_BYTES, MAX_LOG_BYTES, TAIL_BYTES, Logs
 from tests.unit.scheduler.driver import Cluster
 
 TASK = bytes(16)
@@ -82,4 +82,4 @@ def test_what_a_worker_says_of_a_client_that_is_not_here_is_not_kept() -> None:
     cluster = Cluster()
     cluster.say(cluster.worker("w"), Output(TASK, False, b"nobody's"))
     cluster.say("w", Printed([TASK], [False], [0], [b"nobody's"]))
-    assert cluster.core.logs.size_bytes == 0
+    assert cluster.state.logs.size_bytes == 0

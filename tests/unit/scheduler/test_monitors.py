@@ -24,6 +24,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
+from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import UNKNOWN
 from scaler.scheduler.events import MAX_TASK_ROWS
 from scaler.scheduler.monitors import (
@@ -121,8 +122,10 @@ class Port:
         self.loop = HandLoop(self.cluster)
         self.listener = Recording()
         self.looks: list[bool] = []
+        self.is_watched = False
         self.monitors = Monitors(
-            self.cluster.core,
+            self.cluster.state,
+            self._step,
             self._listen,
             Welcome(False, 1, LEASE_SECONDS, 2.0),
             INTERVAL_SECONDS,
@@ -137,12 +140,18 @@ class Port:
         self.admit, self.on_events = admit, on_events
         return self.listener
 
+    def _step(self, inputs: Sequence[Input]) -> None:
+        for item in inputs:
+            assert isinstance(item, MonitoringChanged)
+            self.is_watched = item.is_watched
+        self.cluster.step(*inputs)
+
     def _server_status(self, is_report: bool) -> ServerStatus:
         self.looks.append(is_report)
         return ServerStatus(0.0, 1, SchedulerRow(), StorageRow(), {}, {})
 
     def drain(self) -> None:
-        self.monitors.add(self.cluster.core.facts.drain())
+        self.monitors.add(self.cluster.take_facts())
 
     def say(self, *events: ListenerEvent) -> None:
         self.on_events(list(events))
@@ -181,7 +190,7 @@ def test_nothing_is_made_while_nobody_watches() -> None:
     for _ in range(3):
         port.report()
     assert not port.looks
-    assert not port.cluster.core.facts.watched
+    assert not port.is_watched
 
 
 def test_a_monitor_that_comes_is_told_the_state_and_the_past_at_once_and_then_what_is_new() -> None:
@@ -291,9 +300,9 @@ def test_a_monitor_whose_connection_breaks_is_forgotten_after_its_lease_and_not_
     assert port.listener.forgotten == []
     port.report()
     assert port.listener.forgotten == [ALICE]
-    assert port.cluster.core.facts.watched
+    assert port.is_watched
     port.say(Closed(BOB, ""))
-    assert not port.cluster.core.facts.watched
+    assert not port.is_watched
 
 
 def test_only_monitors_are_let_in_and_not_too_many() -> None:

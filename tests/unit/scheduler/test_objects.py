@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import IdFactory
-from scaler.protocol.messages import stored_reference
+from scaler.protocol.messages import Spec, stored_reference
 from scaler.scheduler.core.objects import ObjectTable
 
 ALICE, BOB, WORKER = b"alice...", b"bob.....", b"worker.."
 FUNCTION = b"a function's id."
+SPEC = Spec(FUNCTION)
 
 
 @pytest.fixture
@@ -22,8 +23,8 @@ def mine() -> bytes:
     return IdFactory(ALICE).object()
 
 
-def test_a_held_object_is_forgotten_when_its_owner_releases_it(table: ObjectTable, mine: bytes) -> None:
-    table.hold(mine)
+def test_a_pinned_object_is_forgotten_when_its_owner_releases_it(table: ObjectTable, mine: bytes) -> None:
+    table.pin(mine)
     assert table.forgotten == []
     table.release(mine, ALICE)
     assert table.forgotten == [mine]
@@ -31,7 +32,7 @@ def test_a_held_object_is_forgotten_when_its_owner_releases_it(table: ObjectTabl
 
 
 def test_an_object_in_use_outlives_its_release_until_the_last_use(table: ObjectTable, mine: bytes) -> None:
-    table.hold(mine)
+    table.pin(mine)
     table.use(mine)
     table.use(mine)
     table.release(mine, ALICE)
@@ -42,21 +43,21 @@ def test_an_object_in_use_outlives_its_release_until_the_last_use(table: ObjectT
 
 
 def test_releasing_twice_forgets_once(table: ObjectTable, mine: bytes) -> None:
-    table.hold(mine)
+    table.pin(mine)
     table.release(mine, ALICE)
     table.release(mine, ALICE)
     assert table.forgotten == [mine]
 
 
 def test_nobody_but_its_owner_releases_an_object(table: ObjectTable, mine: bytes) -> None:
-    table.hold(mine)
+    table.pin(mine)
     table.release(mine, BOB)
     assert table.forgotten == []
-    assert table.held_by(ALICE) == [mine]
-    assert table.held_by(BOB) == []
+    assert table.pinned_by(ALICE) == [mine]
+    assert table.pinned_by(BOB) == []
 
 
-def test_an_object_that_was_used_before_it_was_announced_is_held(table: ObjectTable, mine: bytes) -> None:
+def test_an_object_that_was_used_before_it_was_announced_is_pinned(table: ObjectTable, mine: bytes) -> None:
     table.use(mine)
     table.unuse(mine)
     assert table.forgotten == []
@@ -65,7 +66,7 @@ def test_an_object_that_was_used_before_it_was_announced_is_held(table: ObjectTa
 
 
 def test_a_value_that_nobody_wanted_delivered_goes_with_its_last_use(table: ObjectTable, mine: bytes) -> None:
-    table.use(mine, held=False)
+    table.use(mine, pinned=False)
     table.unuse(mine)
     assert table.forgotten == [mine]
 
@@ -81,38 +82,34 @@ def test_a_late_result_is_forgotten_unless_somebody_was_told_of_the_same_object(
     assert table.forgotten == [mine]
 
 
-def test_a_definition_lives_as_long_as_a_client_holds_it_or_a_group_uses_it(table: ObjectTable) -> None:
-    table.define(FUNCTION, b"\x80", ALICE)
-    table.define(FUNCTION, b"\x80", BOB)
-    table.use_definition(FUNCTION)
+def test_a_function_stays_while_a_client_pins_it_or_a_group_uses_it(table: ObjectTable) -> None:
+    table.register(FUNCTION, b"\x80", ALICE)
+    table.register(FUNCTION, b"\x80", BOB)
+    table.use_functions(SPEC)
     table.release(FUNCTION, ALICE)
     table.release(FUNCTION, BOB)
-    assert table.definition(FUNCTION) is not None
-    table.drop_definition(FUNCTION)
-    assert table.definition(FUNCTION) is None
+    assert FUNCTION in table.functions
+    table.release_functions(SPEC)
+    assert FUNCTION not in table.functions
 
 
-def test_workers_that_were_told_a_definition_are_told_to_drop_it(table: ObjectTable) -> None:
-    table.define(FUNCTION, b"\x80", ALICE)
-    definition = table.definition(FUNCTION)
-    assert definition is not None
-    definition.told.add(WORKER)
+def test_workers_that_were_sent_a_function_are_told_to_forget_it(table: ObjectTable) -> None:
+    table.register(FUNCTION, b"\x80", ALICE)
+    table.functions[FUNCTION].announced_to.add(WORKER)
     table.release(FUNCTION, ALICE)
-    assert table.undefined == [(FUNCTION, {WORKER})]
+    assert table.withdrawn == [(FUNCTION, {WORKER})]
 
 
 def test_a_worker_that_is_gone_is_not_told(table: ObjectTable) -> None:
-    table.define(FUNCTION, b"\x80", ALICE)
-    definition = table.definition(FUNCTION)
-    assert definition is not None
-    definition.told.add(WORKER)
-    table.worker_gone(WORKER, {FUNCTION})
+    table.register(FUNCTION, b"\x80", ALICE)
+    table.functions[FUNCTION].announced_to.add(WORKER)
+    table.worker_left(WORKER, {FUNCTION})
     table.release(FUNCTION, ALICE)
-    assert table.undefined == []
+    assert table.withdrawn == []
 
 
-def test_a_large_definition_is_forgotten_in_the_storage_too(table: ObjectTable, mine: bytes) -> None:
-    table.define(mine, stored_reference(mine, 10**6), ALICE)
+def test_a_large_function_is_forgotten_in_the_storage_too(table: ObjectTable, mine: bytes) -> None:
+    table.register(mine, stored_reference(mine, 10**6), ALICE)
     table.release(mine, ALICE)
     assert table.forgotten == [mine]
 
@@ -120,19 +117,19 @@ def test_a_large_definition_is_forgotten_in_the_storage_too(table: ObjectTable, 
 def test_a_client_that_goes_drops_everything_but_what_running_tasks_use(table: ObjectTable) -> None:
     ids = IdFactory(ALICE)
     idle, used = ids.object(), ids.object()
-    table.hold(idle)
-    table.hold(used)
+    table.pin(idle)
+    table.pin(used)
     table.use(used)
-    table.define(FUNCTION, b"\x80", ALICE)
-    table.client_gone(ALICE, retain=False)
+    table.register(FUNCTION, b"\x80", ALICE)
+    table.client_left(ALICE, retain=False)
     assert table.forgotten == [idle]
-    assert table.definition(FUNCTION) is None
+    assert FUNCTION not in table.functions
     table.unuse(used)
     assert table.forgotten == [idle, used]
 
 
 def test_what_is_retained_for_a_client_is_not_forgotten_here(table: ObjectTable, mine: bytes) -> None:
-    table.hold(mine)
-    table.client_gone(ALICE, retain=True)
+    table.pin(mine)
+    table.client_left(ALICE, retain=True)
     assert table.forgotten == []
     assert table.stored == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaler.net.connection import Received, Resumed
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     Drain,
@@ -15,7 +16,7 @@ from scaler.protocol.messages import (
     Suspended,
     TaskGroup,
 )
-from scaler.scheduler.core import inputs as events
+from scaler.scheduler.core.commands import NestedOpened
 from tests.unit.scheduler.driver import FUNCTION, Cluster, NoScaling
 
 
@@ -159,7 +160,7 @@ def test_a_task_that_waits_for_its_own_tasks_lends_its_slot() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", queue_size=1)
     (outer,) = cluster.submit(client)
-    cluster.step(events.NestedJoined(cluster.peer("nested"), cluster.peer(worker)))
+    cluster.step(NestedOpened(cluster.peer("nested"), cluster.peer(worker)))
     cluster.say(worker, Suspended([outer], [1], [True]))
     cluster.submit(client, 4)
     assert len(cluster.on(worker)) == 3
@@ -194,10 +195,10 @@ def test_a_client_in_a_lost_worker_is_gone_with_it() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     cluster.submit(client)
-    cluster.step(events.NestedJoined(cluster.peer("nested"), cluster.peer(worker)))
-    assert len(cluster.core.clients) == 2
+    cluster.step(NestedOpened(cluster.peer("nested"), cluster.peer(worker)))
+    assert len(cluster.state.clients) == 2
     cluster.leave(worker, "was killed")
-    assert len(cluster.core.clients) == 1
+    assert len(cluster.state.clients) == 1
 
 
 def test_a_broken_worker_gets_nothing_and_is_lost_after_a_short_grace() -> None:
@@ -208,9 +209,9 @@ def test_a_broken_worker_gets_nothing_and_is_lost_after_a_short_grace() -> None:
     cluster.submit(client)
     assert cluster.on(worker) == [task]
     cluster.wait(2.5)
-    assert cluster.core.workers
+    assert cluster.state.workers
     cluster.wait(1.5)
-    assert not cluster.core.workers
+    assert not cluster.state.workers
 
 
 def test_a_worker_that_comes_back_in_time_keeps_its_tasks() -> None:
@@ -219,7 +220,7 @@ def test_a_worker_that_comes_back_in_time_keeps_its_tasks() -> None:
     (task,) = cluster.submit(client)
     cluster.break_connection(worker)
     cluster.wait(2.0)
-    cluster.step(events.Returned(cluster.peer(worker)))
+    cluster.step(Resumed(cluster.peer(worker)))
     cluster.wait(2.0, alive=[worker])
     cluster.finish(worker, task)
     assert cluster.outcome(client, task) is Outcome.SUCCESS
@@ -231,7 +232,7 @@ def test_a_stall_of_the_scheduler_evicts_nobody() -> None:
     cluster.now += 300.0
     cluster.step()
     cluster.wait(5.0)
-    assert cluster.core.workers
+    assert cluster.state.workers
 
 
 def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it() -> None:
@@ -253,8 +254,8 @@ def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_wor
     group = TaskGroup(Spec(FUNCTION, name="function"), [cluster.task_id(client)], [b"\x80 arguments"])
     cluster.said.clear()
     cluster.step(
-        events.Said(cluster.peer(client), Release([FUNCTION])),
-        events.Said(cluster.peer(client), Submit([(FUNCTION, b"\x80 function")], [group])),
+        Received(cluster.peer(client), Release([FUNCTION])),
+        Received(cluster.peer(client), Submit([(FUNCTION, b"\x80 function")], [group])),
     )
     undefine, run = (message for name, message in cluster.said if name == worker)
     assert isinstance(undefine, ForgetFunctions)
@@ -304,6 +305,6 @@ def test_a_client_cannot_come_in_under_the_id_of_a_worker() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
-    cluster.step(events.NestedJoined(cluster.peer(worker), cluster.peer(worker)))
+    cluster.step(NestedOpened(cluster.peer(worker), cluster.peer(worker)))
     cluster.finish(worker, task)
     assert cluster.outcome(client, task) is Outcome.SUCCESS

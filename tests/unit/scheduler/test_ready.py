@@ -15,11 +15,16 @@ GPU = Needs.of({"gpu": 1})
 
 def group(client: str = "a", priority: int = 0, depth: int = 0, needs: Needs = PLAIN) -> Group:
     spec = Spec(b"f" * 16, priority=priority, needs=needs.items)
-    return Group(Client(client.encode().ljust(8, b"."), client, None, 0.0), spec, needs, depth, Timing(), Function("f"))
+    return Group(Client(client.encode().ljust(8, b"."), client, None, 0.0), spec, depth, Timing(), Function("f"))
 
 
 def tasks(of: Group, count: int) -> list[Task]:
     return [Task(of.client.id + number.to_bytes(8, "big"), of, b"", ()) for number in range(count)]
+
+
+def empty() -> tuple[ReadyQueues, ReadyQueue]:
+    queues = ReadyQueues()
+    return queues, queues.of(PLAIN)
 
 
 def drain(queue: ReadyQueue) -> list[Task]:
@@ -32,52 +37,51 @@ def drain(queue: ReadyQueue) -> list[Task]:
 def drop(queues: ReadyQueues, dropped: Sequence[Task]) -> None:
     for task in dropped:
         task.state = TERMINATED
-        queues.dropped(task)
+        queues.drop(task)
 
 
 def test_tasks_of_one_client_leave_in_the_order_in_which_they_came() -> None:
-    queue = ReadyQueue(PLAIN)
+    queues, queue = empty()
     of = group()
     first, *rest = tasks(of, 5)
-    queue.add(first)
-    queue.add_all(of, rest)
+    queues.add(of, [first])
+    queues.add(of, rest)
     assert queue.count == 5
     assert drain(queue) == [first, *rest]
     assert queue.count == 0
 
 
 def test_clients_take_turns_and_one_with_less_work_is_not_waited_for() -> None:
-    queue = ReadyQueue(PLAIN)
+    queues, queue = empty()
     a, b, c = (tasks(group(name), count) for name, count in (("a", 4), ("b", 1), ("c", 2)))
     for of in (a, b, c):
-        queue.add_all(of[0].group, of)
+        queues.add(of[0].group, of)
     assert drain(queue) == [a[0], b[0], c[0], a[1], c[1], a[2], a[3]]
 
 
 def test_a_client_that_comes_later_gets_its_turn_after_those_that_wait() -> None:
-    queue = ReadyQueue(PLAIN)
+    queues, queue = empty()
     a, b = tasks(group("a"), 3), tasks(group("b"), 2)
-    queue.add_all(a[0].group, a)
+    queues.add(a[0].group, a)
     assert queue.take() is a[0]
-    queue.add_all(b[0].group, b)
+    queues.add(b[0].group, b)
     assert drain(queue) == [a[1], b[0], a[2], b[1]]
 
 
 def test_higher_priority_comes_first_then_deeper_nesting_whatever_arrived_first() -> None:
-    queue = ReadyQueue(PLAIN)
+    queues, queue = empty()
     plain, deep, urgent = group(), group(depth=2), group(priority=1)
     for of in (plain, deep, urgent):
-        queue.add_all(of, tasks(of, 1))
+        queues.add(of, tasks(of, 1))
     assert [task.group for task in drain(queue)] == [urgent, deep, plain]
 
 
 def test_a_task_that_had_left_before_goes_ahead_of_its_clients_others() -> None:
-    queue = ReadyQueue(PLAIN)
+    queues, queue = empty()
     first, second = tasks(group(), 2)
-    queue.add(first)
-    queue.add(second)
+    queues.add(first.group, [first, second])
     assert queue.take() is first
-    queue.add_first(first)
+    queues.add_first(first)
     assert drain(queue) == [first, second]
 
 
@@ -85,7 +89,7 @@ def test_a_dropped_task_is_counted_out_at_once_and_never_taken() -> None:
     queues = ReadyQueues()
     of = group()
     first, second, third = tasks(of, 3)
-    queues.add_all(of, [first, second, third])
+    queues.add(of, [first, second, third])
     drop(queues, [second])
     queue = queues.of(PLAIN)
     assert (queues.count, queue.tombstones, of.ready) == (2, 1, 2)
@@ -98,7 +102,7 @@ def test_a_queue_of_dropped_tasks_alone_is_empty_and_not_waiting() -> None:
     queues = ReadyQueues()
     of = group()
     dropped = tasks(of, 3)
-    queues.add_all(of, dropped)
+    queues.add(of, dropped)
     drop(queues, dropped)
     assert queues.waiting() == []
     assert queues.of(PLAIN).take() is None
@@ -108,7 +112,7 @@ def test_dropped_tasks_are_swept_out_before_they_outnumber_the_others_by_much() 
     queues = ReadyQueues()
     of = group()
     everything = tasks(of, 10_000)
-    queues.add_all(of, everything)
+    queues.add(of, everything)
     most = 0
     for task in everything[:9_000]:
         drop(queues, [task])
@@ -123,8 +127,8 @@ def test_turns_survive_the_sweep_of_a_clients_last_task() -> None:
     queues = ReadyQueues()
     a, b = group("a"), group("b")
     gone, staying = tasks(a, 3_000), tasks(b, 3)
-    queues.add_all(a, gone)
-    queues.add_all(b, staying)
+    queues.add(a, gone)
+    queues.add(b, staying)
     drop(queues, gone)
     assert drain(queues.of(PLAIN)) == staying
 
@@ -132,8 +136,8 @@ def test_turns_survive_the_sweep_of_a_clients_last_task() -> None:
 def test_each_requirement_has_its_own_queue_and_the_best_rank_is_served_first() -> None:
     queues = ReadyQueues()
     plain, urgent = group(), group(priority=5, needs=GPU)
-    queues.add_all(plain, tasks(plain, 2))
-    queues.add_all(urgent, tasks(urgent, 1))
+    queues.add(plain, tasks(plain, 2))
+    queues.add(urgent, tasks(urgent, 1))
     assert [queue.needs for queue in queues.waiting()] == [GPU, PLAIN]
     assert queues.count == 3
 
@@ -141,7 +145,7 @@ def test_each_requirement_has_its_own_queue_and_the_best_rank_is_served_first() 
 def test_requirements_that_nobody_waits_for_are_forgotten() -> None:
     queues = ReadyQueues()
     of = group(needs=GPU)
-    queues.add_all(of, tasks(of, 1))
+    queues.add(of, tasks(of, 1))
     queues.drop_empty()
     assert queues.of(GPU).count == 1
     drain(queues.of(GPU))

@@ -5,38 +5,40 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scaler.config.servers import SchedulerConfig
+from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
+from scaler.policy.view import Allocation
 from scaler.protocol.messages import AcknowledgeResults, Heartbeat, Outcome, Suspended, UnitState, UnitStatus
 from scaler.protocol.messages import ManagerStatus as Status
 from scaler.scheduler import recorder as black_box
-from scaler.scheduler.core import inputs as events
-from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.core import CoreSettings, SchedulerCore
+from scaler.scheduler.core.commands import Command, Input, MonitoringChanged, NestedOpened
+from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
-from scaler.scheduler.recorder import Policy, Recorder, read, replay
+from scaler.scheduler.recorder import Recorder, read, replay
 from tests.unit.scheduler.driver import Cluster
 
-POLICY = Policy("simple", "allocate=even_load; scaling=vanilla")
-SETTINGS = CoreSettings(max_tasks_waiting=1000, worker_timeout_seconds=30.0)
+SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
+CONFIG = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **SETTINGS)
 
 
 class Recorded(Cluster):
     """A cluster whose inputs are recorded, as the shell does it."""
 
     def __init__(self) -> None:
-        super().__init__(load_policy(POLICY.engine_type, POLICY.content), **asdict(SETTINGS))
-        self.recorder = Recorder(SETTINGS, POLICY)
+        super().__init__(load_policy(CONFIG.policy_engine_type, CONFIG.policy_content), **SETTINGS)
+        self.recorder = Recorder(CONFIG)
         self.steps: list[list[Command]] = []
 
-    def step(self, *inputs: events.Input) -> list[Command]:
+    def step_once(self, *inputs: Input) -> list[Command]:
         self.recorder.add(inputs, self.now)
-        commands = super().step(*inputs)
-        self.steps.append(commands)
+        commands = super().step_once(*inputs)
+        self.steps.append(list(commands))
         return commands
 
 
@@ -48,7 +50,7 @@ def eventful() -> Recorded:
     worker = cluster.worker("a", {"gpu": 1.0}, manager_id="m")
     first, *rest = cluster.submit(client, 4)
     dependent = cluster.submit(client, references=[(first, rest[0])], needs=(("gpu", 1.0),), priority=1)
-    cluster.step(events.NestedJoined(cluster.peer("nested"), cluster.peer(worker)))
+    cluster.step(NestedOpened(cluster.peer("nested"), cluster.peer(worker)))
     cluster.say("nested", Heartbeat(1.0))
     cluster.say(worker, Suspended([first], [1], [True]))
     cluster.say(worker, Suspended([first], [1], [False]))
@@ -56,11 +58,12 @@ def eventful() -> Recorded:
     cluster.say(client, AcknowledgeResults(1))
     cluster.break_connection(worker)
     cluster.wait(1.0, alive=[client])
-    cluster.step(events.Returned(cluster.peer(worker)))
+    cluster.step(Resumed(cluster.peer(worker)))
     cluster.cancel(client, rest[2])
     while cluster.on(worker):
         cluster.finish(worker, cluster.on(worker)[0])
     cluster.wait(1.0, alive=[client, worker, manager])
+    cluster.step(MonitoringChanged(True))
     assert cluster.outcome(client, dependent[0]) is Outcome.SUCCESS
     cluster.leave(worker, "goodbye")
     return cluster
@@ -72,11 +75,10 @@ def test_a_replay_makes_the_same_commands(tmp_path: Path) -> None:
     cluster.recorder.write(path)
     with path.open("rb") as file:
         record = read(file)
-        assert record.settings == SETTINGS
-        assert record.policy == POLICY
+        assert record.config == CONFIG
         assert record.complete
         steps = list(record.steps)
-    core = SchedulerCore(record.settings, load_policy(record.policy.engine_type, record.policy.content), steps[0][0])
+    core = SchedulerCore(record.config, Allocation(), steps[0][0])
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
 
@@ -91,8 +93,8 @@ def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, m
     cluster = eventful()
     path = tmp_path / "box"
     cluster.recorder.write(path)
-    monkeypatch.setattr(ObjectTable, "drop_definition", lambda *_: None)
-    with pytest.raises(AssertionError, match="is counted wrong") as caught:
+    monkeypatch.setattr(ObjectTable, "release_functions", lambda *_: None)
+    with pytest.raises(AssertionError, match="are counted wrong") as caught:
         replay(path)
     assert caught.value.__notes__[0].startswith("in step ")
     assert "Done(ids=" in caught.value.__notes__[0]

@@ -41,7 +41,7 @@ AROUND = ServerStatus(
 
 
 def encoded(cluster: Cluster, around: ServerStatus = AROUND) -> bytes:
-    return status(cluster.core, around)
+    return status(cluster.state, around)
 
 
 def test_it_counts_tasks_by_state_and_by_how_they_ended() -> None:
@@ -53,7 +53,7 @@ def test_it_counts_tasks_by_state_and_by_how_they_ended() -> None:
     assert document(cluster)["tasks"]["ready"] == 2
     assert document(cluster)["tasks"]["assigned"] == 1
     cluster.finish(worker, first)
-    cluster.cancel(client, *cluster.core.clients[cluster.peer(client)].tasks)
+    cluster.cancel(client, *cluster.state.clients[cluster.peer(client)].tasks)
     assert document(cluster)["tasks"]["ended"]["done"] == 1
     assert document(cluster)["tasks"]["ended"]["cancelled"] == 2
     failures = {outcome.name.lower() for outcome in Outcome if outcome is not Outcome.SUCCESS}
@@ -151,7 +151,7 @@ def test_a_function_is_still_listed_when_all_its_tasks_have_ended_and_their_clie
 
 
 def test_rejected_tasks_count_as_failed_ones_that_have_ended() -> None:
-    cluster = Cluster(max_tasks_waiting=1)
+    cluster = Cluster(max_number_of_tasks_waiting=1)
     client = cluster.client()
     cluster.submit(client, 3)
     told = document(cluster)
@@ -188,7 +188,7 @@ def test_managers_have_rows_with_their_units_by_state() -> None:
 def test_a_quarantined_worker_is_marked() -> None:
     cluster = Cluster()
     client, bad, good = cluster.client(), cluster.worker("bad"), cluster.worker("good")
-    while cluster.core.workers[cluster.peer(bad)].failures_in_row < QUARANTINE_FAILURES:
+    while cluster.state.workers[cluster.peer(bad)].failures_in_row < QUARANTINE_FAILURES:
         cluster.submit(client, 2, retries=0)
         cluster.finish(bad, cluster.on(bad)[0], outcome=Outcome.PROCESSOR_DIED, payload=b"killed")
         cluster.finish(good, cluster.on(good)[0])
@@ -247,11 +247,11 @@ def test_workers_in_trouble_are_listed_first_then_the_busiest() -> None:
 def test_ten_thousand_workers_fit_in_a_control_message_and_are_all_counted() -> None:
     cluster = Cluster()
     template = cluster.worker("template", {f"capability_{number}": 1.0 for number in range(50)})
-    worker = cluster.core.workers[cluster.peer(template)]
+    worker = cluster.state.workers[cluster.peer(template)]
     processors = [ProcessorStatus(2**31, 99.125, 2**40, True, True, bytes(16), 123.456789)] * 64
     worker.heartbeat = WorkerHeartbeat(1e9, 99.125, 2**40, 1000, 0.123456789, processors)
     for number in range(9_999):
-        cluster.core.workers[number.to_bytes(8, "big")] = worker
+        cluster.state.workers[number.to_bytes(8, "big")] = worker
     told = encoded(cluster)
     message = decode(encode(MonitorStatus(told)))
     assert isinstance(message, MonitorStatus)

@@ -304,9 +304,9 @@ def test_a_client_that_falls_silent_is_given_up_after_its_lease(cluster: Cluster
     client = cluster.client()
     cluster.submit(client)
     cluster.wait(59.0)
-    assert cluster.core.clients
+    assert cluster.state.clients
     cluster.wait(2.0)
-    assert not cluster.core.clients
+    assert not cluster.state.clients
     assert ForgetOwned(cluster.peer(client)) not in cluster.commands
     cluster.wait(61.0)
     assert ForgetOwned(cluster.peer(client)) in cluster.commands
@@ -322,7 +322,7 @@ def test_objects_of_a_client_that_was_given_up_are_kept_if_it_comes_back() -> No
 
 
 def test_more_tasks_than_may_wait_are_rejected_with_the_limits_name() -> None:
-    cluster = Cluster(max_tasks_waiting=3)
+    cluster = Cluster(max_number_of_tasks_waiting=3)
     client = cluster.client()
     ids = cluster.submit(client, 5)
     rejected = {task for task in ids if cluster.outcome(client, task) is Outcome.REJECTED}
@@ -375,8 +375,8 @@ def test_a_client_that_goes_twice_while_its_tasks_still_run_leaves_nothing_behin
     cluster.submit(client)
     cluster.leave(client)
     cluster.finish(worker, *cluster.on(worker), outcome=Outcome.CANCELLED, payload=b"")
-    assert cluster.core.tasks.departed == {}
-    assert cluster.core.objects.definitions == {}
+    assert cluster.state.departed == {}
+    assert cluster.state.objects.functions == {}
 
 
 def test_a_task_is_never_sent_to_a_worker_that_still_has_an_earlier_attempt(cluster: Cluster) -> None:
@@ -401,7 +401,7 @@ def test_only_its_own_tasks_and_objects_can_be_named_by_a_client(cluster: Cluste
         outcome, text = cluster.outcomes(mine)[task]
         assert outcome is Outcome.OBJECT_LOST
         assert b"another client" in text
-    assert cluster.core.objects.stored == {}
+    assert cluster.state.objects.stored == {}
 
 
 def test_a_result_that_a_worker_stored_under_another_clients_id_is_no_result(cluster: Cluster) -> None:
@@ -425,7 +425,7 @@ def test_a_result_that_is_said_twice_does_not_cost_the_client_its_object(cluster
 
 
 def test_tasks_that_wait_for_others_of_the_same_message_count_towards_the_limit() -> None:
-    cluster = Cluster(max_tasks_waiting=3)
+    cluster = Cluster(max_number_of_tasks_waiting=3)
     client = cluster.client()
     first, *rest = (cluster.task_id(client) for _ in range(5))
     spec = Spec(FUNCTION)
@@ -487,7 +487,7 @@ def test_stored_results_that_a_client_never_saw_are_not_counted_after_it_has_gon
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, payload=stored_reference(result_id(task, 1), 10**6))
     cluster.leave(client)
-    assert cluster.core.objects.stored == {}
+    assert cluster.state.objects.stored == {}
 
 
 def test_a_task_that_failed_on_the_first_of_many_kinds_of_workers_reaches_another_kind(cluster: Cluster) -> None:

@@ -1,0 +1,70 @@
+"""Everything the scheduler knows: the one record that rules change and that views, checks and explanations read."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from scaler.ids import owner_of
+from scaler.needs import Offers
+from scaler.protocol.messages import Outcome
+from scaler.scheduler.core.facts import History, Logs
+from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.core.ready import ReadyQueues
+from scaler.scheduler.core.state import Client, Function, ManagerRecord, Task, Worker, WorkerPool
+
+
+class ClusterState:
+    """Clients, workers, managers and what belongs to them. Only the rules of the core change it."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        """The clock's time of the present step."""
+        self.stalled_seconds = 0.0
+        """Time that the shell did not step the core; the core's own time excludes it."""
+        self.clients: dict[bytes, Client] = {}
+        self.workers: dict[bytes, Worker] = {}
+        self.managers: dict[bytes, ManagerRecord] = {}
+        self.departed: dict[bytes, list[Client]] = {}
+        """Clients that left but whose last tasks have not come back yet, by id: one may leave several times."""
+        self.objects = ObjectTable()
+        self.ready = ReadyQueues()
+        self.waiting = 0
+        """Tasks in state Waiting or Delayed."""
+        self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
+        """Tasks that ended since the start, by outcome."""
+        self.functions: dict[str, Function] = {}
+        """By name, the most recently used at the end."""
+        self.pools: dict[Offers, WorkerPool] = {}
+        self.overloaded: OrderedDict[Worker, None] = OrderedDict()
+        """Workers that have tasks waiting behind running ones: balancing may relieve them."""
+        self.history = History()
+        self.logs = Logs()
+
+    def own_time(self, now: float) -> float:
+        """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""
+        return now - self.stalled_seconds
+
+    def peer(self, identifier: bytes) -> Client | Worker | ManagerRecord | None:
+        """Return the peer with this id that is here."""
+        return self.clients.get(identifier) or self.workers.get(identifier) or self.managers.get(identifier)
+
+    def manager_named(self, manager_id: str) -> ManagerRecord | None:
+        """Return the worker manager with this name that is here."""
+        return next((record for record in self.managers.values() if record.name == manager_id), None)
+
+    def living_task(self, identifier: bytes) -> Task | None:
+        """Return a task that has not ended, by its id."""
+        client = self.clients.get(owner_of(identifier))
+        return client.tasks.get(identifier) if client is not None else None
+
+    @property
+    def living_tasks(self) -> int:
+        """The number of tasks that have not ended."""
+        return sum(len(client.tasks) for client in self.clients.values())
+
+    def all_clients(self) -> Iterator[Client]:
+        """Yield the clients that are here, then those that left and still have tasks on workers."""
+        yield from self.clients.values()
+        for clients in self.departed.values():
+            yield from clients
