@@ -14,10 +14,9 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 
+from scaler.client.functions import Options, TemplateTable
 from scaler.client.future import ScalerFuture
-from scaler.client.kinds import KindTable, Options
 from scaler.client.loop import ClientLoop, ClientTransports, OnEvents
-from scaler.client.submission import Submission
 from scaler.ids import new_peer_id
 from scaler.net.connection import Connector, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
@@ -79,12 +78,11 @@ def open_client(encoded: bool, hold: bool) -> tuple[ClientLoop, Callable[[int], 
         return Sink(peer, on_events, encoded, hold)
 
     loop = ClientLoop(new_peer_id(), ClientTransports(connect, no_storage, "nowhere"), 10.0)
-    kinds = KindTable(loop, None)
-    submission = Submission(loop)
+    templates = TemplateTable(loop.futures, None)
     options = Options()
 
     def submit(number: int) -> ScalerFuture:
-        return submission.submit(kinds.kind(abs, options, b""), (number,), {})
+        return loop.futures.submit(templates.template(abs, options, b""), (number,), {})
 
     return loop, submit
 
@@ -112,7 +110,7 @@ def measure_memory(tasks: int) -> None:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     futures = [submit(number) for number in range(tasks)]
-    while loop.futures.session.unsent:
+    while loop.futures.session.unsent or loop.futures.is_awake:
         time.sleep(0.01)
     print(
         f"memory   {(tracemalloc.get_traced_memory()[0] - before) / tasks:6.0f} bytes per pending task and its future"

@@ -1,10 +1,9 @@
-"""How `map` and `imap` cut many small calls into tasks. Pure; time is an argument.
+"""How `map` and `imap` put many small calls into chunks, each of which is one task, and what runs in that task. Pure.
 
-An explicit size is kept. Otherwise the size grows with what was measured: a chunk should take about
-`TARGET_SECONDS`, which costs no more than that at the end and makes the cost per task small beside it. The size is at
-most `GROWTH` times one that was seen to be fine, so that one quick item does not put a thousand slow ones in a chunk,
-and few chunks are out while their size is unproven. When nothing comes back for a while, more are let out:
-slow items, or many workers, must not wait for a measurement.
+An explicit size is kept. Otherwise the size grows with measurements: a chunk should take about `TARGET_SECONDS`, which
+costs no more than that at the end and makes the cost per task small beside it. The size is at most `GROWTH` times a
+proven one, so that one quick item does not put a thousand slow ones in a chunk, and few chunks are in flight while the
+size is unproven. When no result comes for a while, more are sent: slow items, or many workers, must not wait.
 """
 
 from __future__ import annotations
@@ -13,72 +12,127 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scaler.errors import SerializationError
-from scaler.serialization import Divisible, Serializer, dump_exception, dump_value, load_function
+from scaler.errors import ScalerError, SerializationError, UsageError
+from scaler.serialization import (
+    Divisible,
+    Serializer,
+    dump_arguments,
+    dump_exception,
+    dump_function,
+    dump_value,
+    load_function,
+    load_value,
+    name_of,
+)
 from scaler.serialization.arguments import check_bytes
 from scaler.worker.processor.calling import finish
 
 TARGET_SECONDS = 0.01
 GROWTH = 8
 UNPROVEN_CHUNKS = 16
-PATIENCE_SECONDS = 0.05
+PROBE_TIMEOUT_SECONDS = 0.05
+"""After this long without a result, more chunks of an unproven size are sent."""
 MAX_CHUNK_ITEMS = 4096
 """More would seldom fit in a message, and the way through the object storage is longer."""
 
 
-class Chunker:
+class Chunking:
     """Decides the size of each next chunk of one map or imap."""
 
-    __slots__ = ("_fixed", "_limit", "_outstanding", "_patience_ends", "_proven", "_seconds_per_item", "_size")
+    __slots__ = ("_fixed", "_in_flight", "_limit", "_proven", "_seconds_per_item", "_size", "wake_at")
 
     def __init__(self, fixed_size: int | None, now: float) -> None:
         self._fixed = fixed_size
         self._size = 1
         self._proven = 0
         self._seconds_per_item: float | None = None
-        self._outstanding = 0
+        self._in_flight = 0
         self._limit = UNPROVEN_CHUNKS
-        self._patience_ends = now + PATIENCE_SECONDS
+        self.wake_at = now + PROBE_TIMEOUT_SECONDS
+        """When to ask again if no result comes."""
 
     def next_size(self, now: float) -> int:
         """Return how many items the next chunk may have; 0: wait for a result, or until `wake_at`."""
         if self._fixed is not None:
             return self._fixed
-        if self._size > self._proven and self._outstanding >= self._limit:
-            if now < self._patience_ends:
+        if self._size > self._proven and self._in_flight >= self._limit:
+            if now < self.wake_at:
                 return 0
             self._limit *= 2
-            self._patience_ends = now + PATIENCE_SECONDS
+            self.wake_at = now + PROBE_TIMEOUT_SECONDS
         return self._size
 
-    @property
-    def wake_at(self) -> float:
-        """When to ask again if nothing came back."""
-        return self._patience_ends
-
     def sent(self) -> None:
-        """A chunk went out."""
-        self._outstanding += 1
+        """Count a chunk as in flight."""
+        self._in_flight += 1
 
     def ended(self, items: int, seconds: float | None, now: float) -> None:
-        """A chunk of so many items came back; seconds: what it took on its worker, None when it failed as a whole."""
-        self._outstanding -= 1
-        self._patience_ends = now + PATIENCE_SECONDS
+        """Learn from a chunk that ended. seconds: what it took on its worker, None when it failed as a whole."""
+        self._in_flight -= 1
+        self.wake_at = now + PROBE_TIMEOUT_SECONDS
         if seconds is None:
             return
         measured = seconds / items
         old = self._seconds_per_item
         self._seconds_per_item = measured if old is None else max(measured, 0.8 * old + 0.2 * measured)
-        fitting = self._fitting(self._seconds_per_item)
+        fitting = max(1, min(MAX_CHUNK_ITEMS, int(TARGET_SECONDS / max(self._seconds_per_item, 1e-9))))
         self._proven = min(max(self._proven, items), fitting)
         self._size = min(fitting, GROWTH * self._proven)
 
-    def _fitting(self, seconds_per_item: float) -> int:
-        return max(1, min(MAX_CHUNK_ITEMS, int(TARGET_SECONDS / max(seconds_per_item, 1e-9))))
+
+class ItemCall:
+    """What a `map` or `imap` calls with each item: its function as tasks run it, and its arguments as they are sent.
+
+    function: what the tasks run, on a chunk of items each. name: the function's, for display.
+    """
+
+    def __init__(self, function: Callable[..., Any], spread: bool, serializer: Serializer | None, verb: str) -> None:
+        """spread: each item is a tuple of arguments. Raises UsageError or SerializationError."""
+        if not callable(function):
+            raise UsageError(f"{verb} needs something to call, and {function!r} is not")
+        self.name = name_of(function)
+        self.verb = verb
+        self.function: ChunkFunction | SerializedChunkFunction
+        if serializer is None:
+            self.function = ChunkFunction(function, spread)
+        else:
+            self.function = SerializedChunkFunction(bytes(dump_function(function, serializer)[0]), serializer)
+        self.is_plain = serializer is None
+        self._spread = spread
+        self._serializer = serializer
+
+    def arguments(self, items: list[Any]) -> list[Any]:
+        """Return the argument of a chunk's function. Raises SerializationError of the user's serializer."""
+        if self._serializer is None:
+            return items
+        return [
+            [
+                bytes(dump_value(argument, self._serializer, f"argument {position} of {self.name}")[0])
+                for position, argument in enumerate(self._spread_out(item), 1)
+            ]
+            for item in items
+        ]
+
+    def error_of(self, item: Any, owner: object, error: Exception) -> Exception:
+        """Return the error of an item that cannot be sent: the one that a single call with it would raise."""
+        try:
+            dump_arguments(tuple(self._spread_out(item)), {}, self._serializer, owner, self.name)
+        except SerializationError as found:
+            return found
+        except ScalerError:  # the item came to refer to something that has failed meanwhile
+            pass
+        return error
+
+    def load(self, value: Any) -> Any:
+        """Return an item's value. Raises SerializationError of the user's serializer."""
+        return value if self._serializer is None else load_value([value], self._serializer)
+
+    def _spread_out(self, item: Any) -> Any:
+        return item if self._spread else (item,)
 
 
-class Results(Divisible):
-    """What a chunk returns: one value per item; failures: position to payload of the exception, where one raised."""
+class ChunkResults(Divisible):
+    """The result of a chunk: one value per item; failures: position to payload of the exception, where one raised."""
 
     __slots__ = ("failures", "values")
 
@@ -87,9 +141,9 @@ class Results(Divisible):
         self.failures = failures
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Results, (self.values, self.failures)
+        return ChunkResults, (self.values, self.failures)
 
-    def serializable(self) -> Results:
+    def serializable(self) -> ChunkResults:
         """Return the same with a failure in place of every value that cannot be serialized."""
         values, failures = self.values.copy(), self.failures.copy()
         for position, value in enumerate(values):
@@ -98,10 +152,10 @@ class Results(Divisible):
             except SerializationError as error:
                 values[position] = None
                 failures[position] = dump_exception(error, traceback.format_exc())
-        return Results(values, failures)
+        return ChunkResults(values, failures)
 
 
-class Chunk:
+class ChunkFunction:
     """The function of a chunk's task: calls the user's function with every item, and goes on when one raises.
 
     spread: each item is a tuple of arguments.
@@ -114,14 +168,14 @@ class Chunk:
         self.spread = spread
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Chunk, (self.function, self.spread)
+        return ChunkFunction, (self.function, self.spread)
 
-    def __call__(self, items: Sequence[Any]) -> Results:
+    def __call__(self, items: Sequence[Any]) -> ChunkResults:
         return _call_each(self.function, items, self.spread)
 
 
-class SerializedChunk:
-    """A chunk whose function, arguments and results are each made by the user's serializer."""
+class SerializedChunkFunction:
+    """A chunk's function where the user's serializer makes the user's function, each argument and each result."""
 
     __slots__ = ("_function", "function", "serializer")
 
@@ -131,9 +185,9 @@ class SerializedChunk:
         self._function: Callable[..., Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SerializedChunk, (self.function, self.serializer)
+        return SerializedChunkFunction, (self.function, self.serializer)
 
-    def __call__(self, items: Sequence[Sequence[bytes]]) -> Results:
+    def __call__(self, items: Sequence[Sequence[bytes]]) -> ChunkResults:
         if self._function is None:
             self._function = load_function([self.function], self.serializer)
         return _call_each(self._call, items, spread=True)
@@ -146,7 +200,7 @@ class SerializedChunk:
         return bytes(check_bytes(self.serializer, self.serializer.serialize(result)))
 
 
-def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool) -> Results:
+def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool) -> ChunkResults:
     done: list[Any] = []
     failures: dict[int, bytes] = {}
     iterator = iter(items)
@@ -154,7 +208,7 @@ def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool)
         try:
             if spread:
                 for item in iterator:
-                    done.append(finish(function(*item)))  # noqa: PERF401 (what is done must be known when one raises)
+                    done.append(finish(function(*item)))  # noqa: PERF401 (the count must be known when one raises)
             else:
                 for item in iterator:
                     done.append(finish(function(item)))  # noqa: PERF401
@@ -162,4 +216,4 @@ def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool)
             failures[len(done)] = dump_exception(error, traceback.format_exc())
             done.append(None)
         else:
-            return Results(done, failures)
+            return ChunkResults(done, failures)

@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from scaler.client.calls import Call
-from scaler.client.checks import check_name, check_timeout
+from scaler.client.chunks import ItemCall
+from scaler.client.connect import nested_loop, open_loop, processor
+from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, make_options
 from scaler.client.future import ScalerFuture
-from scaler.client.graph import Key
-from scaler.client.graph_run import GraphRun
-from scaler.client.imap import ResultIterator, Window
-from scaler.client.in_task import client_of_task
-from scaler.client.kinds import DEFAULT_RETRIES, KindTable, Options, check_call, make_options
+from scaler.client.graph import GraphRun, Key
 from scaler.client.loop import ClientLoop
-from scaler.client.maps import MapRun, as_tuples, count_of, side_by_side
+from scaler.client.map import UNBOUNDED, ChunkRunner, Progress, ResultIterator, Window, as_tuples, side_by_side
 from scaler.client.object_reference import ObjectReference
-from scaler.client.pieces import Pieces
-from scaler.client.processes import nested_loop, open_loop, processor
-from scaler.client.progress import Progress
-from scaler.client.questions import TaskOutput, output_of
-from scaler.client.submission import Submission
-from scaler.errors import ClientClosedError
-from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, name_of, size_of
+from scaler.client.tasks import TaskTemplate
+from scaler.errors import ClientClosedError, UsageError
+from scaler.logs import escaped_lines
+from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.references import Reduced
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 _DISCONNECTED = "the client was disconnected"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput:
+    """The output of a task, with its control characters shown: `str` of it is all of that, stderr after stdout."""
+
+    stdout: str
+    stderr: str
+    cut_bytes: int = 0
+    """How much was left out of the middle, because there was too much."""
+
+    def __str__(self) -> str:
+        if not self.stderr:
+            return self.stdout
+        before = self.stdout if not self.stdout or self.stdout.endswith("\n") else self.stdout + "\n"
+        return f"{before}--- stderr ---\n{self.stderr}"
 
 
 class Client(ArgumentOnly):
@@ -55,8 +65,7 @@ class Client(ArgumentOnly):
         reached. profiling, stream_output: what `submit` takes when it is not told. serializer: instead of the built-in
         one. name: what monitors show. Raises UnreachableError, RefusedError, or UsageError.
         """
-        check_timeout(timeout_seconds)
-        check_name(name)
+        _check(timeout_seconds, name)
         bound = None if serializer is None else bind_serializer(serializer)
         self._is_nested = address is None
         if address is None:
@@ -71,8 +80,8 @@ class Client(ArgumentOnly):
         self._loop = loop
         self._serializer = serializer
         self._options = options
-        self._kinds = KindTable(loop, serializer)
-        self._submission = Submission(loop)
+        self._futures = loop.futures
+        self._templates = TemplateTable(loop.futures, serializer)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
         self._is_closed = False
 
@@ -80,8 +89,8 @@ class Client(ArgumentOnly):
         return f"<Client {self.identity.hex()} of {self._loop.address}, {self._state()}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows of it: what is known here, without a wait or a question."""
-        from scaler.notebook import table  # noqa: PLC0415 (processors carry this module, and few look at it there)
+        """Return the HTML for a notebook, from what the client knows: it neither waits nor asks the scheduler."""
+        from scaler.notebook import table  # noqa: PLC0415 (processors import this module, and few tasks show clients)
 
         rows: dict[str, object] = {
             "scheduler": self._loop.address,
@@ -89,7 +98,7 @@ class Client(ArgumentOnly):
             "name": self._name,
             "state": self._state(),
             "inside a task": "yes" if self._is_nested else "",
-            "unfinished tasks": f"{self._loop.futures.count_unfinished():,}",
+            "unfinished tasks": f"{0 if self._futures.closed else len(self._futures.unfinished()):,}",
             "objects sent": len(self._references) or "",
         }
         return table("Client", rows)
@@ -100,7 +109,7 @@ class Client(ArgumentOnly):
     @property
     def identity(self) -> bytes:
         """The id of this client, with which the ids of its tasks begin. Clients inside one processor share it."""
-        return self._loop.futures.ids.owner
+        return self._futures.ids.owner
 
     # -- tasks
 
@@ -166,10 +175,15 @@ class Client(ArgumentOnly):
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
         """
-        items = side_by_side(iterables, "map")
-        pieces = self._pieces("map", fn, len(iterables) > 1, chunk_size)
-        bar = Progress(pieces, name_of(fn), count_of(iterables)) if progress else None
-        return MapRun(pieces, return_exceptions).run(items, bar)
+        return self._iterate(
+            "map",
+            fn,
+            iterables,
+            chunk_size=chunk_size,
+            window=UNBOUNDED,
+            return_exceptions=return_exceptions,
+            progress=progress,
+        ).take_all()
 
     def starmap(
         self,
@@ -180,9 +194,15 @@ class Client(ArgumentOnly):
         progress: bool = False,
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        pieces = self._pieces("starmap", fn, True, chunk_size)
-        bar = Progress(pieces, name_of(fn), count_of([iterable])) if progress else None
-        return MapRun(pieces, return_exceptions).run(as_tuples(iterable), bar)
+        return self._iterate(
+            "starmap",
+            fn,
+            (iterable,),
+            chunk_size=chunk_size,
+            window=UNBOUNDED,
+            return_exceptions=return_exceptions,
+            progress=progress,
+        ).take_all()
 
     def imap(
         self,
@@ -208,7 +228,15 @@ class Client(ArgumentOnly):
 
         progress shows a bar of the items that have ended, which may be ahead of those that were taken.
         """
-        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress)
+        return self._iterate(
+            "imap",
+            fn,
+            iterables,
+            chunk_size=chunk_size,
+            window=window,
+            return_exceptions=return_exceptions,
+            progress=progress,
+        )
 
     def imap_unordered(
         self,
@@ -220,7 +248,15 @@ class Client(ArgumentOnly):
         progress: bool = False,
     ) -> ResultIterator:
         """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
-        return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions, progress)
+        return self._iterate(
+            "imap_unordered",
+            fn,
+            iterables,
+            chunk_size=chunk_size,
+            window=window,
+            return_exceptions=return_exceptions,
+            progress=progress,
+        )
 
     def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], block: bool = True) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
@@ -229,12 +265,13 @@ class Client(ArgumentOnly):
         instead of values. Raises UsageError, before anything is sent, for missing keys, keys wanted twice, and cycles.
         """
         self._check_open()
-        run = GraphRun(graph, keys)
         parent = self._parent()
-        run.submit(
-            self._submission,
-            lambda function, deliver: self._kinds.kind(function, replace(self._options, deliver=deliver), parent),
-        )
+
+        def template(function: Callable[..., Any], deliver: bool) -> TaskTemplate:
+            return self._templates.template(function, replace(self._options, deliver=deliver), parent)
+
+        run = GraphRun(graph, keys, self._futures, template)
+        run.submit()
         return run.values() if block else run.futures
 
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
@@ -248,8 +285,8 @@ class Client(ArgumentOnly):
         parts = dump_value(obj, self._serializer, what)
         upload = self._loop.objects.upload(parts)
         self._loop.objects.wait_uploaded(upload)
-        self._loop.objects.hold(upload)
-        reference = ObjectReference(self._loop.futures, upload, name or type(obj).__name__, size_of(parts))
+        self._loop.objects.pin(upload)
+        reference = ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
         self._references.add(reference)
         return reference
 
@@ -270,7 +307,9 @@ class Client(ArgumentOnly):
         when the scheduler does not answer.
         """
         self._check_open()
-        return output_of(self._loop.log(future))
+        log = self._loop.log(future)
+        stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
+        return TaskOutput(stdout, stderr, log.truncated_bytes)
 
     # -- the end
 
@@ -278,7 +317,7 @@ class Client(ArgumentOnly):
         """Cancel all unfinished tasks, and let go of all objects that were sent. The client goes on."""
         self._check_open()
         self._loop.clear()
-        self._kinds.clear()
+        self._templates.clear()
         for reference in list(self._references):
             reference.invalidate()
         self._references.clear()
@@ -309,53 +348,50 @@ class Client(ArgumentOnly):
     # -- inside
 
     def reduce_into(self, _collection: Collection, /) -> Reduced:
-        """Travel as an order to make a client inside the task."""
+        """Travel as a call that makes a client inside the task."""
         self._check_open()
-        return client_of_task, (self._serializer, self._options)
+        return nested_client, (self._serializer, self._options)
 
     def _submit(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
     ) -> ScalerFuture:
         if self._is_closed:
             raise ClientClosedError(_DISCONNECTED)
-        kind = self._kinds.kind(fn, options, self._parent() if self._is_nested else b"")
-        return self._submission.submit(kind, args, kwargs)
+        parent = self._parent() if self._is_nested else b""
+        return self._futures.submit(self._templates.template(fn, options, parent), args, kwargs)
 
     def _iterate(
         self,
         verb: str,
         fn: Callable[..., Any],
         iterables: tuple[Iterable[Any], ...],
+        options: Options | None = None,
+        *,
         chunk_size: int | None,
         window: int | None,
-        return_exceptions: bool,
-        progress: bool,
+        return_exceptions: bool = False,
+        progress: bool = False,
     ) -> ResultIterator:
-        items = side_by_side(iterables, verb)
-        pieces = self._pieces(verb, fn, len(iterables) > 1, chunk_size)
-        return ResultIterator(
-            items,
-            pieces,
-            Window(window, chunk_size),
-            chunk_size=chunk_size,
-            in_order=verb == "imap",
-            return_exceptions=return_exceptions,
-            call_later=self._loop.call_later,
-            progress=Progress(pieces, name_of(fn), count_of(iterables)) if progress else None,
-        )
-
-    def _pieces(self, verb: str, fn: Callable[..., Any], spread: bool, chunk_size: int | None) -> Pieces:
         self._check_open()
-        call = Call(fn, spread, self._serializer, verb)
-        options = replace(self._options, name=call.name, is_plain=True)
-        kind = self._kinds.kind(call.function, options, self._parent())
+        items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
+        call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb)
+        options = replace(options or self._options, name=call.name, is_plain=True)
+        template = self._templates.template(call.function, options, self._parent())
 
         def submit(chunk: list[Any]) -> ScalerFuture:
             if self._is_closed:
                 raise ClientClosedError(_DISCONNECTED)
-            return self._submission.submit(kind, (chunk,), {})
+            return self._futures.submit(template, (chunk,), {})
 
-        return Pieces(call, submit, self._loop.futures, chunk_size)
+        return ResultIterator(
+            items,
+            ChunkRunner(call, submit, self._futures, chunk_size),
+            Window(window, chunk_size),
+            self._loop.call_later,
+            in_order=verb != "imap_unordered",
+            return_exceptions=return_exceptions,
+            progress=Progress(call.name, iterables) if progress else None,
+        )
 
     def _parent(self) -> bytes:
         context = processor() if self._is_nested else None
@@ -364,12 +400,26 @@ class Client(ArgumentOnly):
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosedError(_DISCONNECTED)
-        self._loop.futures.check_open()
+        self._futures.check_open()
 
 
 def nested_client(serializer: Serializer | None, options: Options) -> Client:
-    """Return a client inside the task that runs here."""
+    """Return a client inside the task that runs here: a client in a task's arguments is pickled as this call."""
     client = Client.__new__(Client)
     client._is_nested = True  # noqa: SLF001 (a second constructor)
     client._open(nested_loop(DEFAULT_TIMEOUT_SECONDS), serializer, options)  # noqa: SLF001
     return client
+
+
+def _check(timeout_seconds: object, name: object) -> None:
+    """Raise UsageError unless the timeout is a number above 0, and the name is text that can be sent."""
+    seconds = timeout_seconds
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
+        raise UsageError(f"timeout_seconds is {seconds!r}, and must be a number above 0, up to {MAX_SECONDS:g}")
+    try:
+        if isinstance(name, str):
+            name.encode()
+            return
+    except UnicodeEncodeError:
+        pass
+    raise UsageError(f"name is {name!r}, and must be text, without unpaired surrogates")

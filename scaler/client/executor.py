@@ -1,25 +1,23 @@
-"""ScalerExecutor: what code that takes a `concurrent.futures.Executor` needs to run on a cluster."""
+"""ScalerExecutor: runs code that takes a `concurrent.futures.Executor` on a cluster."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor
-from functools import partial
-from itertools import chain, islice
+from dataclasses import replace
 from typing import Any, TypedDict, Unpack
-from weakref import WeakValueDictionary
 
-from scaler.client.checks import check_integer
 from scaler.client.client import Client
+from scaler.client.connect import open_loops
+from scaler.client.functions import check_integer
 from scaler.client.future import ScalerFuture
-from scaler.client.locks import carry_through
+from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.waiting import carry_through
 from scaler.errors import ClientClosedError, ScalerError, UsageError
-from scaler.serialization import Serializer, name_of
-from scaler.worker.processor.calling import finish
+from scaler.serialization import Serializer
 
 
 class ClientOptions(TypedDict, total=False):
@@ -30,10 +28,6 @@ class ClientOptions(TypedDict, total=False):
     serializer: Serializer | type[Serializer] | None
     stream_output: bool
     name: str
-
-
-class _Unfinished(set[ScalerFuture]):
-    """The futures of one executor that have not ended; while there are any, their callbacks keep this alive."""
 
 
 class ScalerExecutor(Executor):
@@ -54,8 +48,8 @@ class ScalerExecutor(Executor):
     ) -> None:
         """Use `client`, which stays open at `shutdown`, or make one: `address` and further arguments are `Client`'s.
 
-        max_workers: how many calls other libraries shall believe to run side by side, and cut their work by; by default
-        the number of CPUs here. It limits nothing. Raises UsageError, and what `Client` raises.
+        max_workers: the number of workers that other libraries see, and divide their work by; by default the number of
+        CPUs here. It limits nothing. Raises UsageError, and what `Client` raises.
         """
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
@@ -64,17 +58,19 @@ class ScalerExecutor(Executor):
             raise UsageError(f"{given}: is for a client that the executor makes; give it to the Client instead")
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
-        self._client: Client | None = Client(address, **options) if client is None else client
         self._owns_client = client is None
-        self._name = repr(self._client)
+        client = client or Client(address, **options)
+        self._client: Client | None = client
+        self._name = repr(client)
         self._max_workers = max_workers or os.cpu_count() or 1
         self._is_shut_down = False
-        self._unfinished = _Unfinished()
-        _awaited_at_exit[id(self._unfinished)] = self._unfinished
+        self._options = replace(client._options, owner=object())  # noqa: SLF001 (it is another face of its client)
+        """Name the owner of this executor's tasks: not the executor itself, for the client refers to it."""
+        self._futures = client._loop.futures  # noqa: SLF001
 
     def __repr__(self) -> str:
         state = "shut down" if self._is_shut_down else "open"
-        return f"<ScalerExecutor {state}, {len(self._unfinished)} unfinished, on {self._name}>"
+        return f"<ScalerExecutor {state}, {len(self._unfinished())} unfinished, on {self._name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _executor_of_task, (self._open_client(), self._max_workers)
@@ -84,10 +80,10 @@ class ScalerExecutor(Executor):
 
         Raises ClientClosedError, a RuntimeError, after `shutdown`, and what `Client.submit` raises.
         """
-        client = self._open_client()
-        if "profiling" in kwargs:  # it is the function's here
-            return self._keep(client.submit_verbose(fn, args, kwargs))
-        return self._keep(client.submit(fn, *args, **kwargs))
+        future = self._open_client()._submit(fn, args, kwargs, self._options)  # noqa: SLF001
+        if self._is_shut_down:  # by another thread, which may have missed it
+            future.cancel()
+        return future
 
     def map(
         self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
@@ -95,23 +91,16 @@ class ScalerExecutor(Executor):
         """Submit a call for the items of the iterables side by side, all at once; return an iterator over the results.
 
         timeout: seconds from now until which all results must be there; then the iterator raises TimeoutError.
-        chunksize: so many calls travel together, and the first of them that raises ends them. What has not ended is
-        cancelled when the iterator raises or is closed. Raises UsageError, and what `submit` raises.
+        chunksize: this many calls travel together. When the iterator raises or is closed, it cancels all calls that
+        have not ended. Raises UsageError, and what `submit` raises.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         check_integer("chunksize", chunksize, 1)
-        items = zip(*iterables, strict=False)
-        futures: list[ScalerFuture] = []
-        try:
-            if chunksize == 1:
-                futures.extend(self.submit(fn, *item) for item in items)
-            else:
-                futures.extend(self._submit_chunks(fn, items, len(iterables), chunksize))
-        except BaseException:
-            _cancel(futures)
-            raise
-        futures.reverse()
-        return _results(futures, deadline, chunksize > 1)
+        client = self._open_client()
+        if not iterables:
+            return iter(())
+        results = client._iterate("map", fn, iterables, self._options, chunk_size=chunksize, window=UNBOUNDED)  # noqa: SLF001
+        results.submit_all(timeout)
+        return _until_error(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait`, return when all have ended. An executor's own client ends with the last one.
@@ -120,9 +109,10 @@ class ScalerExecutor(Executor):
         """
         self._is_shut_down = True
         if cancel_futures:
-            _cancel([future for future in list(self._unfinished) if not future.running()])
+            waiting = [future for future in self._unfinished() if not future.running()]
+            carry_through(lambda: [future.cancel() for future in waiting])
         if wait:
-            _wait_for(self._unfinished)
+            _wait_for(self._unfinished())
         client, self._client = self._client, None
         if wait and self._owns_client and client is not None:
             client.disconnect()
@@ -133,75 +123,37 @@ class ScalerExecutor(Executor):
             raise ClientClosedError("the executor was shut down, and takes no more calls: make a new one")
         return client
 
-    def _keep(self, future: ScalerFuture) -> ScalerFuture:
-        self._unfinished.add(future)
-        if self._is_shut_down:  # by another thread, which may have missed it
-            future.cancel()
-        future.add_done_callback(self._unfinished.discard)
-        return future
-
-    def _submit_chunks(
-        self, fn: Callable[..., Any], items: Iterator[tuple[Any, ...]], width: int, chunksize: int
-    ) -> Iterator[ScalerFuture]:
-        call = partial(_call_each, fn, width)
-        name = name_of(fn)
-        while chunk := tuple(chain.from_iterable(islice(items, chunksize))):
-            yield self._keep(self._open_client().submit_verbose(call, chunk, name=name))
-
-
-_awaited_at_exit: WeakValueDictionary[int, _Unfinished] = WeakValueDictionary()
-
-
-def _call_each(fn: Callable[..., Any], width: int, /, *arguments: Any) -> list[Any]:
-    """Call `fn` with each `width` arguments."""
-    return [finish(fn(*arguments[at : at + width])) for at in range(0, len(arguments), width)]
+    def _unfinished(self) -> list[ScalerFuture]:
+        return [future for future in self._futures.unfinished() if _owner_of(future) is self._options.owner]
 
 
 def _executor_of_task(client: Client, max_workers: int) -> ScalerExecutor:
     return ScalerExecutor(client, max_workers=max_workers)
 
 
-def _results(futures: list[ScalerFuture], deadline: float | None, are_chunks: bool) -> Iterator[Any]:
-    """Take futures off the end of the list, and yield their results; no future is held while the caller works."""
+def _until_error(results: ResultIterator) -> Iterator[Any]:
     try:
-        while futures:
-            if are_chunks:
-                yield from _take(futures, deadline)
-            else:
-                yield _take(futures, deadline)
+        yield from results
     finally:
-        _cancel(futures)
+        results.close()
 
 
-def _take(futures: list[ScalerFuture], deadline: float | None) -> Any:
-    future = futures.pop()
-    try:
-        return future.result(None if deadline is None else deadline - time.monotonic())
-    finally:
-        future.cancel()  # it has ended, or the time is over
+def _owner_of(future: ScalerFuture) -> object:
+    return None if future.template is None else future.template.owner
 
 
-def _cancel(futures: list[ScalerFuture]) -> None:
-    def cancel_all() -> None:
-        for future in futures:
-            future.cancel()
-
-    carry_through(cancel_all)
-
-
-def _wait_for(unfinished: _Unfinished) -> None:
-    for future in list(unfinished):
+def _wait_for(futures: Iterable[ScalerFuture]) -> None:
+    for future in futures:
         with contextlib.suppress(CancelledError):
             future.exception()
 
 
 def _at_exit() -> None:
-    """Wait for the calls of all executors, also of those that nobody holds any more."""
-    for unfinished in list(_awaited_at_exit.values()):
+    """Wait for the calls of all executors, also of those that the program no longer refers to."""
+    for loop in open_loops():
         with contextlib.suppress(ScalerError):
-            _wait_for(unfinished)
+            _wait_for(future for future in loop.futures.unfinished() if _owner_of(future) is not None)
 
 
 # It runs before the clients' own end, which was registered when their module was imported: above.
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_awaited_at_exit.clear)

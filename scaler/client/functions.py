@@ -1,22 +1,43 @@
-"""Functions on their way to workers: serialized once, and again only when something that they carry has changed.
+"""Functions on their way to workers: serialized once, and made into templates of tasks with the user's options.
 
 A function that travels by value (of `__main__`, a lambda, a closure) carries the globals and cells that it uses. It is
 serialized again when one of them is another object than before, and every time when one of them can change by itself
-(a list, an instance). So a submit always sends what the function is at that moment.
+(a list, an instance). So a submit always sends the function as it is at that moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from scaler.client.tasks import Definition, Kind
-from scaler.serialization import name_of
+from scaler.client.futures import FutureTable
+from scaler.client.tasks import ObjectUpload, RegisteredFunction, TaskTemplate
+from scaler.errors import UsageError
+from scaler.ids import content_id
+from scaler.needs import Needs
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
+from scaler.serialization import (
+    Parts,
+    Serializer,
+    dump_function,
+    dump_retry_on,
+    dump_serializer,
+    name_of,
+    size_of,
+    to_payload,
+)
 from scaler.serialization.pickling import Buffer, modules_by_value
 
-MAX_REMEMBERED_FUNCTIONS = 1024
-MAX_KINDS_PER_FUNCTION = 64
+MAX_SECONDS = 1e9
+"""More would be beyond what some clocks of the system can count."""
+DEFAULT_RETRIES = 3
+MAX_RETRIES = 10_000
+MAX_NAME_CHARACTERS = 200
+MAX_CACHED_FUNCTIONS = 1024
+MAX_TEMPLATES_PER_FUNCTION = 64
+MAX_RECENT_FUNCTIONS = 256
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type, ModuleType)
 _MISSING = object()
 
@@ -24,59 +45,204 @@ Carried = list[tuple[object, str, object]]
 """What a function carries: where it was found (a dict of globals, a cell, a function), under which name, and what."""
 
 
-class KnownFunction:
-    """A function, its definition, and the kinds of task that were made of it, by their options."""
+def check_integer(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise UsageError unless the value is an integer from `least` on, up to `most` when that is given."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{name} is {value!r}, and must be an integer {limits}")
 
-    __slots__ = ("_carried", "definition", "function", "kinds", "name")
 
-    def __init__(self, function: Callable[..., Any], definition: Definition, carried: Carried) -> None:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a task, as `Client.submit_verbose` takes them. Hashable: tasks of equal options share a Spec."""
+
+    needs: tuple[tuple[str, float], ...] = ()
+    priority: int = 0
+    retries: int = DEFAULT_RETRIES
+    retry_on: bytes = b""
+    timeout_seconds: float = 0.0
+    profiling: bool = False
+    stream_output: bool = False
+    deliver: bool = True
+    name: str = ""
+    owner: object = None
+    """The executor that submits the tasks."""
+    is_plain: bool = False
+    """The built-in serializer makes the arguments, whatever the client's is."""
+    hash: int = field(init=False, compare=False, repr=False)
+    """Made once: every submit looks it up."""
+
+    def __post_init__(self) -> None:
+        values = (
+            self.needs,
+            self.priority,
+            self.retries,
+            self.retry_on,
+            self.timeout_seconds,
+            self.profiling,
+            self.name,
+        )
+        object.__setattr__(self, "hash", hash(values))
+
+    def __hash__(self) -> int:
+        return self.hash
+
+
+def make_options(
+    *,
+    capabilities: Mapping[str, float | None] | None = None,
+    priority: int = 0,
+    retries: int = DEFAULT_RETRIES,
+    retry_on: type[BaseException] | Sequence[type[BaseException]] = (),
+    timeout_seconds: float = 0.0,
+    profiling: bool = False,
+    stream_output: bool = False,
+    name: str | None = None,
+) -> Options:
+    """Return a user's options, checked. Raises UsageError that says what to change."""
+    check_integer("priority", priority, -(2**31), 2**31 - 1)
+    check_integer("retries", retries, 0, MAX_RETRIES)
+    if not isinstance(timeout_seconds, int | float) or not 0 <= timeout_seconds <= MAX_SECONDS:
+        raise UsageError(
+            f"timeout_seconds is {timeout_seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 means no limit"
+        )
+    if capabilities is not None and not isinstance(capabilities, Mapping):
+        raise UsageError(f'capabilities is {capabilities!r}, and must be a dict such as {{"gpu": 1, "linux": None}}')
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"name is {name!r}, and must be a string")
+    if not isinstance(retry_on, type | Iterable) or isinstance(retry_on, str):
+        raise UsageError(f"retry_on is {retry_on!r}, and must be a type of exceptions or a tuple of such")
+    types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+    return Options(
+        needs=Needs.of(capabilities).items if capabilities else (),
+        priority=priority,
+        retries=retries,
+        retry_on=dump_retry_on(types),
+        timeout_seconds=float(timeout_seconds),
+        profiling=profiling,
+        stream_output=stream_output,
+        name=name or "",
+    )
+
+
+def check_call(args: object, kwargs: object) -> None:
+    """Check the arguments that `submit_verbose` passes on. Raises UsageError that says what to change."""
+    if not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
+        raise UsageError(f"args is {args!r}, and must be a tuple of the positional arguments, such as ({args!r},)")
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+        raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of names to keyword arguments")
+
+
+class CachedFunction:
+    """A function as it was serialized, and the templates that were made of it, by their options."""
+
+    __slots__ = ("carried", "function", "name", "registered", "templates")
+
+    def __init__(self, function: Callable[..., Any], registered: RegisteredFunction, carried: Carried) -> None:
         self.function = function
-        self.definition = definition
+        self.registered = registered
         self.name = name_of(function)
-        self.kinds: dict[object, Kind] = {}
-        self._carried = carried
+        self.templates: dict[tuple[Options, bytes], TaskTemplate] = {}
+        self.carried = carried
 
     def is_current(self) -> bool:
         """Tell whether everything that the function carries is what it was when it was serialized."""
-        return not self._carried or all(_read(place, name) is value for place, name, value in self._carried)
-
-    def remember(self, options: object, kind: Kind) -> None:
-        if len(self.kinds) >= MAX_KINDS_PER_FUNCTION:
-            self.kinds.clear()
-        self.kinds[options] = kind
+        return all(_read(place, name) is value for place, name, value in self.carried)
 
 
-class FunctionTable:
-    """The functions that were submitted lately. `define` makes the definition of one that is new or has changed."""
+class TemplateTable:
+    """The functions of one client that were submitted lately, and the templates of their tasks."""
 
-    __slots__ = ("_by_value", "_define", "_known")
-
-    def __init__(self, define: Callable[[Callable[..., Any]], tuple[Definition, bool]]) -> None:
-        """define: serializes; returns the definition, and whether it carries code or values of its own."""
-        self._define = define
-        self._known: dict[int, KnownFunction] = {}
+    def __init__(self, futures: FutureTable, serializer: Serializer | None) -> None:
+        self._futures = futures
+        self._serializer = serializer
+        self._registered_serializer: RegisteredFunction | None = None
+        self._cached: dict[tuple[int, bool], CachedFunction] = {}
+        """By the id of the function, and whether the built-in serializer made it."""
         self._by_value = modules_by_value()
+        self._recent: dict[bytes, RegisteredFunction] = {}
+        """Keeps what was used lately from being released, only to be registered again by the next task."""
 
-    def get(self, function: Callable[..., Any]) -> KnownFunction:
-        """Return what is known of a function. Raises UsageError or SerializationError when it cannot be sent."""
+    def template(self, function: Callable[..., Any], options: Options, parent: bytes) -> TaskTemplate:
+        """Return the template of a task. Raises UsageError or SerializationError when the function cannot be sent."""
         by_value = modules_by_value()
         if by_value != self._by_value:  # what was sent by name may have to travel by value now
             self._by_value = by_value
-            self._known.clear()
-        known = self._known.get(id(function))
-        if known is not None and known.function is function and known.is_current():
-            return known
-        definition, carries_code = self._define(function)
-        carried = carried_by(function, carries_code)
-        known = KnownFunction(function, definition, carried or [])
-        if carried is not None:
-            if len(self._known) >= MAX_REMEMBERED_FUNCTIONS:
-                del self._known[next(iter(self._known))]
-            self._known[id(function)] = known
-        return known
+            self._cached.clear()
+        cached = self._cached.get((id(function), options.is_plain))
+        if cached is None or cached.function is not function or (cached.carried and not cached.is_current()):
+            cached = self._cache(function, None if options.is_plain else self._serializer, options.is_plain)
+        template = cached.templates.get((options, parent))
+        if template is None:
+            return self._make(cached, options, parent)
+        if template.uploads and any(upload.error is not None for upload in template.uploads):
+            self.clear()  # the storage had no room for the function, and may have it now
+            return self.template(function, options, parent)
+        return template
 
     def clear(self) -> None:
-        self._known.clear()
+        """Nothing that was sent may be used again."""
+        self._cached.clear()
+        self._recent.clear()
+        self._registered_serializer = None
+
+    def _cache(self, function: Callable[..., Any], serializer: Serializer | None, is_plain: bool) -> CachedFunction:
+        parts = dump_function(function, serializer)
+        carried = carried_by(function, serializer is not None or is_by_value(parts[0]))
+        cached = CachedFunction(function, self._register(parts), carried or [])
+        if carried is not None:
+            if len(self._cached) >= MAX_CACHED_FUNCTIONS:
+                del self._cached[next(iter(self._cached))]
+            self._cached[id(function), is_plain] = cached
+        return cached
+
+    def _make(self, cached: CachedFunction, options: Options, parent: bytes) -> TaskTemplate:
+        serializer = None if options.is_plain else self._serializer
+        functions = [cached.registered]
+        if serializer is not None:
+            if self._registered_serializer is None:
+                self._registered_serializer = self._register(dump_serializer(serializer))
+            functions.append(self._registered_serializer)
+        spec = Spec(
+            function=cached.registered.id,
+            serializer=functions[1].id if serializer is not None else b"",
+            needs=options.needs,
+            priority=options.priority,
+            retries=options.retries,
+            retry_on=options.retry_on,
+            timeout_seconds=options.timeout_seconds,
+            profiling=options.profiling,
+            stream_output=options.stream_output,
+            deliver=options.deliver,
+            # Not too long, and of characters that have an encoding: it is sent and shown.
+            name=(options.name or cached.name)[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode(),
+            parent=parent,
+        )
+        template = TaskTemplate(spec, tuple(functions), serializer, options.owner)
+        if len(cached.templates) >= MAX_TEMPLATES_PER_FUNCTION:
+            cached.templates.clear()
+        cached.templates[options, parent] = template
+        return template
+
+    def _register(self, parts: Parts) -> RegisteredFunction:
+        futures = self._futures
+        upload: ObjectUpload | None = None
+        if size_of(parts) > INLINE_LIMIT_BYTES:
+            upload = futures.upload(parts)
+            identifier, payload = upload.id, upload.payload
+        else:
+            payload = to_payload(parts)
+            identifier = content_id(payload)
+        with futures.condition:
+            function = futures.registered.get(identifier)
+            if function is None:
+                function = RegisteredFunction(identifier, payload, upload, futures.releases)
+                futures.registered[identifier] = function
+            self._recent.pop(identifier, None)
+            self._recent[identifier] = function
+            if len(self._recent) > MAX_RECENT_FUNCTIONS:
+                del self._recent[next(iter(self._recent))]
+        return function
 
 
 def is_by_value(data: Buffer) -> bool:

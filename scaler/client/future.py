@@ -1,7 +1,7 @@
 """ScalerFuture: a `concurrent.futures.Future` without a lock and a condition of its own.
 
-A hundred thousand futures wait at once, so one lock per client serves them all: whoever waits leaves a waiter, and the
-client's thread resolves a whole batch under one acquisition. Everything in `concurrent.futures` works on it.
+A hundred thousand futures wait at once, so one lock per client serves them all: a waiting thread leaves a lock of its
+own, and the client's thread resolves a whole batch under one acquisition. All of `concurrent.futures` works on it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import traceback
 from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from scaler.client.tasks import Held, Kind, Reference, Task, Upload
-from scaler.client.waiters import FutureOwner, Waiter, Waiters
+from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
+from scaler.client.waiting import FutureOwner, LendingWaiters
 from scaler.errors import UsageError
 from scaler.serialization import ByReference, Collection, DependencyFailedError
 from scaler.serialization.exceptions import annotate
@@ -30,6 +30,8 @@ FINISHED: Final = "FINISHED"
 MAX_NAME_CHARACTERS = 80
 """Of a function's name in a repr."""
 
+_UNSENT: Final = Stage.UNSENT
+_LOCK_TYPE: Final = type(threading.Lock())
 _log = logging.getLogger(__name__)
 
 Callback = Callable[["ScalerFuture"], object]
@@ -56,7 +58,7 @@ class ProfilingInfo:
         return self.cpu_time_us * 1e-6
 
 
-class ScalerFuture(Future[Any], ByReference, Task):
+class ScalerFuture(Future[Any], ByReference, ClientTask):
     """The value that a task will have. As an argument of another task, that task waits for it and gets the value."""
 
     __slots__ = (
@@ -78,25 +80,25 @@ class ScalerFuture(Future[Any], ByReference, Task):
         self,
         owner: FutureOwner,
         task_id: bytes,
-        kind: Kind,
+        template: TaskTemplate,
         payload: bytes,
         references: tuple[Reference, ...] = (),
-        uploads: tuple[Upload, ...] = (),
+        uploads: tuple[ObjectUpload, ...] = (),
     ) -> None:
         self._owner = owner
         self.task_id = task_id
-        self.kind = kind
-        self._spec = kind.spec
+        self.template = template
+        self._spec = template.spec
         self.payload = payload
         self.references = references
         self.uploads = uploads
-        self.is_sent = False
+        self.stage = _UNSENT
         self._state = PENDING
         self._result = None
         self._exception: BaseException | None = None
         self._waiting: list[Any] | None = None
         self._callbacks: list[Callback] | None = None
-        self._stored: Held | None = None
+        self._stored: RemoteReference | None = None
         self._profile: int | tuple[int, int, int] = 0
         self.has_started = False
         self.node: tuple[Hashable] | None = None
@@ -112,8 +114,8 @@ class ScalerFuture(Future[Any], ByReference, Task):
 
         @property
         def _waiters(self) -> list[Any]:
-            if self._waiting is None:
-                self._waiting = Waiters(self._owner)
+            if type(self._waiting) is not LendingWaiters:
+                self._waiting = LendingWaiters(self._owner, self._waiting or [])
             return self._waiting
 
     # -- what users call
@@ -149,20 +151,10 @@ class ScalerFuture(Future[Any], ByReference, Task):
         """Cancel the task, also when it runs. True: no result will ever show. False: it had ended before."""
         self._owner.check_process()
         with self._owner.condition:
-            if self._state is CANCELLED:
-                return True
             if self._state is not PENDING:
-                return False
-            try:
-                if not self._owner.cancel(self):
-                    return False
-            except BaseException:  # Ctrl-C: it may have come when the task was off already
-                if not self._owner.has(self):
-                    self._state = CANCELLED
-                    self._tell_waiters()
-                raise
-            self._state = CANCELLED
-            self._tell_waiters()
+                return self._state is CANCELLED
+            self._owner.cancel(self)  # first: if Ctrl-C comes now, the client's thread ends this future
+            self.settle(None, CancelledError())
         self.run_callbacks()
         return True
 
@@ -171,14 +163,14 @@ class ScalerFuture(Future[Any], ByReference, Task):
         return self._state is CANCELLED
 
     def running(self) -> bool:
-        """Tell whether the task runs. It is known here soon after 50 ms: shorter tasks are never seen to run.
+        """Tell whether the task runs. The client learns it soon after 50 ms: shorter tasks never count as running.
 
-        One that was lost, and waits to run again, still counts as running.
+        A task that was lost, and waits to run again, still counts as running.
         """
         return self.has_started and self._state is PENDING
 
     def done(self) -> bool:
-        """Tell whether the task has ended, in whatever way."""
+        """Tell whether the task has ended: with a value, an error or a cancellation."""
         return self._state is not PENDING
 
     def add_done_callback(self, fn: Callback) -> None:
@@ -201,7 +193,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
         return ProfilingInfo(self._profile)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for the value in an event loop. Cancelling what waits cancels the task, as it does in asyncio."""
+        """Wait for the value in an event loop. Cancelling the waiting coroutine cancels the task, as in asyncio."""
         if self._state is PENDING:
             self._owner.check_waitable()
             loop = asyncio.get_running_loop()
@@ -212,11 +204,11 @@ class ScalerFuture(Future[Any], ByReference, Task):
                     ended.set_result(None)
 
             def wake(_future: ScalerFuture) -> None:
-                with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+                with contextlib.suppress(RuntimeError):  # the event loop is closed
                     loop.call_soon_threadsafe(tell)
 
             self.add_done_callback(wake)
-            with self._owner.waiting():
+            with self._owner.blocked():
                 try:
                     yield from ended
                 except asyncio.CancelledError:
@@ -227,13 +219,13 @@ class ScalerFuture(Future[Any], ByReference, Task):
         return self.result()
 
     def __repr__(self) -> str:
-        from scaler.notebook import short  # noqa: PLC0415 (processors carry this module, and few look at it there)
+        from scaler.notebook import short  # noqa: PLC0415 (processors import this module, and few tasks show futures)
 
         return f"<ScalerFuture {self.task_id.hex()} of {short(self._spec.name, MAX_NAME_CHARACTERS)} {self._shown()}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows of it: what is known here, without a wait or a question."""
-        from scaler.notebook import table  # noqa: PLC0415 (processors carry this module, and few look at it there)
+        """Return the HTML for a notebook, from what the client knows: it neither waits nor asks the scheduler."""
+        from scaler.notebook import table  # noqa: PLC0415 (processors import this module, and few tasks show futures)
 
         rows: dict[str, object] = {
             "task": self.task_id.hex(),
@@ -275,7 +267,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
     @property
     def reference_id(self) -> bytes:
         """The id by which tasks name the value: the task's, or that of the stored result."""
-        return self.task_id if self._stored is None or self._stored.void else self._stored.id
+        return self.task_id if self._stored is None or self._stored.is_invalid else self._stored.id
 
     def known_value(self, collection: Collection, /) -> tuple[Any] | None:
         """Return the value if it is here and small; None if it must be referenced. Raises DependencyFailedError."""
@@ -290,7 +282,7 @@ class ScalerFuture(Future[Any], ByReference, Task):
     @property
     def is_stored(self) -> bool:
         """True when the value is in the storage, and tasks can name it there."""
-        return self._stored is not None and not self._stored.void
+        return self._stored is not None and not self._stored.is_invalid
 
     @property
     def must_embed(self) -> bool:
@@ -299,11 +291,14 @@ class ScalerFuture(Future[Any], ByReference, Task):
 
     # -- for the client, under its lock
 
-    def settle(self, value: Any, exception: BaseException | None) -> bool:
-        """End with a value or an exception, and wake who waits. Returns True when `run_callbacks` is due.
+    def settle(self, value: Any, exception: BaseException | None, profile: int | tuple[int, int, int] = 0) -> bool:
+        """End with a value or an exception, unless it has ended. Returns True when `run_callbacks` is due.
 
-        A CancelledError ends it as cancelled.
+        A CancelledError ends it as cancelled. profile: microseconds, or (microseconds, CPU microseconds, bytes).
         """
+        if self._state is not PENDING:
+            return False
+        self._profile = profile
         self._result = value
         if isinstance(exception, CancelledError):
             self._state = CANCELLED
@@ -312,12 +307,23 @@ class ScalerFuture(Future[Any], ByReference, Task):
                 self._name_node(exception)
             self._exception = exception
             self._state = FINISHED
-        if self._waiting is not None:
-            self._tell_waiters()
+        waiting = self._waiting
+        if waiting is not None:
+            for waiter in waiting:
+                if type(waiter) is _LOCK_TYPE:
+                    waiter.release()
+                elif self._state is CANCELLED:
+                    waiter.add_cancelled(self)
+                elif exception is not None:
+                    waiter.add_exception(self)
+                else:
+                    waiter.add_result(self)
+            # Waiters of concurrent.futures are removed by the threads that put them in.
+            self._waiting = [waiter for waiter in waiting if type(waiter) is not _LOCK_TYPE] or None
         return self._callbacks is not None
 
     def _name_node(self, exception: BaseException) -> None:
-        """Say in a note which node of the graph failed first: this one, or one that it needs."""
+        """Add a note that names the node of the graph that failed first: this one, or one that it needs."""
         for needed in self.references:
             if (
                 isinstance(needed, ScalerFuture)
@@ -329,24 +335,9 @@ class ScalerFuture(Future[Any], ByReference, Task):
         assert self.node is not None, "asked for nodes of graphs only"
         annotate(exception, f"in node {self.node[0]!r} of the graph")
 
-    def keep_stored(self, held: Held) -> None:
-        """The value is in the storage, under this id; it stays there for as long as this future lives."""
-        self._stored = held
-
-    def set_profile(self, profile: int | tuple[int, int, int]) -> None:
-        """Keep how the task ran: microseconds, or (microseconds, CPU microseconds, bytes)."""
-        self._profile = profile
-
-    def _tell_waiters(self) -> None:
-        for waiter in self._waiting or ():
-            if self._state is CANCELLED:
-                waiter.add_cancelled(self)
-            elif self._exception is not None:
-                waiter.add_exception(self)
-            else:
-                waiter.add_result(self)
-        # Those of concurrent.futures are taken out by who put them in.
-        self._waiting = [waiter for waiter in self._waiting or () if type(waiter) is not Waiter] or None
+    def keep_stored(self, stored: RemoteReference) -> None:
+        """Keep the value in the storage, under this id, while this future lives."""
+        self._stored = stored
 
     def run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""
@@ -360,22 +351,27 @@ class ScalerFuture(Future[Any], ByReference, Task):
             callback(self)
         except BaseException as error:
             _log.exception("exception calling callback for %r", self)
-            # Its error harms nobody else, least of all the client's thread; but a Ctrl-C is meant for this program.
+            # Its error must not end the client's thread; but a Ctrl-C in the main thread is meant for the program.
             if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
                 raise
 
     def _wait(self, timeout: float | None) -> None:
-        self._owner.check_waitable()
-        waiter = Waiter()
-        with self._owner.condition:
+        owner = self._owner
+        owner.check_waitable()
+        lock = threading.Lock()
+        lock.acquire()
+        with owner.condition:
             if self._state is not PENDING:
                 return
-            self._waiters.append(cast("Any", waiter))
-        with self._owner.waiting():
-            if waiter.wait(timeout):
+            if self._waiting is None:
+                self._waiting = [lock]
+            else:
+                self._waiting.append(lock)
+        with owner.blocked():
+            if lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
                 return
-            with self._owner.condition:
-                if self._waiting is not None and waiter in self._waiting:
-                    self._waiting.remove(waiter)
+            with owner.condition:
+                if self._waiting is not None and lock in self._waiting:
+                    self._waiting.remove(lock)
                 if self._state is PENDING:
                     raise TimeoutError

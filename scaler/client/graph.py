@@ -1,4 +1,4 @@
-"""Dask-like graphs: dicts of keys to values and computations. Pure: checks and orders, before anything is sent.
+"""Dask-like graphs: dicts of keys to values and computations, checked and ordered before anything is sent.
 
 A computation is a tuple of a callable and its arguments. An argument is a key of the graph, a list of such, or a
 computation of its own; what is neither a string nor a key is a value as it is. In the dict itself stand computations,
@@ -8,16 +8,28 @@ other keys (their values), lists that hold keys or computations, and values.
 from __future__ import annotations
 
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from scaler.client.future import ScalerFuture
+from scaler.client.futures import FutureTable
+from scaler.client.object_reference import ObjectReference, SharedValue
+from scaler.client.tasks import TaskTemplate
 from scaler.errors import UsageError
+from scaler.serialization import ByReference, dump_value, size_of
 from scaler.serialization.references import same
 from scaler.worker.processor.calling import finish
 
 Key = Hashable
 _NOTHING = object()
+SHARED_VALUE_BYTES = 4096
+"""A larger value that several computations need is put into the object storage, once."""
+_SMALL = (type(None), bool, int, float, complex)
+
+Templates = Callable[[Callable[..., Any], bool], TaskTemplate]
+"""Returns the template of a task, by its function and whether its value is wanted here."""
 _KEY_TYPES = frozenset({str, bytes, int, float, tuple})
 """What in the place of a value may be another key, as in Dask."""
 
@@ -100,19 +112,19 @@ def is_computation(value: object) -> bool:
 
 
 def fill(argument: Any, value_of: Callable[[Key], Any]) -> Any:
-    """Return an argument with the values (or what stands for them) of its keys; inner computations become Calls."""
+    """Return an argument with the values (or futures) of its keys; inner computations become InnerCalls."""
     match argument:
         case KeyArgument(key):
             return value_of(key)
         case InnerNode(function, arguments):
-            return Call(function, tuple(fill(inner, value_of) for inner in arguments))
+            return InnerCall(function, tuple(fill(inner, value_of) for inner in arguments))
         case list():
             return [fill(inner, value_of) for inner in argument]
         case _:
             return argument
 
 
-class Call:
+class InnerCall:
     """A computation inside another one's arguments; the task that gets it computes it."""
 
     __slots__ = ("arguments", "function")
@@ -127,6 +139,92 @@ class Call:
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return finish(function(*arguments))
+
+
+class GraphRun:
+    """One run of a graph: submits what the wanted keys need, each task naming the futures of those before it.
+
+    futures: those of the wanted keys, in their order.
+    """
+
+    def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any], table: FutureTable, templates: Templates) -> None:
+        """Raises UsageError when the graph cannot be run."""
+        self._plan = plan_graph(graph, keys)
+        self._table = table
+        self._templates = templates
+        self._tasks: list[ScalerFuture] = []
+        self.futures: dict[Key, ScalerFuture] = {}
+
+    def submit(self) -> None:
+        """Submit the tasks. When it raises, what was submitted is cancelled."""
+        try:
+            self._submit()
+        except BaseException:
+            self.cancel()
+            raise
+
+    def values(self) -> dict[Key, Any]:
+        """Wait for the wanted keys. Raises the exception of the first that fails; what is unfinished is cancelled."""
+        try:
+            return {key: future.result() for key, future in self.futures.items()}
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Cancel all tasks that have not ended."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _submit(self) -> None:
+        self._prepare()
+        while not self._table.add([task for task in self._tasks if not task.done()]):
+            # A future among the graph's values has ended meanwhile: its value must be embedded.
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Make all tasks before the first is submitted: the values of inner nodes never come here to be embedded."""
+        plan = self._plan
+        wanted = set(plan.wanted.values())
+        templates: dict[tuple[int, bool], TaskTemplate] = {}
+        placed: dict[Key, Any] = dict(plan.values)
+        self._tasks = []
+        self._share_values(placed)
+        value_of = placed.__getitem__
+        for key, node in plan.nodes.items():
+            deliver = key in wanted
+            template = templates.get((id(node.function), deliver))
+            if template is None:
+                template = templates[id(node.function), deliver] = self._templates(node.function, deliver)
+            arguments = tuple([fill(argument, value_of) for argument in node.arguments])
+            task = placed[key] = self._table.prepare(template, arguments, {})
+            task.node = (key,)
+            self._tasks.append(task)
+        for key, target in plan.wanted.items():
+            future = placed[target]
+            if target in plan.values:
+                value = plan.values[target]
+                template = self._templates(same, True)
+                if isinstance(value, ScalerFuture):
+                    future = value
+                elif isinstance(value, ObjectReference):
+                    future = self._table.prepare(template, (value,), {})
+                    self._tasks.append(future)
+                else:
+                    future = self._table.ended(template, value)
+            self.futures[key] = future
+
+    def _share_values(self, placed: dict[Key, Any]) -> None:
+        uses = Counter(key for node in self._plan.nodes.values() for key in node.needs if key in self._plan.values)
+        for key, count in uses.items():
+            value = placed[key]
+            if count < 2 or isinstance(value, (*_SMALL, ByReference)):
+                continue
+            if isinstance(value, str | bytes) and len(value) < SHARED_VALUE_BYTES:
+                continue
+            parts = dump_value(value, self._templates(same, True).serializer, f"the value of key {key!r}")
+            if size_of(parts) >= SHARED_VALUE_BYTES:
+                placed[key] = SharedValue(self._table.upload(parts))
 
 
 def _checked(graph: Mapping[Any, Any], keys: Iterable[Any]) -> Iterable[Key]:

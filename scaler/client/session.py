@@ -1,299 +1,447 @@
-"""What a client knows of its tasks: pure, no thread, no clock, no socket.
+"""What a client knows of its unfinished tasks, and what it sends when. Pure: `commands = session.step(inputs, now)`.
 
-Tasks come in through `add`, messages go out through `drain`, and the loop takes them off `pending` at their end. Laws:
-a task is in `pending` from `add` until exactly one of: it ended, it was cancelled, the client gave up. A task in
-`pending` can be sent again to a scheduler that has forgotten everything: it keeps its kind, payload and references.
+Laws: a task is in `pending`, the client's one set of unfinished tasks, from its TasksAdded until exactly one of: it
+ended, it was cancelled, the client gave up. A task in `pending` can be sent again to a scheduler that has forgotten
+everything: it keeps its template, payload and references.
 
 *Acknowledged results.* The scheduler retains the result of a task while this client may still name that task in
 `references`. A task names futures that were unresolved when it was added. `resolved` is the number of the last Finished
 whose futures are resolved; tasks added after that embed their values. So once everything has been sent that was added
 when `resolved` was n, the session may acknowledge n. Tasks that wait for an upload count as added, and delay it.
-
-Threads: everything is called under the client's lock; only `releases` is appended to from anywhere.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from weakref import WeakValueDictionary
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
 
-from scaler.client.tasks import Definition, Kind, Task, Upload
-from scaler.errors import ScalerError
+from scaler.client.tasks import ClientTask, ObjectUpload, Stage, TaskTemplate
+from scaler.errors import ScalerError, SchedulerLostError
 from scaler.ids import ID_BYTES, is_task
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     AcknowledgeResults,
     Cancel,
     Clear,
+    Finished,
     Message,
+    Outcome,
     Pin,
     Release,
     Submit,
     TaskGroup,
+    is_stored,
 )
 from scaler.serialization import Serializer
 
 MAX_IDS_PER_MESSAGE = 32 * 1024
 """Control messages have at most 1 MiB."""
+ACKNOWLEDGE_SECONDS = 1.0
+"""A client that submits nothing acknowledges results by a message of its own, this often at most."""
 _ROW_BYTES = 64
 """Rough size of a task's own columns, added to its payload when batches are split and limits are counted."""
+_FORGOTTEN = "the scheduler has forgotten this client; retries=0, and the task may have run"
 
-_Gate = tuple[int, set[Upload]]
+_Gate = tuple[int, set[ObjectUpload]]
 """Of a task that cannot be sent yet: `resolved` when it was added, and the uploads that it waits for."""
-StandIn = Callable[[Task, Serializer | None], Upload | None]
+StandIns = Mapping[tuple[ClientTask, Serializer | None], ObjectUpload]
+"""Uploads of the values of tasks that have ended, by task and the serializer of the tasks that need them."""
 
 
-class Session:
-    """The tasks of one client. See the module for the laws."""
+@dataclass(frozen=True, slots=True)
+class TasksAdded:
+    """Tasks were submitted, in this order. Their references were unresolved futures or objects at that moment."""
+
+    tasks: list[ClientTask]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCancelled:
+    """The user cancelled a task."""
+
+    task: ClientTask
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFetched:
+    """The stored result of a task has arrived, or is lost: its future is resolved."""
+
+    task: ClientTask
+
+
+@dataclass(frozen=True, slots=True)
+class UploadEnded:
+    """An upload is in the storage, or failed with an error."""
+
+    upload: ObjectUpload
+    error: ScalerError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPinned:
+    """The user sent an object, which stays until the client is cleared, whether tasks use it or not."""
+
+    upload: ObjectUpload
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencesReleased:
+    """Nothing refers to these functions, objects and results any more."""
+
+    ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCleared:
+    """The user cleared the client: all tasks and objects of before are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGaveUp:
+    """Nothing will end these tasks any more. cancel: the scheduler is still there, and must cancel them."""
+
+    error: ScalerError
+    cancel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerRestarted:
+    """The scheduler has forgotten everything. stand_ins: of `lost_values`, those that have a value."""
+
+    stand_ins: StandIns
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxMeasured:
+    """There is a connection, and room for this many bytes of tasks. Without this input, a step sends nothing."""
+
+    room_bytes: int
+
+
+SessionInput = (
+    TasksAdded
+    | TaskCancelled
+    | Finished
+    | ResultFetched
+    | UploadEnded
+    | ObjectPinned
+    | ReferencesReleased
+    | ClientCleared
+    | ClientGaveUp
+    | SchedulerRestarted
+    | OutboxMeasured
+)
+"""Finished: the scheduler's message, whose futures are resolved or wait for their stored results."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropTasks:
+    """End the futures of these tasks, which are no longer pending, with this error; None: as cancelled."""
+
+    tasks: list[ClientTask]
+    error: ScalerError | None
+
+
+SessionCommand = Message | DropTasks
+"""A message is to be sent to the scheduler."""
+
+
+class ClientSession:
+    """The tasks of one client. The laws are on top of this module."""
 
     __slots__ = (
+        "_acknowledge_at",
+        "_acknowledgeable",
+        "_acknowledged",
         "_cancels",
         "_checkpoint",
         "_clearing",
         "_dropped",
+        "_epoch",
+        "_failed_uploads",
         "_gated",
-        "_said",
-        "_seen",
+        "_objects",
+        "_released",
         "_sent",
-        "_sent_bytes",
-        "_unheld",
+        "_unpinned",
         "_unsent",
-        "added_bytes",
         "cancelling",
-        "definitions",
-        "objects",
-        "orphans",
         "pending",
-        "refused",
-        "releases",
         "resolved",
+        "unsent_bytes",
     )
 
     def __init__(self) -> None:
-        self.pending: dict[bytes, Task] = {}
+        self.pending: dict[bytes, ClientTask] = {}
         self.cancelling: set[bytes] = set()
-        """Cancelled here, and the scheduler has not said so yet: these still count as pending there."""
-        self.definitions: WeakValueDictionary[bytes, Definition] = WeakValueDictionary()
-        self.objects: dict[bytes, Upload] = {}
-        """Objects that the user sent, until `clear`."""
-        self.orphans: list[Task] = []
-        """Tasks that `drain` took off, because they need one that was cancelled before it was sent."""
-        self.refused: list[Upload] = []
-        """Uploads that had failed before a task that was added needed them: `drop_refused` takes those off."""
-        self.releases: deque[bytes] = deque()
+        """Cancelled here, not yet confirmed by the scheduler, which still counts them as pending."""
         self.resolved = 0
-        self.added_bytes = 0
-        self._sent_bytes = 0
-        self._unsent: deque[Task] = deque()
+        self.unsent_bytes = 0
+        """Bytes of the tasks that can be sent and were not yet."""
+        self._epoch = 1
+        """Number of the scheduler's session with this client."""
+        self._objects: dict[bytes, ObjectUpload] = {}
+        """Objects that the user sent, until the client is cleared."""
+        self._failed_uploads: list[ObjectUpload] = []
+        """Those that had failed before this step added a task that needs them."""
+        self._unsent: deque[ClientTask] = deque()
         self._sent = 0
-        self._gated: dict[Task, _Gate] = {}
-        self._dropped: set[bytes] = set()
-        """Tasks that were cancelled before they were sent: those that name them cannot be sent either."""
-        self._cancels: deque[bytes] = deque()
-        self._unheld: list[bytes] = []
+        self._gated: dict[ClientTask, _Gate] = {}
+        self._dropped: dict[bytes, ScalerError | None] = {}
+        """Tasks that ended before they were sent, with their error: those that name them cannot be sent either."""
+        self._cancels: list[bytes] = []
+        self._released: list[bytes] = []
+        self._unpinned: list[bytes] = []
         self._clearing: list[Message] = []
-        """What ends with a Clear that was not said yet: it goes out ahead of all that was added after it."""
+        """Messages up to a Clear, not sent yet: they precede everything that was added after it."""
         self._checkpoint: tuple[int, int] | None = None
-        self._seen = 0
-        self._said = 0
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of the tasks that wait to be sent."""
-        return self.added_bytes - self._sent_bytes
+        """`resolved` at some moment, and the count of sent tasks at which everything added before it is sent."""
+        self._acknowledgeable = 0
+        self._acknowledged = 0
+        self._acknowledge_at = 0.0
 
     @property
     def unsent(self) -> int:
         """Number of tasks that can be sent and were not yet."""
         return len(self._unsent)
 
+    def step(self, inputs: Iterable[SessionInput], now: float) -> list[SessionCommand]:
+        """Take in what has happened, in order, and return what to do about it."""
+        commands: list[SessionCommand] = []
+        room_bytes: int | None = None
+        for each in inputs:
+            match each:
+                case TasksAdded(tasks):
+                    for task in tasks:
+                        self._add(task)
+                case OutboxMeasured(room_bytes):
+                    pass
+                case Finished():
+                    self._finish(each)
+                case TaskCancelled(task):
+                    self._cancel(task, commands)
+                case ResultFetched(task):
+                    self.pending.pop(task.task_id, None)
+                    task.forget()
+                case UploadEnded(upload, error):
+                    self._upload_ended(upload, error, commands)
+                case ObjectPinned(upload):
+                    self._objects[upload.id] = upload
+                    self._unpinned.append(upload.id)
+                case ReferencesReleased(ids):
+                    self._released += ids
+                case ClientCleared():
+                    # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
+                    self._clearing += [*map(Pin, _slices(self._unpinned)), Clear()]
+                    self._unpinned = []
+                    self._objects.clear()
+                    commands.append(DropTasks(self._take_all(), None))
+                case ClientGaveUp(error, cancel):
+                    commands.append(DropTasks(self._take_all(cancel), error))
+                case SchedulerRestarted(stand_ins):
+                    self._restart(stand_ins, commands)
+                case _:
+                    assert_never(each)
+        while self._failed_uploads:  # after all tasks were added: later ones may name those that need the upload
+            self._drop_waiting(self._failed_uploads.pop(), commands)
+        if room_bytes is not None:
+            self._send(commands, room_bytes, now)
+        return commands
+
     # -- tasks come and go
 
-    def add(self, task: Task) -> None:
-        """Take in a task. Its references must be unresolved futures or objects at this moment.
-
-        One whose upload has failed is taken in too, and is in `refused`: tasks that are added after it may name it.
-        """
+    def _add(self, task: ClientTask) -> None:
+        template = task.template
+        assert template is not None, "a task that has ended is not added"
         self.pending[task.task_id] = task
-        kind = task.kind
-        assert kind is not None, "a task that has ended is not added"
-        if (task.uploads or kind.uploads or (self._gated and task.references)) and self._gate(task, kind):
+        if (task.uploads or template.uploads or (self._gated and task.references)) and self._gate(task, template):
             return
-        self.added_bytes += len(task.payload) + _ROW_BYTES
+        self.unsent_bytes += len(task.payload) + _ROW_BYTES
         self._unsent.append(task)
 
-    def _gate(self, task: Task, kind: Kind) -> bool:
-        missing = {upload for upload in (*task.uploads, *kind.uploads) if not upload.ready}
+    def _gate(self, task: ClientTask, template: TaskTemplate) -> bool:
+        """Keep a task back until the uploads that it needs are stored. Returns False when they all are."""
+        missing = {upload for upload in (*task.uploads, *template.uploads) if not upload.is_stored}
         for reference in task.references:  # it cannot be sent before what it names
-            if isinstance(reference, Task) and reference in self._gated:
+            if isinstance(reference, ClientTask) and reference in self._gated:
                 missing |= self._gated[reference][1]
         if missing:
             self._gated[task] = (self.resolved, missing)
             for upload in missing:
                 upload.waiting.append(task)
                 if upload.error is not None:
-                    self.refused.append(upload)
+                    self._failed_uploads.append(upload)
         return bool(missing)
 
-    def uploaded(self, upload: Upload) -> None:
-        """An upload is in the storage: send what waited for it alone."""
-        upload.ready = True
+    def _upload_ended(self, upload: ObjectUpload, error: ScalerError | None, commands: list[SessionCommand]) -> None:
+        upload.error = error
+        upload.is_stored = error is None
+        if error is not None:
+            self._drop_waiting(upload, commands)
         for task in upload.waiting:
             gate = self._gated.get(task)
             if gate is not None:
                 gate[1].discard(upload)
                 if not gate[1]:
-                    self.added_bytes += len(task.payload) + _ROW_BYTES
+                    self.unsent_bytes += len(task.payload) + _ROW_BYTES
                     self._unsent.append(task)
         upload.waiting.clear()
 
-    def drop_upload(self, upload: Upload, error: ScalerError) -> list[Task]:
-        """An upload failed: return the tasks that needed it; they are no longer pending."""
-        upload.error = error
-        dropped = []
-        for task in upload.waiting:
-            if task.kind is not None:
-                self._gated.pop(task, None)
-                del self.pending[task.task_id]
-                task.forget()
-                dropped.append(task)
+    def _drop_waiting(self, upload: ObjectUpload, commands: list[SessionCommand]) -> None:
+        dropped = [task for task in upload.waiting if task.template is not None]
         upload.waiting.clear()
-        return dropped
+        for task in dropped:
+            self._gated.pop(task, None)
+            del self.pending[task.task_id]
+            self._dropped[task.task_id] = upload.error
+            task.forget()
+        commands.append(DropTasks(dropped, upload.error))
 
-    def drop_refused(self) -> list[tuple[list[Task], ScalerError]]:
-        """Take off what was added although its upload had failed: return those tasks, with their error."""
-        refused, self.refused = self.refused, []
-        return [
-            (self.drop_upload(upload, upload.error), upload.error) for upload in refused if upload.error is not None
-        ]
+    def _finish(self, message: Finished) -> None:
+        pending = self.pending
+        for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
+            task = pending.get(identifier)
+            if task is None:
+                continue
+            if is_stored(payload):
+                task.stage = Stage.FETCHING
+                task.payload = b""
+                continue
+            del pending[identifier]
+            template = task.template
+            if template is not None and (template.spec.deliver or outcome != Outcome.SUCCESS):
+                task.forget()
+        self.resolved = message.number
+        if self.cancelling:
+            self.cancelling.difference_update(message.ids)
 
-    def cancel(self, task: Task) -> bool:
-        """Take a task off. Returns False when it has ended before."""
-        if task.task_id not in self.pending:
-            return False
-        if task.is_sent:
+    def _cancel(self, task: ClientTask, commands: list[SessionCommand]) -> None:
+        if self.pending.pop(task.task_id, None) is None:
+            return
+        if task.stage is Stage.SENT:
             self.cancelling.add(task.task_id)
             self._cancels.append(task.task_id)
-        else:
-            self._dropped.add(task.task_id)
+        elif task.stage is Stage.UNSENT:
+            self._dropped[task.task_id] = None
+            gate = self._gated.pop(task, None)
+            if gate is None or not gate[1]:
+                self.unsent_bytes -= len(task.payload) + _ROW_BYTES
         task.forget()
-        del self.pending[task.task_id]  # last of what matters: a Ctrl-C before it leaves a task that can be cancelled
-        self._gated.pop(task, None)
-        return True
+        commands.append(DropTasks([task], None))
 
-    def why_unsent(self, task: Task) -> str:
+    def _take_all(self, cancel: bool = False) -> list[ClientTask]:
+        tasks = list(self.pending.values())
+        self.pending.clear()
+        sent = [task.task_id for task in tasks if task.stage is Stage.SENT]
+        self.cancelling.update(sent)
+        if cancel:
+            self._cancels += sent
+        self._gated.clear()
+        for task in tasks:
+            task.forget()
+        self.unsent_bytes = 0
+        return tasks
+
+    # -- what a client may ask about a task
+
+    def why_unsent(self, task: ClientTask) -> str:
         """Return why the scheduler does not know of a task yet; empty when it does, or did."""
-        if task.is_sent or task.task_id not in self.pending:
+        if task.stage is not Stage.UNSENT or task.task_id not in self.pending:
             return ""
-        if self.is_held(task):
-            missing = sum(not upload.ready for upload in self._gated[task][1])
+        if self.waits_for_upload(task):
+            missing = sum(not upload.is_stored for upload in self._gated[task][1])
             many = "an object that it needs is" if missing == 1 else f"{missing:,} objects that it needs are"
             return f"it waits in its client until {many} in the object storage"
         return f"it is in its client, which has yet to send it; {len(self._unsent) - 1:,} other tasks wait there, too"
 
-    def is_held(self, task: Task) -> bool:
-        """Tell whether a task cannot be sent yet, because it needs what is not in the storage yet."""
+    def waits_for_upload(self, task: ClientTask) -> bool:
+        """Tell whether a task cannot be sent yet, because an object that it needs is not in the storage."""
         gate = self._gated.get(task)
-        return gate is not None and not all(upload.ready for upload in gate[1])
+        return gate is not None and not all(upload.is_stored for upload in gate[1])
 
-    def hold(self, upload: Upload) -> None:
-        """Keep an object that the user sent until `clear`, whether tasks use it or not."""
-        self.objects[upload.id] = upload
-        self._unheld.append(upload.id)
+    def lost_values(self) -> list[tuple[ClientTask, Serializer | None]]:
+        """Return the tasks whose values were lost with the scheduler and are needed to send pending tasks again.
 
-    def clear(self) -> list[Task]:
-        """Take off all tasks and let go of all objects; what is added from now on is not meant."""
-        # An object is held before it is cleared: the scheduler lets go only of what it knows to be held.
-        self._clearing += [*map(Pin, _slices(self._unheld)), Clear()]
-        self._unheld = []
-        self.objects.clear()
-        return self.take_all()
-
-    def resolve(self, number: int, ended: Iterable[bytes]) -> None:
-        """The futures of Finished `number` are resolved; these ids are what it said of tasks unknown here."""
-        self.resolved = number
-        self.cancelling.difference_update(ended)
-
-    def take_all(self, cancel: bool = False) -> list[Task]:
-        """Take off all tasks, as when the client gives up. cancel: say so to the scheduler, one by one."""
-        tasks = list(self.pending.values())
-        self.pending.clear()
-        sent = [task.task_id for task in tasks if task.is_sent]
-        self.cancelling.update(sent)
-        if cancel:
-            self._cancels.extend(sent)
-        self._gated.clear()
-        for task in tasks:
-            task.forget()
-        return tasks
+        Each with the serializer by which its value is to be uploaded; in their order.
+        """
+        sendable = list(self._sendable())
+        ids = {task.task_id for task in sendable}
+        lost = {
+            (reference, task.template.serializer): None
+            for task in sendable
+            if task.template is not None
+            for reference in task.references
+            if isinstance(reference, ClientTask) and reference.task_id not in ids and is_task(reference.reference_id)
+        }
+        return list(lost)
 
     # -- messages go out
 
-    def drain(self, budget_bytes: int) -> list[Message]:
-        """Return what is to be said now: tasks up to about `budget_bytes`, then cancels and releases."""
-        messages, self._clearing = self._clearing, []
-        if self._unheld:
-            messages.extend(map(Pin, _slices(self._unheld)))
-            self._unheld = []
+    def _send(self, commands: list[SessionCommand], room_bytes: int, now: float) -> None:
+        """Append what is to be sent now: tasks up to about `room_bytes`, then cancels and releases."""
+        if self._clearing:
+            commands += self._clearing
+            self._clearing = []
+        if self._unpinned:
+            commands += map(Pin, _slices(self._unpinned))
+            self._unpinned = []
         if self._unsent:
             if self._checkpoint is None:
-                resolved = self.resolved
-                self._checkpoint = (resolved, self._sent + len(self._unsent))
-            self._drain_tasks(messages, budget_bytes)
-        elif self._seen < self.resolved:
-            self._seen = self.resolved
+                self._checkpoint = (self.resolved, self._sent + len(self._unsent))
+            self._send_tasks(commands, room_bytes, now)
+        else:
+            self._acknowledgeable = self.resolved
         if self._checkpoint is not None and self._sent >= self._checkpoint[1]:
-            self._seen = self._checkpoint[0]
+            self._acknowledgeable = self._checkpoint[0]
             self._checkpoint = None
+        if now >= self._acknowledge_at:
+            number = self._first_unacknowledgeable()
+            if number > self._acknowledged:
+                commands.append(AcknowledgeResults(number))
+                self._acknowledged = number
+                self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
         if self._cancels:
-            messages.extend(map(Cancel, _slices(_take(self._cancels))))
-        if self.releases:
-            definitions = self.definitions
-            ids = [identifier for identifier in _take(self.releases) if identifier not in definitions]
-            messages.extend(map(Release, _slices(ids)))
-        return messages
+            commands += map(Cancel, _slices(self._cancels))
+            self._cancels = []
+        if self._released:
+            commands += map(Release, _slices(self._released))
+            self._released = []
 
-    def say_seen(self) -> AcknowledgeResults | None:
-        """Return what was not said in a Submit yet, for a client that submits nothing."""
-        seen = self._sayable()
-        if seen <= self._said:
-            return None
-        self._said = seen
-        return AcknowledgeResults(seen)
+    def _first_unacknowledgeable(self) -> int:
+        if not self._gated:
+            return self._acknowledgeable
+        return min(self._acknowledgeable, *(resolved for resolved, _ in self._gated.values()))
 
-    def _sayable(self) -> int:
-        return min(self._seen, *(resolved for resolved, _ in self._gated.values())) if self._gated else self._seen
-
-    def _drain_tasks(self, messages: list[Message], budget_bytes: int) -> None:
-        unsent = self._unsent
-        gated = self._gated
-        while unsent and budget_bytes > 0:
+    def _send_tasks(self, commands: list[SessionCommand], room_bytes: int, now: float) -> None:
+        unsent, gated, epoch, sent = self._unsent, self._gated, self._epoch, Stage.SENT
+        while unsent and room_bytes > 0:
             size = 0
-            seen = self._sayable()
-            definitions: list[tuple[bytes, bytes]] = []
-            groups: dict[Kind, TaskGroup] = {}
+            acknowledged = self._first_unacknowledgeable() if gated else self._acknowledgeable
+            functions: list[tuple[bytes, bytes]] = []
+            groups: dict[TaskTemplate, TaskGroup] = {}
             while unsent and size < SPLIT_BATCH_BYTES:
                 task = unsent.popleft()
                 self._sent += 1
-                kind = task.kind
-                if kind is None:  # cancelled before it was sent
-                    continue
-                if self._dropped and self._is_orphan(task):
-                    continue
-                task.is_sent = True
-                group = groups.get(kind)
+                template = task.template
+                if template is None or (self._dropped and self._is_orphan(task, commands)):
+                    continue  # cancelled before it was sent
+                task.stage = sent
+                group = groups.get(template)
                 if group is None:
-                    group = groups[kind] = TaskGroup(kind.spec, [], [], [])
-                    for definition in kind.definitions:
-                        if not definition.said:
-                            definition.said = True
-                            definitions.append((definition.id, definition.payload))
-                            size += len(definition.payload)
+                    group = groups[template] = TaskGroup(template.spec, [], [], [])
+                    for function in template.functions:
+                        if function.announced_in != epoch:
+                            function.announced_in = epoch
+                            functions.append((function.id, function.payload))
+                            size += len(function.payload)
                 payload = task.payload
                 group.ids.append(task.task_id)
                 group.payloads.append(payload)
-                size += len(payload) + _ROW_BYTES
+                task_size = len(payload) + _ROW_BYTES
+                self.unsent_bytes -= task_size
+                size += task_size
                 if task.references or group.references:
                     group.references.extend([()] * (len(group.ids) - 1 - len(group.references)))
                     named = tuple([reference.reference_id for reference in task.references])
@@ -304,74 +452,81 @@ class Session:
             for group in groups.values():
                 if group.references:
                     group.references.extend([()] * (len(group.ids) - len(group.references)))
-            self._said = max(self._said, seen)
             if groups:
-                messages.append(Submit(definitions, list(groups.values()), seen))
-            self._sent_bytes += size
-            budget_bytes -= size
-        if not unsent:
-            self._sent_bytes = self.added_bytes
-            if not gated:
-                self._dropped.clear()
+                self._acknowledged = max(self._acknowledged, acknowledged)
+                self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
+                commands.append(Submit(functions, list(groups.values()), acknowledged))
+            room_bytes -= size
+        if not unsent and not gated:
+            self._dropped.clear()
 
-    def _is_orphan(self, task: Task) -> bool:
-        """Take a task off if it names one that was never sent and never will be."""
-        dropped = self._dropped
-        if not any(isinstance(reference, Task) and reference.task_id in dropped for reference in task.references):
-            return False
-        self.pending.pop(task.task_id, None)
-        self._gated.pop(task, None)
-        dropped.add(task.task_id)
-        task.forget()
-        self.orphans.append(task)
-        return True
+    def _is_orphan(self, task: ClientTask, commands: list[SessionCommand]) -> bool:
+        """Drop a task if it names one that was never sent and never will be."""
+        for reference in task.references:
+            if isinstance(reference, ClientTask) and reference.task_id in self._dropped:
+                error = self._dropped[task.task_id] = self._dropped[reference.task_id]
+                self.pending.pop(task.task_id, None)
+                self._gated.pop(task, None)
+                self.unsent_bytes -= len(task.payload) + _ROW_BYTES
+                task.forget()
+                commands.append(DropTasks([task], error))
+                return True
+        return False
 
-    def restart(self, stand_in: StandIn) -> list[Task]:
-        """The scheduler has forgotten everything: arrange that all is said again, oldest first.
+    # -- the scheduler has forgotten everything
 
-        stand_in(task, serializer) returns an upload of the value of a task that has ended, or None when it has none.
-        Returns the tasks that are no longer pending: they were sent, may have started, and may do so only once.
+    def _restart(self, stand_ins: StandIns, commands: list[SessionCommand]) -> None:
+        """Arrange that everything is sent again, oldest first.
+
+        Tasks that were sent, may have started, and may do so only once, are dropped.
         """
-        in_doubt = [task for task in self.pending.values() if task.is_sent and _may_start_once(task)]
+        in_doubt = [
+            task
+            for task in self.pending.values()
+            if task.stage is Stage.SENT and task.template is not None and task.template.spec.retries == 0
+        ]
         for task in in_doubt:
             del self.pending[task.task_id]
-            self._dropped.add(task.task_id)
+            self._dropped[task.task_id] = None
             task.forget()
+        if in_doubt:
+            commands.append(DropTasks(in_doubt, SchedulerLostError(_FORGOTTEN)))
         self._unsent.clear()
-        self._cancels.clear()
+        self._cancels = []
         self.cancelling.clear()
         self._checkpoint = None
-        self._sent = self._seen = self._said = self.resolved = 0
-        self.added_bytes = self._sent_bytes = 0
-        self._unheld = list(self.objects)
+        self._sent = self._acknowledgeable = self._acknowledged = self.resolved = self.unsent_bytes = 0
+        self._unpinned = list(self._objects)
         self._clearing = []
-        for definition in self.definitions.values():
-            definition.said = False
+        self._epoch += 1
         for _, missing in self._gated.values():
             for upload in missing:
                 upload.waiting.clear()
         self._gated.clear()
+        fetching = [task for task in self.pending.values() if task.stage is Stage.FETCHING]
         tasks = list(self._sendable())
-        self.pending = {task.task_id: task for task in tasks}
+        self.pending = {task.task_id: task for task in (*fetching, *tasks)}
         for task in tasks:
-            task.is_sent = False
+            task.stage = Stage.UNSENT
             for reference in task.references:
-                if isinstance(reference, Task) and reference.reference_id not in self.pending:
-                    self._replace(task, reference, stand_in)
-            self.add(task)
-        return in_doubt
+                if isinstance(reference, ClientTask) and reference.reference_id not in self.pending:
+                    self._replace(task, reference, stand_ins)
+            self._add(task)
 
-    def _sendable(self) -> Iterator[Task]:
-        """Yield all pending tasks, each after the undelivered ones that it needs."""
+    def _sendable(self) -> Iterator[ClientTask]:
+        """Yield all pending tasks that have not ended, each after the undelivered ones that it needs."""
         yielded: set[bytes] = set()
         for last in self.pending.values():
-            stack = [last]
+            stack = [last] if last.stage is not Stage.FETCHING else []
             while stack:
                 task = stack[-1]
                 needed = [
                     reference
                     for reference in task.references
-                    if isinstance(reference, Task) and reference.kind is not None and reference.task_id not in yielded
+                    if isinstance(reference, ClientTask)
+                    and reference.template is not None
+                    and reference.stage is not Stage.FETCHING
+                    and reference.task_id not in yielded
                 ]
                 if needed:
                     stack.extend(needed)
@@ -381,11 +536,12 @@ class Session:
                     yielded.add(task.task_id)
                     yield task
 
-    def _replace(self, task: Task, reference: Task, stand_in: StandIn) -> None:
+    def _replace(self, task: ClientTask, reference: ClientTask, stand_ins: StandIns) -> None:
         if is_task(reference.reference_id):
-            upload = stand_in(reference, task.kind.serializer if task.kind is not None else None)
+            assert task.template is not None, "it is to be sent"
+            upload = stand_ins.get((reference, task.template.serializer))
             if upload is None:
-                self._dropped.add(reference.task_id)
+                self._dropped[reference.task_id] = None
             else:
                 task.references = tuple(upload if other is reference else other for other in task.references)
                 task.uploads = (*task.uploads, upload)
@@ -393,12 +549,3 @@ class Session:
 
 def _slices(ids: list[bytes]) -> Iterator[list[bytes]]:
     return (ids[start : start + MAX_IDS_PER_MESSAGE] for start in range(0, len(ids), MAX_IDS_PER_MESSAGE))
-
-
-def _take(queue: deque[bytes]) -> list[bytes]:
-    """Empty a queue to whose end other threads may be appending."""
-    return [queue.popleft() for _ in range(len(queue))]
-
-
-def _may_start_once(task: Task) -> bool:
-    return task.kind is not None and task.kind.spec.retries == 0

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
+from enum import IntEnum
 from typing import Protocol
 
 from scaler.errors import ScalerError
 from scaler.protocol.messages import Spec
-from scaler.serialization import Serializer
+from scaler.serialization import ByReference, Serializer
 
 
-class Held:
-    """A definition, upload or stored result that this client keeps alive on the other side.
+class RemoteReference:
+    """A function, upload or stored result that the scheduler keeps for this client.
 
-    When nothing refers to it any more, its id goes into `releases`: Python's own counting is the count of uses.
+    When the last Python reference to it goes, its id goes into `releases`: Python's reference count is the use count.
     """
 
-    __slots__ = ("__weakref__", "_releases", "id", "void")
+    __slots__ = ("__weakref__", "_releases", "id", "is_invalid")
 
     def __init__(self, identifier: bytes, releases: deque[bytes]) -> None:
         self.id = identifier
-        self.void = False
-        """True when the client was cleared: the scheduler no longer keeps it."""
+        self.is_invalid = False
+        """True after the client was cleared: the scheduler no longer keeps it."""
         self._releases = releases
 
     def __del__(self) -> None:
         self._releases.append(self.id)
 
 
-class Upload(Held):
-    """An object on its way to the storage, or there. waiting: tasks that may be sent when it is there."""
+class ObjectUpload(RemoteReference):
+    """An object on its way to the storage, or in it. waiting: tasks that may be sent once it is there."""
 
-    __slots__ = ("error", "payload", "ready", "waiting")
+    __slots__ = ("error", "is_stored", "payload", "waiting")
 
     def __init__(self, identifier: bytes, payload: bytes, releases: deque[bytes]) -> None:
         super().__init__(identifier, releases)
         self.payload = payload
-        self.ready = False
+        self.is_stored = False
         self.error: ScalerError | None = None
-        self.waiting: list[Task] = []
+        self.waiting: list[ClientTask] = []
 
     @property
     def reference_id(self) -> bytes:
@@ -46,29 +48,54 @@ class Upload(Held):
         return self.id
 
 
-class Definition(Held):
-    """A function or serializer, said to the scheduler before the first task that needs it."""
+class InStorage(ByReference):
+    """Base of arguments that stand for an object which this client has put into the storage."""
 
-    __slots__ = ("payload", "said", "upload")
+    @property
+    @abstractmethod
+    def upload(self) -> ObjectUpload:
+        """The object. Raises UsageError when the reference is invalid."""
 
-    def __init__(self, identifier: bytes, payload: bytes, upload: Upload | None, releases: deque[bytes]) -> None:
+    @property
+    def reference_id(self) -> bytes:
+        """The id of the object. Raises UsageError when the reference is invalid."""
+        return self.upload.id
+
+
+class RegisteredFunction(RemoteReference):
+    """A function or serializer, announced to the scheduler before the first task that needs it."""
+
+    __slots__ = ("announced_in", "payload", "upload")
+
+    def __init__(self, identifier: bytes, payload: bytes, upload: ObjectUpload | None, releases: deque[bytes]) -> None:
         super().__init__(identifier, releases)
         self.payload = payload
         self.upload = upload
-        self.said = False
+        self.announced_in = 0
+        """The number of the scheduler's session in which it was last announced; 0: in none."""
 
 
-class Kind:
-    """What tasks of one function and one set of options share. Groups of one drain are by kind."""
+class TaskTemplate:
+    """What tasks of one function and one set of options share. One Submit groups its tasks by template.
 
-    __slots__ = ("definitions", "serializer", "spec", "uploads")
+    owner: the executor that submits them, None for a client's own.
+    """
 
-    def __init__(self, spec: Spec, definitions: tuple[Definition, ...], serializer: Serializer | None) -> None:
+    __slots__ = ("functions", "owner", "serializer", "spec", "uploads")
+
+    def __init__(
+        self,
+        spec: Spec,
+        functions: tuple[RegisteredFunction, ...],
+        serializer: Serializer | None,
+        owner: object = None,
+    ) -> None:
         self.spec = spec
         self.serializer = serializer
         """Loads the results; None: the built-in one."""
-        self.definitions = definitions
-        self.uploads = tuple(definition.upload for definition in definitions if definition.upload is not None)
+        self.functions = functions
+        self.uploads = tuple(function.upload for function in functions if function.upload is not None)
+        self.owner = owner
 
 
 class Reference(Protocol):
@@ -78,29 +105,38 @@ class Reference(Protocol):
     def reference_id(self) -> bytes: ...
 
 
-class Task:
-    """A task of this client. kind is None, and the rest void, as soon as the task is not to be sent any more.
+class Stage(IntEnum):
+    """How far an unfinished task is."""
 
-    That is when it ends; one whose value is not delivered stays sendable for as long as other tasks name it, because
-    only running it again could tell a scheduler that has forgotten everything what its value is.
+    UNSENT = 0
+    SENT = 1
+    FETCHING = 2
+    """It has ended, and its value is on its way from the object storage."""
+
+
+class ClientTask:
+    """A task of this client. `template` is None once the task will not be sent any more.
+
+    That is when it ends. A task whose value is not delivered stays sendable while other tasks name it, because after a
+    restart of the scheduler only running it again gives its value.
     """
 
-    __slots__ = ("is_sent", "kind", "payload", "references", "task_id", "uploads")
+    __slots__ = ("payload", "references", "stage", "task_id", "template", "uploads")
 
     def __init__(
         self,
         task_id: bytes,
-        kind: Kind,
+        template: TaskTemplate,
         payload: bytes,
         references: tuple[Reference, ...] = (),
-        uploads: tuple[Upload, ...] = (),
+        uploads: tuple[ObjectUpload, ...] = (),
     ) -> None:
         self.task_id = task_id
-        self.kind: Kind | None = kind
+        self.template: TaskTemplate | None = template
         self.payload = payload
         self.references = references
         self.uploads = uploads
-        self.is_sent = False
+        self.stage = Stage.UNSENT
 
     @property
     def reference_id(self) -> bytes:
@@ -108,8 +144,8 @@ class Task:
         return self.task_id
 
     def forget(self) -> None:
-        """Let go of everything that was kept to send the task."""
-        self.kind = None
+        """Drop everything that was kept to send the task."""
+        self.template = None
         self.payload = b""
         self.references = ()
         self.uploads = ()

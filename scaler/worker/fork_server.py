@@ -36,9 +36,9 @@ _REQUEST = struct.Struct("<I")
 _REPORT = struct.Struct("<BIi")
 _SPAWNED = 1
 _EXITED = 2
-_CLIENT_ENTRY_MODULES = ("scaler.client.in_task", "scaler.client.nested")
-"""A task imports one of these first when it has a client. By name: a worker knows nothing of clients."""
-_CLIENT_MODULES = ("hashlib", "scaler.client.in_task", "scaler.client.client", "scaler.client.nested")
+_CLIENT_ENTRY_MODULE = "scaler.client.client"
+"""A task that has a client imports this first. By name: a worker knows nothing of clients."""
+_CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE)
 """What a client inside a task needs."""
 _LATER_MODULES = ("scaler.object_storage.client",)
 """What it needs for large values only: imported when there is no request to serve."""
@@ -216,7 +216,7 @@ class _ClientImportHook:
         self._descriptor = descriptor
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
-        if name in _CLIENT_ENTRY_MODULES and self in sys.meta_path:
+        if name == _CLIENT_ENTRY_MODULE and self in sys.meta_path:
             sys.meta_path.remove(self)
             with contextlib.suppress(OSError):  # the task has closed descriptors that it did not open
                 os.eventfd_write(self._descriptor, 1)

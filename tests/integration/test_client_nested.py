@@ -48,7 +48,7 @@ def child(client: Client, expression: str) -> Any:
 
 
 def test_processors_import_the_client_only_when_a_task_had_one_and_then_share_it() -> None:
-    nested, loops = (f"{name!r} in __import__('sys').modules" for name in ("scaler.client.nested", "asyncio"))
+    nested, loops = (f"{name!r} in __import__('sys').modules" for name in ("scaler.client.client", "asyncio"))
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
         assert not client.submit(eval, nested).result(SECONDS)
         assert not client.submit(eval, loops).result(SECONDS)

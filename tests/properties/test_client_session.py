@@ -1,17 +1,29 @@
-"""Whatever a client does, in whatever order: its scheduler can always resolve what it is told.
+"""Whatever a client does, in whatever order: its scheduler can always resolve the tasks that it receives.
 
-The model is a scheduler that takes messages in order and keeps a result until the client says that it has seen it, as
-docs/design.md has it. A task that names a result which is no longer kept, or was never said, is the failure to find.
+The model is a scheduler that takes messages in order and retains a result until the client acknowledges it, as in
+docs/design.md. A task that names a result which is no longer retained, or was never there, is the failure to find.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scaler.client.session import Session
-from scaler.client.tasks import Definition, Kind, Task, Upload
+from scaler.client.session import (
+    ClientSession,
+    DropTasks,
+    OutboxMeasured,
+    ReferencesReleased,
+    SchedulerRestarted,
+    SessionInput,
+    TaskCancelled,
+    TasksAdded,
+    UploadEnded,
+)
+from scaler.client.tasks import ClientTask, ObjectUpload, RegisteredFunction, TaskTemplate
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, is_task
 from scaler.protocol.messages import (
@@ -27,19 +39,18 @@ from scaler.protocol.messages import (
     TaskGroup,
     stored_reference,
 )
-from scaler.serialization import Serializer
 
 PAYLOAD = bytes(SPLIT_BATCH_BYTES)
-"""So large that a message has one task, and a drain with a small budget leaves the others for the next."""
+"""So large that a message has one task, and a step with little room leaves the others for the next."""
 
 
 class Scheduler:
-    """Runs nothing; ends tasks when it is told to."""
+    """Runs nothing; ends tasks on demand."""
 
     def __init__(self) -> None:
-        self.definitions: set[bytes] = set()
+        self.functions: set[bytes] = set()
         self.alive: dict[bytes, tuple[bytes, ...]] = {}
-        self.kept: dict[bytes, int] = {}
+        self.retained: dict[bytes, int] = {}
         self.received: list[bytes] = []
         self.released: set[bytes] = set()
         self.cancelled: set[bytes] = set()
@@ -47,13 +58,13 @@ class Scheduler:
 
     def take(self, message: Message, stored: set[bytes]) -> None:
         match message:
-            case Submit(definitions, groups, seen):
-                self.definitions.update(identifier for identifier, _ in definitions)
+            case Submit(functions, groups, seen):
+                self.functions.update(identifier for identifier, _ in functions)
                 entangled = [task for group in groups for task in self._take_group(group)]
                 for task in entangled:
                     for reference in self.alive[task]:
                         if is_task(reference):
-                            assert reference in self.alive or reference in self.kept, "it names what is not kept"
+                            assert reference in self.alive or reference in self.retained, "its result is not retained"
                         else:
                             assert reference in stored, "it names what is not in the storage"
                             assert reference not in self.released, "it names what was released"
@@ -65,14 +76,14 @@ class Scheduler:
                 self.cancelled.update(ids)
             case Release(ids):
                 self.released.update(ids)
-                self.definitions.difference_update(ids)
+                self.functions.difference_update(ids)
             case Pin():
                 pass
             case _:
-                raise AssertionError(f"a client does not say {message}")
+                raise AssertionError(f"a client does not send {message}")
 
     def _take_group(self, group: TaskGroup) -> list[bytes]:
-        assert group.spec.function in self.definitions, "its function was never said"
+        assert group.spec.function in self.functions, "its function was never announced"
         references = group.references or [()] * len(group.ids)
         for identifier, needed in zip(group.ids, references, strict=True):
             assert identifier not in self.received, "it was submitted twice"
@@ -82,13 +93,13 @@ class Scheduler:
 
     def see(self, number: int) -> None:
         assert number <= self.number
-        self.kept = {identifier: when for identifier, when in self.kept.items() if when > number}
+        self.retained = {identifier: when for identifier, when in self.retained.items() if when > number}
 
     def finish(self, identifiers: list[bytes]) -> Finished:
         self.number += 1
         for identifier in identifiers:
             del self.alive[identifier]
-            self.kept[identifier] = self.number
+            self.retained[identifier] = self.number
         count = len(identifiers)
         return Finished(self.number, identifiers, [0] * count, [b""] * count, [0] * count)
 
@@ -97,129 +108,128 @@ class ClientMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ids = IdFactory(b"client--")
-        self.session = Session()
+        self.session = ClientSession()
+        self.now = 0.0
+        self.releases: deque[bytes] = deque()
         self.scheduler = Scheduler()
         self.stored: set[bytes] = set()
         self.released_before: set[bytes] = set()
-        """What schedulers were told before their restart."""
-        self.uploads: list[Upload] = []
-        self.tasks: list[Task] = []
+        """References that schedulers had released before their restart."""
+        self.uploads: list[ObjectUpload] = []
+        self.tasks: list[ClientTask] = []
         self.ended: set[bytes] = set()
         self.reported: list[Finished] = []
-        self.kinds = [self._kind(name) for name in ("f", "g")]
+        self.inbox: list[SessionInput] = []
+        """Inputs of the next step: the client's threads put them there at any time."""
+        self.templates = [self._template(name) for name in ("f", "g")]
 
-    def _kind(self, name: str, upload: Upload | None = None) -> Kind:
-        identifier = name.encode().ljust(16)
-        definition = Definition(identifier, b"code", upload, self.session.releases)
-        self.session.definitions[identifier] = definition
-        return Kind(Spec(identifier), (definition,), None)
+    def _template(self, name: str) -> TaskTemplate:
+        function = RegisteredFunction(name.encode().ljust(16), b"code", None, self.releases)
+        return TaskTemplate(Spec(function.id), (function,), None)
 
-    def _upload(self) -> Upload:
+    def _upload(self) -> ObjectUpload:
         identifier = self.ids.object()
-        upload = Upload(identifier, stored_reference(identifier, 1), self.session.releases)
+        upload = ObjectUpload(identifier, stored_reference(identifier, 1), self.releases)
         self.uploads.append(upload)
         return upload
 
-    @rule(kind=st.integers(0, 1), needs=st.lists(st.integers(0, 5), max_size=2), large=st.booleans())
-    def submit(self, kind: int, needs: list[int], large: bool) -> None:
-        recent = [task for task in reversed(self.tasks) if task.task_id in self.session.pending]
-        references: list[Task | Upload] = [recent[index] for index in needs if index < len(recent)]
-        uploads: tuple[Upload, ...] = ()
+    def _step(self, *inputs: SessionInput) -> None:
+        released = [self.releases.popleft() for _ in range(len(self.releases))]
+        inbox, self.inbox = self.inbox, []
+        for command in self.session.step((ReferencesReleased(released), *inbox, *inputs), self.now):
+            if isinstance(command, DropTasks):
+                for task in command.tasks:
+                    assert task.task_id in self.ended or task.task_id not in self.scheduler.alive, "it may still run"
+                    self.ended.add(task.task_id)
+            else:
+                self.scheduler.take(command, self.stored)
+
+    @rule(template=st.integers(0, 1), needs=st.lists(st.integers(0, 5), max_size=2), large=st.booleans())
+    def submit(self, template: int, needs: list[int], large: bool) -> None:
+        unfinished = [task for task in reversed(self.tasks) if task.task_id not in self.ended]
+        references: list[ClientTask | ObjectUpload] = [unfinished[index] for index in needs if index < len(unfinished)]
+        uploads: tuple[ObjectUpload, ...] = ()
         if large:
             upload = self._upload()
             uploads = (upload,)
             references.append(upload)
-        task = Task(self.ids.task(), self.kinds[kind], PAYLOAD, tuple(references), uploads)
-        self.session.add(task)
+        task = ClientTask(self.ids.task(), self.templates[template], PAYLOAD, tuple(references), uploads)
+        self.inbox.append(TasksAdded([task]))
         self.tasks.append(task)
 
-    @rule(budget=st.sampled_from([0, 1, 1, 1, SPLIT_BATCH_BYTES * 2, 1 << 40]))
-    def drain(self, budget: int) -> None:
-        for message in self.session.drain(budget):
-            self.scheduler.take(message, self.stored)
-        for orphan in self.session.orphans:
-            assert orphan.task_id not in self.scheduler.received
-        self.ended.update(task.task_id for task in self.session.orphans)
-        self.session.orphans.clear()
+    @rule(room=st.sampled_from([0, 1, 1, 1, SPLIT_BATCH_BYTES * 2, 1 << 40]), seconds=st.sampled_from([0.0, 60.0]))
+    def step(self, room: int, seconds: float) -> None:
+        self.now += seconds
+        self._step(OutboxMeasured(room))
 
     @rule()
-    def say_seen(self) -> None:
-        message = self.session.say_seen()
-        if message is not None:
-            self.scheduler.take(message, self.stored)
+    def step_without_a_connection(self) -> None:
+        self._step()
 
     @precondition(lambda self: self.uploads)
     @rule(index=st.integers(0, 3), fails=st.sampled_from([False, False, False, True]))
     def upload_ends(self, index: int, fails: bool) -> None:
         upload = self.uploads.pop(min(index, len(self.uploads) - 1))
-        if fails:
-            self.ended.update(task.task_id for task in self.session.drop_upload(upload, LimitError("full")))
-        else:
+        if not fails:
             self.stored.add(upload.id)
-            self.session.uploaded(upload)
+        self._step(UploadEnded(upload, LimitError("full") if fails else None))
 
-    @precondition(lambda self: self.session.pending)
+    @precondition(lambda self: len(self.ended) < len(self.tasks))
     @rule(index=st.integers(0, 9))
     def cancel(self, index: int) -> None:
-        task = list(self.session.pending.values())[index % len(self.session.pending)]
-        assert self.session.cancel(task)
+        unfinished = [task for task in self.tasks if task.task_id not in self.ended]
+        task = unfinished[index % len(unfinished)]
+        self.inbox.append(TaskCancelled(task))
         self.ended.add(task.task_id)
 
     @precondition(lambda self: self.scheduler.alive)
     @rule(count=st.integers(1, 4))
     def finish(self, count: int) -> None:
-        """The scheduler ends some tasks that wait for nothing; the client hears of it later."""
+        """The scheduler ends some tasks that wait for nothing; the client receives it later."""
         alive = self.scheduler.alive
         free = [task for task, needed in alive.items() if not any(reference in alive for reference in needed)]
         self.reported.append(self.scheduler.finish(free[:count]))
 
     @precondition(lambda self: self.reported)
     @rule()
-    def hear(self) -> None:
+    def receive(self) -> None:
         finished = self.reported.pop(0)
-        for identifier in finished.ids:
-            task = self.session.pending.pop(identifier, None)
-            if task is not None:
-                assert identifier not in self.ended, "it ended twice"
-                self.ended.add(identifier)
-                task.forget()
-        self.session.resolve(finished.number, finished.ids)
+        self.ended.update(identifier for identifier in finished.ids if identifier in self.session.pending)
+        self._step(finished)
 
     @rule()
     def restart(self) -> None:
-        """A new scheduler that knows nothing. What has ended has a value, and the value has an upload."""
+        """A new scheduler that knows nothing. A task that has ended has a value, and the value has an upload."""
+        self._step()
         self.released_before |= self.scheduler.released
         self.scheduler = Scheduler()
         self.reported.clear()
-        self.session.restart(self._stand_in)
-
-    def _stand_in(self, _task: Task, _serializer: Serializer | None) -> Upload:
-        return self._upload()
+        self._step(SchedulerRestarted({lost: self._upload() for lost in self.session.lost_values()}))
 
     @invariant()
     def pending_is_what_has_not_ended(self) -> None:
-        assert set(self.session.pending) == {task.task_id for task in self.tasks} - self.ended
+        if not self.inbox:
+            assert set(self.session.pending) == {task.task_id for task in self.tasks} - self.ended
 
     def teardown(self) -> None:
         """When everything is over, nothing is left on either side."""
         while self.uploads:
             self.upload_ends(0, False)
         for _ in range(len(self.tasks) + 2):
-            self.drain(1 << 40)
+            self.step(1 << 40, 60.0)
             if self.scheduler.alive:
                 self.finish(1 << 20)
             while self.reported:
-                self.hear()
-        self.drain(1 << 40)
+                self.receive()
+        self.step(1 << 40, 60.0)
         assert not self.session.pending
         assert not self.session.cancelling
-        self.say_seen()
-        assert not self.scheduler.kept
+        assert not self.scheduler.retained
         self.tasks.clear()
-        self.kinds.clear()
-        self.drain(1 << 40)
+        self.templates.clear()
+        self.step(1 << 40, 60.0)
         assert self.stored <= self.scheduler.released | self.released_before
-        assert not self.scheduler.definitions
+        assert not self.scheduler.functions
 
 
 TestClientSession = ClientMachine.TestCase

@@ -10,13 +10,13 @@ import pytest
 
 from scaler.client.chunks import (
     MAX_CHUNK_ITEMS,
-    PATIENCE_SECONDS,
+    PROBE_TIMEOUT_SECONDS,
     TARGET_SECONDS,
     UNPROVEN_CHUNKS,
-    Chunk,
-    Chunker,
-    Results,
-    SerializedChunk,
+    ChunkFunction,
+    Chunking,
+    ChunkResults,
+    SerializedChunkFunction,
 )
 from scaler.serialization import Serializer, dump_function, dump_value, load_exception
 
@@ -33,32 +33,32 @@ class Bytes(Serializer):
 
 def simulate(seconds_per_item: float, items: int) -> list[int]:
     """Send chunks to one worker that is as fast as that; return their sizes."""
-    chunker = Chunker(None, 0.0)
+    chunking = Chunking(None, 0.0)
     sizes: list[int] = []
     waiting: list[int] = []
     now = 0.0
     while items > 0:
-        size = chunker.next_size(now)
+        size = chunking.next_size(now)
         if size:
             size = min(size, items)
             items -= size
-            chunker.sent()
+            chunking.sent()
             sizes.append(size)
             waiting.append(size)
-        elif waiting and now + waiting[0] * seconds_per_item < chunker.wake_at:
+        elif waiting and now + waiting[0] * seconds_per_item < chunking.wake_at:
             ended = waiting.pop(0)
             now += ended * seconds_per_item
-            chunker.ended(ended, ended * seconds_per_item, now)
+            chunking.ended(ended, ended * seconds_per_item, now)
         else:
-            now = chunker.wake_at
+            now = chunking.wake_at
     return sizes
 
 
 def test_an_explicit_size_is_kept() -> None:
-    chunker = Chunker(7, 0.0)
+    chunking = Chunking(7, 0.0)
     for _ in range(100):
-        assert chunker.next_size(0.0) == 7
-        chunker.sent()
+        assert chunking.next_size(0.0) == 7
+        chunking.sent()
 
 
 def test_slow_items_travel_alone() -> None:
@@ -76,37 +76,37 @@ def test_a_chunk_takes_about_the_target_time() -> None:
 
 
 def test_one_quick_item_does_not_put_many_slow_ones_in_a_chunk() -> None:
-    chunker = Chunker(None, 0.0)
-    chunker.next_size(0.0)
-    chunker.sent()
-    chunker.ended(1, 1e-6, 0.0)
-    assert chunker.next_size(0.0) <= 8
-    chunker.sent()
-    chunker.ended(8, 8.0, 8.0)
-    assert chunker.next_size(8.0) == 1
+    chunking = Chunking(None, 0.0)
+    chunking.next_size(0.0)
+    chunking.sent()
+    chunking.ended(1, 1e-6, 0.0)
+    assert chunking.next_size(0.0) <= 8
+    chunking.sent()
+    chunking.ended(8, 8.0, 8.0)
+    assert chunking.next_size(8.0) == 1
 
 
 def test_few_are_out_while_nothing_is_known_and_more_when_nothing_comes_back() -> None:
-    chunker = Chunker(None, 0.0)
+    chunking = Chunking(None, 0.0)
     for _ in range(UNPROVEN_CHUNKS):
-        assert chunker.next_size(0.0) == 1
-        chunker.sent()
-    assert chunker.next_size(0.0) == 0
-    assert chunker.wake_at == PATIENCE_SECONDS
-    assert chunker.next_size(PATIENCE_SECONDS) == 1
+        assert chunking.next_size(0.0) == 1
+        chunking.sent()
+    assert chunking.next_size(0.0) == 0
+    assert chunking.wake_at == PROBE_TIMEOUT_SECONDS
+    assert chunking.next_size(PROBE_TIMEOUT_SECONDS) == 1
 
 
 def test_chunks_that_failed_do_not_count_as_out() -> None:
-    chunker = Chunker(None, 0.0)
+    chunking = Chunking(None, 0.0)
     for _ in range(10 * UNPROVEN_CHUNKS):
-        assert chunker.next_size(0.0) == 1
-        chunker.sent()
-        chunker.ended(1, None, 0.0)
+        assert chunking.next_size(0.0) == 1
+        chunking.sent()
+        chunking.ended(1, None, 0.0)
 
 
 def test_a_chunk_calls_with_every_item() -> None:
-    assert Chunk(abs, spread=False)([-1, -2]).values == [1, 2]
-    assert Chunk(pow, spread=True)([(2, 3), (2, 3, 5)]).values == [8, 3]
+    assert ChunkFunction(abs, spread=False)([-1, -2]).values == [1, 2]
+    assert ChunkFunction(pow, spread=True)([(2, 3), (2, 3, 5)]).values == [8, 3]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, StopIteration, SystemExit, KeyboardInterrupt])
@@ -119,10 +119,10 @@ def test_items_that_raise_whatever_harm_no_others_and_are_called_once(error: typ
             raise error("zero")
         return 1 / x
 
-    returned = Chunk(inverse, spread=False)([1, 0, 2, 0])
+    returned = ChunkFunction(inverse, spread=False)([1, 0, 2, 0])
     assert calls == [1, 0, 2, 0]
     results = pickle.loads(pickle.dumps(returned))
-    assert isinstance(results, Results)
+    assert isinstance(results, ChunkResults)
     assert results.values == [1.0, None, 0.5, None]
     assert set(results.failures) == {1, 3}
     exception = load_exception(results.failures[1])
@@ -131,7 +131,7 @@ def test_items_that_raise_whatever_harm_no_others_and_are_called_once(error: typ
 
 
 def test_a_result_that_cannot_be_pickled_takes_no_other_with_it() -> None:
-    parts = dump_value(Chunk(lambda x: x or threading.Lock(), spread=False)([1, 0, 2]))
+    parts = dump_value(ChunkFunction(lambda x: x or threading.Lock(), spread=False)([1, 0, 2]))
     results = pickle.loads(parts[0])
     assert results.values == [1, None, 2]
     assert "lock" in str(load_exception(results.failures[1]))
@@ -139,7 +139,7 @@ def test_a_result_that_cannot_be_pickled_takes_no_other_with_it() -> None:
 
 def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
     function = bytes(dump_function(divmod, Bytes())[0])
-    chunk = pickle.loads(pickle.dumps(SerializedChunk(function, Bytes())))
+    chunk = pickle.loads(pickle.dumps(SerializedChunkFunction(function, Bytes())))
     results = chunk([[Bytes.serialize(7), Bytes.serialize(2)], [Bytes.serialize(1), Bytes.serialize(0)]])
     assert Bytes.deserialize(results.values[0]) == (3, 1)
     assert isinstance(load_exception(results.failures[1]), ZeroDivisionError)

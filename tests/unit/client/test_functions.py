@@ -4,35 +4,56 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import deque
+import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
-from scaler.client.functions import FunctionTable, carried_by
-from scaler.client.tasks import Definition
+from scaler.client.functions import Options, TemplateTable, carried_by
+from scaler.client.futures import FutureTable
+from scaler.client.session import OutboxMeasured, UploadEnded
+from scaler.client.tasks import ObjectUpload, TaskTemplate
+from scaler.errors import LimitError
+from scaler.protocol.messages import Message, Release, stored_reference
+from scaler.serialization import Parts, size_of
 
 
 class Table:
-    """A table that counts what is serialized."""
+    """The templates of a client that is connected to nothing, and what it uploads."""
 
-    def __init__(self, by_value: bool = True) -> None:
-        self.defined: list[object] = []
-        self.releases: deque[bytes] = deque()
-        self._by_value = by_value
-        self._table = FunctionTable(self._define)
+    def __init__(self) -> None:
+        self.uploads: list[ObjectUpload] = []
+        self.futures = FutureTable(
+            b"client--", wake=lambda: None, upload=self._upload, blocked=nullcontext, timeout_seconds=1.0
+        )
+        self._templates = TemplateTable(self.futures, None)
+        self._last: dict[int, TaskTemplate] = {}
 
-    def _define(self, function: Callable[..., Any]) -> tuple[Definition, bool]:
-        self.defined.append(function)
-        return Definition(len(self.defined).to_bytes(16, "big"), b"", None, self.releases), self._by_value
+    def _upload(self, parts: Parts) -> ObjectUpload:
+        identifier = self.futures.ids.object()
+        self.uploads.append(
+            ObjectUpload(identifier, stored_reference(identifier, size_of(parts)), self.futures.releases)
+        )
+        return self.uploads[-1]
+
+    def template(self, function: Callable[..., Any]) -> TaskTemplate:
+        return self._templates.template(function, Options(), b"")
 
     def serialized(self, function: Callable[..., Any]) -> bool:
-        """Ask for a function; tell whether it was serialized for that."""
-        before = len(self.defined)
-        self._table.get(function)
-        return len(self.defined) > before
+        """Ask for a function's template; tell whether the function was serialized for that."""
+        before, after = self._last.get(id(function)), self.template(function)
+        self._last[id(function)] = after
+        return after is not before
+
+    def clear(self) -> None:
+        self._templates.clear()
+        self._last.clear()
+
+    def messages(self) -> list[Message]:
+        return self.futures.step(OutboxMeasured(1 << 40))
 
 
 def module(text: str) -> dict[str, Any]:
@@ -42,14 +63,14 @@ def module(text: str) -> dict[str, Any]:
 
 
 def test_a_plain_function_is_serialized_once() -> None:
-    table = Table(by_value=False)
+    table = Table()
     for function in (math.sqrt, test_a_plain_function_is_serialized_once, int, len):
         assert table.serialized(function)
         assert not table.serialized(function)
 
 
 def test_a_function_is_serialized_again_when_its_module_is_registered_to_travel_by_value() -> None:
-    table = Table(by_value=False)
+    table = Table()
     assert table.serialized(math.sqrt)
     for change in (cloudpickle.register_pickle_by_value, cloudpickle.unregister_pickle_by_value):
         change(math)
@@ -97,18 +118,41 @@ def test_recursive_functions_and_those_of_modules_are_remembered() -> None:
 
 
 def test_bound_methods_partials_and_callable_objects_are_serialized_every_time() -> None:
-    table = Table(by_value=False)
+    table = Table()
     numbers: list[int] = []
-    for function in (numbers.append, functools.partial(pow, 2), Table().serialized):
+    for function in (numbers.append, functools.partial(pow, 2), operator.methodcaller("upper")):
         assert carried_by(function, by_value=False) is None
         assert table.serialized(function)
         assert table.serialized(function)
 
 
-def test_a_definition_is_released_when_nothing_uses_it() -> None:
+def test_a_function_is_released_when_nothing_uses_it() -> None:
     table = Table()
-    names = module("limit = 1\ndef f(): return limit\n")
-    table.serialized(names["f"])
-    names["limit"] = 2
-    table.serialized(names["f"])
-    assert list(table.releases) == [(1).to_bytes(16, "big")]
+    function = table.template(abs).spec.function
+    table.template(abs)
+    assert table.messages() == []
+    table.clear()
+    assert table.messages() == [Release([function])]
+
+
+def test_a_function_that_is_used_again_is_not_released() -> None:
+    table = Table()
+    table.template(abs)
+    table.clear()
+    table.template(abs)
+    assert table.messages() == []
+
+
+def test_a_function_that_the_storage_had_no_room_for_is_put_again_with_the_next_task() -> None:
+    table = Table()
+    large: Any = bytes(2_000_000)
+
+    def function() -> int:
+        return len(large)
+
+    first = table.template(function)
+    assert table.template(function) is first
+    table.futures.step(UploadEnded(table.uploads[0], LimitError("full")))
+    again = table.template(function)
+    assert again.uploads == (table.uploads[1],)
+    assert table.template(function) is again

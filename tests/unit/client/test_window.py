@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from scaler.client.imap import CHUNKS_OF_WINDOW, FIRST_ITEMS, MAX_ITEMS, Window
+from scaler.client.map import CHUNKS_OF_WINDOW, FIRST_ITEMS, MAX_ITEMS, Window
 
 
 def settle(window: Window, workers: int, seconds_per_item: float, travel_seconds: float = 0.001) -> int:

@@ -1,0 +1,203 @@
+"""How a client reaches the scheduler: over a socket, or inside a task through the task's worker.
+
+And what follows from the process in which it does: a task lends its slot while it waits, a forked child has no clients,
+and the end of the program ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from scaler.client.loop import ClientLoop, ClientTransports, OnEvents
+from scaler.client.waiting import SlotWatch
+from scaler.errors import UsageError
+from scaler.ids import new_peer_id
+from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Welcomed
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import ClientDetails, Goodbye, Message, Role, Welcome
+from scaler.protocol.session import Buffer, Descriptor
+
+if TYPE_CHECKING:
+    from scaler.object_storage.client import StorageClient
+    from scaler.worker.processor.context import NestedChannel, ProcessorContext
+
+NESTED_LEASE_SECONDS = 0.0
+"""A channel that has ended does not come back: it ends with its processor or with the agent."""
+
+_loops: WeakSet[ClientLoop] = WeakSet()
+_lock = threading.RLock()
+_nested: dict[int, ClientLoop] = {}
+_watches: dict[int, SlotWatch] = {}
+
+
+def processor() -> ProcessorContext | None:
+    """Return the context of the processor that this code runs in, None outside of tasks."""
+    module = sys.modules.get("scaler.worker.processor.context")  # a processor has imported it
+    if module is None:
+        return None
+    context: ProcessorContext | None = module.current()
+    return context
+
+
+def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
+    """Connect to the scheduler at an address. Raises UsageError, UnreachableError or RefusedError."""
+    from scaler.net.connector import SocketConnector  # noqa: PLC0415 (clients inside tasks need no sockets)
+    from scaler.net.versions import own_hello  # noqa: PLC0415
+
+    def connect(peer: bytes, on_events: OnEvents) -> Connector:
+        hello = own_hello(Role.CLIENT, ClientDetails(name))
+        return SocketConnector(address, peer=peer, hello=hello, on_events=on_events)
+
+    return _opened(connect, address, timeout_seconds)
+
+
+def nested_loop(timeout_seconds: float) -> ClientLoop:
+    """Return the one loop of all clients inside this processor. Raises UsageError outside of tasks."""
+    context = processor()
+    if context is None:
+        module = sys.modules.get("scaler.worker.processor.context")
+        refusal: str = "" if module is None else module.refusal()
+        raise UsageError(refusal or "a client outside of a task needs the scheduler's address: Client(address=...)")
+    with _lock:
+        loop = _nested.get(os.getpid())
+        if loop is None or loop.futures.closed is not None:
+
+            def connect(peer: bytes, on_events: OnEvents) -> Connector:
+                return NestedConnector(context, peer, on_events)
+
+            loop = _nested[os.getpid()] = _opened(connect, "this task's worker", timeout_seconds)
+        return loop
+
+
+class NestedConnector:
+    """The connector of a client inside a task: its messages go through the worker, in the worker's session.
+
+    Belongs to the running loop.
+    """
+
+    passes_descriptors = False
+
+    def __init__(
+        self, context: ProcessorContext, peer: bytes, on_events: Callable[[list[ConnectorEvent]], None]
+    ) -> None:
+        self._peer = peer
+        self._on_events = on_events
+        self._loop = asyncio.get_running_loop()
+        self._channel: NestedChannel | None = context.open_channel(peer)
+        self._loop.add_reader(self._channel.fileno(), self._read)
+        welcome = Welcome(
+            resumed=False,
+            incarnation=0,
+            lease_seconds=NESTED_LEASE_SECONDS,
+            heartbeat_seconds=0.0,
+            object_storage_address=context.object_storage_address,
+        )
+        first: list[ConnectorEvent] = [Welcomed(welcome)]
+        self._loop.call_soon(on_events, first)
+
+    @property
+    def peer(self) -> bytes:
+        return self._peer
+
+    @property
+    def connected(self) -> bool:
+        return self._channel is not None
+
+    @property
+    def last_error(self) -> str:
+        return "" if self.connected else "the task's worker has ended the channel"
+
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
+        """Send a message now. Raises ClientClosedError when the channel has ended."""
+        assert not [*attachments, *descriptors], "a client's messages to a scheduler have none"
+        if self._channel is not None:
+            self._channel.send(encode(message))
+
+    def outbox_bytes(self) -> int:
+        """Return 0: the channel keeps nothing, and the worker's session does the repeating."""
+        return 0
+
+    def close(self, reason: str = "") -> None:
+        """Say goodbye and end the channel. Harmless when repeated."""
+        if self._channel is not None:
+            self.send(Goodbye(reason))
+            self._end()
+
+    def _read(self) -> None:
+        assert self._channel is not None, "the reader is removed with the channel"
+        bodies = self._channel.receive_ready()
+        if bodies is None:
+            self._end()
+            self._on_events([Broken(self._peer)])
+            return
+        self._on_events([Received(self._peer, decode(body)) for body in bodies])
+
+    def _end(self) -> None:
+        if self._channel is not None:
+            self._loop.remove_reader(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+
+
+def _opened(connect: Callable[[bytes, OnEvents], Connector], address: str, timeout_seconds: float) -> ClientLoop:
+    context = processor()
+    if context is None:
+        transports = ClientTransports(connect, _connect_storage, address)
+    else:
+        watch = _watch(context)
+        transports = ClientTransports(connect, _connect_storage, address, context.blocked, watch.submitted)
+    loop = ClientLoop(new_peer_id(), transports, timeout_seconds)
+    _loops.add(loop)
+    return loop
+
+
+def _watch(context: ProcessorContext) -> SlotWatch:
+    with _lock:
+        watch = _watches.get(context.pid)
+        if watch is None:
+            watch = _watches[context.pid] = SlotWatch(context)
+        return watch
+
+
+def _connect_storage(address: str, peer: bytes) -> StorageClient:
+    """Return a client of the object storage on the running loop. Raises UsageError when there is no address."""
+    from scaler.net.connector import SocketConnector  # noqa: PLC0415
+    from scaler.net.versions import own_hello  # noqa: PLC0415
+    from scaler.object_storage.client import StorageClient  # noqa: PLC0415
+
+    if not address:
+        raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
+
+    def connect(on_events: OnEvents) -> Connector:
+        return SocketConnector(address, peer=peer, hello=own_hello(Role.CLIENT), on_events=on_events)
+
+    return StorageClient(connect, address=address)
+
+
+def open_loops() -> list[ClientLoop]:
+    """Return the loops of this process's clients."""
+    return list(_loops)
+
+
+def _at_exit() -> None:
+    """End what the program did not end itself: its threads must not outlive the interpreter."""
+    for loop in open_loops():
+        loop.close("the program ends")
+
+
+def _after_fork() -> None:
+    for loop in open_loops():
+        loop.futures.forked()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,297 @@
+"""The futures of one client, under one lock: from a call's arguments to a task in the session, and to its end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+from scaler.client.future import ScalerFuture
+from scaler.client.outcomes import copy_of
+from scaler.client.session import (
+    ClientGaveUp,
+    ClientSession,
+    DropTasks,
+    ReferencesReleased,
+    SessionInput,
+    TaskCancelled,
+    TasksAdded,
+)
+from scaler.client.tasks import ClientTask, InStorage, ObjectUpload, Reference, RegisteredFunction, TaskTemplate
+from scaler.client.waiting import SteadyCondition
+from scaler.errors import ClientClosedError, LimitError, ScalerError, UsageError
+from scaler.ids import IdFactory
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Message, PayloadTag
+from scaler.serialization import DependencyFailedError, Parts, dump_arguments, size_of, to_payload
+
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+"""Limit of the tasks that wait to be sent, by their size; beyond it, submit waits."""
+
+Profile = int | tuple[int, int, int]
+Resolved = tuple[ScalerFuture, Any, BaseException | None, Profile]
+"""A future, its value or exception, and its profile."""
+
+
+class FutureTable:
+    """The futures of a client, and the session that has their tasks. Safe to use from any thread.
+
+    Calls put inputs into an inbox and wake the client's thread, at most once per idle period. That thread steps the
+    session with everything in the inbox.
+    """
+
+    def __init__(
+        self,
+        peer: bytes,
+        *,
+        wake: Callable[[], object],
+        upload: Callable[[Parts], ObjectUpload],
+        blocked: Callable[[], AbstractContextManager[object]],
+        timeout_seconds: float,
+    ) -> None:
+        """wake: makes the client's thread step soon. upload: puts parts into the storage. blocked: see FutureOwner."""
+        self.ids = IdFactory(peer)
+        self.condition = SteadyCondition()
+        self.session = ClientSession()
+        self.upload = upload
+        self.blocked = blocked
+        self.timeout_seconds = timeout_seconds
+        self.max_pending_tasks = -1
+        self.registered: WeakValueDictionary[bytes, RegisteredFunction] = WeakValueDictionary()
+        """Functions and serializers that templates use, by id."""
+        self.releases: deque[bytes] = deque()
+        """Ids of functions, objects and results that nothing refers to any more; any thread appends."""
+        self.is_awake = False
+        """True from a wake-up until the thread begins to step."""
+        self.thread: threading.Thread | None = None
+        """The client's own thread, which must not wait for itself."""
+        self.closed: str | None = None
+        """Why this client is of no use any more."""
+        self._wake = wake
+        self._inbox: list[SessionInput] = []
+        self._added: list[ClientTask] | None = None
+        """The tasks of the inbox's last input, if that is a TasksAdded."""
+        self._inbox_bytes = 0
+        self._waiting_threads = 0
+        self._pid = os.getpid()
+
+    def check_open(self) -> None:
+        """Raise ClientClosedError when the client was disconnected, or belongs to the parent of this process."""
+        if self.closed is not None:
+            raise ClientClosedError(self.closed)
+
+    def check_process(self) -> None:
+        """Raise ClientClosedError in a forked child of the process that the client belongs to."""
+        if self._pid != os.getpid():
+            self.check_open()
+
+    def check_waitable(self) -> None:
+        """Raise when a wait in this thread or process could never end."""
+        if self.closed is not None:
+            raise ClientClosedError(self.closed)
+        if threading.current_thread() is self.thread:
+            raise UsageError("a callback of a future cannot wait for another one: the same thread serves both")
+
+    def has_unfinished(self) -> bool:
+        """Tell whether there are unfinished tasks."""
+        return self.closed is None and bool(self.session.pending or self._inbox)
+
+    def unfinished(self) -> list[ScalerFuture]:
+        """Return the unfinished futures, in the order of their submission."""
+        with self.condition:
+            added = [task for each in self._inbox if isinstance(each, TasksAdded) for task in each.tasks]
+            futures = cast("list[ScalerFuture]", [*self.session.pending.values(), *added])
+            return [future for future in futures if not future.done()]
+
+    # -- tasks
+
+    def submit(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ScalerFuture:
+        """Submit a task and return its future. A failed future in the arguments makes this one fail alike.
+
+        Waits while limits are reached, up to the timeout. Raises SerializationError, LimitError, which names the limit,
+        ClientClosedError, or the error of a failed upload.
+        """
+        while True:
+            future = self.prepare(template, args, kwargs)
+            try:
+                if future.done() or self.add((future,)):
+                    return future
+            except Exception:
+                raise
+            except BaseException:  # Ctrl-C: the caller does not get the future, and could not cancel it
+                future.cancel()
+                raise
+
+    def prepare(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ScalerFuture:
+        """Return a future whose task is not submitted. It has ended when a future in the arguments has failed."""
+        try:
+            parts, found = dump_arguments(args, kwargs, template.serializer, self, template.spec.name)
+        except DependencyFailedError as error:
+            return self.ended(template, None, CancelledError() if error.exception is None else error.exception)
+        uploads: tuple[ObjectUpload, ...] = ()
+        references: tuple[Reference, ...] = ()
+        if found:
+            references = cast("tuple[Reference, ...]", tuple(found))
+            uploads = tuple(reference.upload for reference in found if isinstance(reference, InStorage))
+        if template.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
+            payload = cast("bytes", parts[0])
+        elif size_of(parts) <= INLINE_LIMIT_BYTES:
+            payload = to_payload(parts, PayloadTag.PARTS if template.serializer is None else PayloadTag.ARGUMENTS)
+        else:
+            upload = self.upload(parts)
+            payload = upload.payload
+            uploads = (*uploads, upload)
+            references = (*references, upload)
+        return ScalerFuture(self, self.ids.task(), template, payload, references, uploads)
+
+    def ended(self, template: TaskTemplate, value: object, exception: BaseException | None = None) -> ScalerFuture:
+        """Return a future that has ended already."""
+        future = ScalerFuture(self, self.ids.task(), template, b"")
+        future.forget()
+        future.settle(value, exception)
+        return future
+
+    def add(self, futures: Sequence[ScalerFuture]) -> bool:
+        """Submit prepared tasks, all or none: none of them can end before the last one is in.
+
+        Returns False when a future that one of them references has ended: its value must be embedded. One wait for
+        room serves all: a graph may exceed the limits by its own size.
+        """
+        with self.condition:
+            if self.closed is not None:
+                raise ClientClosedError(self.closed)
+            if self.max_pending_tasks >= 0 or self._inbox_bytes + self.session.unsent_bytes > MAX_UNSENT_BYTES:
+                self._wait_for_room()
+            size = 0
+            for future in futures:
+                size += len(future.payload)
+                for reference in future.references:
+                    if isinstance(reference, ScalerFuture) and reference.must_embed:
+                        return False
+            if self._added is None:
+                added: list[ClientTask] = []
+                self._inbox.append(TasksAdded(added))
+                self._added = added
+            self._inbox_bytes += size
+            self._added += futures
+        if not self.is_awake:
+            self.wake()
+        return True
+
+    def cancel(self, task: ClientTask) -> None:
+        """Have a task taken off, and the scheduler told. Called under the lock."""
+        self.put(TaskCancelled(task))
+
+    def put(self, occurred: SessionInput) -> None:
+        """Put an input into the inbox, and wake the client's thread. Called under the lock."""
+        self._inbox.append(occurred)
+        self._added = None
+        self.wake()
+
+    def wake(self) -> None:
+        """Make the client's thread step soon."""
+        self.is_awake = True
+        try:
+            self._wake()
+        except RuntimeError:  # the loop is closed, and with it the client
+            pass
+        except BaseException:  # Ctrl-C: the next submit must wake it
+            self.is_awake = False
+            raise
+
+    # -- they end
+
+    def step(self, *inputs: SessionInput, resolved: Iterable[Resolved] = ()) -> list[Message]:
+        """End futures, step the session with the inbox and these inputs; return the messages to send.
+
+        resolved: futures of a Finished among the inputs, or one whose stored result has come. Callbacks are called at
+        the end, without the lock.
+        """
+        to_call = []
+        messages: list[Message] = []
+        with self.condition:
+            for future, value, exception, profile in resolved:
+                if future.settle(value, exception, profile):
+                    to_call.append(future)
+            occurred, self._inbox, self._added, self._inbox_bytes = self._inbox, [], None, 0
+            if self.releases:
+                released = [self.releases.popleft() for _ in range(len(self.releases))]
+                occurred.append(ReferencesReleased([each for each in released if each not in self.registered]))
+            for command in self.session.step((*occurred, *inputs), time.monotonic()):
+                if isinstance(command, DropTasks):
+                    for dropped in cast("list[ScalerFuture]", command.tasks):
+                        # A copy for each: a graph's node puts its name on its own.
+                        error = CancelledError() if command.error is None else copy_of(command.error)
+                        if dropped.settle(None, error):
+                            to_call.append(dropped)
+                else:
+                    messages.append(command)
+            if self._waiting_threads:
+                self.condition.notify_all()
+        for future in to_call:
+            future.run_callbacks()
+        return messages
+
+    def started(self, ids: Iterable[bytes]) -> None:
+        """Note that these tasks run."""
+        for identifier in ids:
+            task = self.session.pending.get(identifier)
+            if task is not None:
+                cast("ScalerFuture", task).has_started = True
+
+    def close(self, why: str, error: ScalerError) -> None:
+        """Refuse everything from now on, and end all futures with an error. Harmless when repeated."""
+        with self.condition:
+            if self.closed is not None:
+                return
+            self.closed = why
+        self.step(ClientGaveUp(error, cancel=False))
+
+    def forked(self) -> None:
+        """This process is a child of the one that the client belongs to: it has its locks, but not its threads."""
+        self.closed = "the client belongs to the parent of this process: make a new one after a fork"
+        self.condition = SteadyCondition()
+        self.thread = None
+
+    # -- waits
+
+    def wait_for(self, condition: Callable[[], object]) -> bool:
+        """Wait until a condition is true or the client is closed; False: the timeout came first.
+
+        Called under the lock. Raises ClientClosedError.
+        """
+        self._waiting_threads += 1
+        try:
+            is_true = self.condition.wait_for(lambda: self.closed is not None or condition(), self.timeout_seconds)
+        finally:
+            self._waiting_threads -= 1
+        self.check_open()
+        return bool(is_true)
+
+    def _wait_for_room(self) -> None:
+        """Wait until the limits allow another task. Called under the lock.
+
+        In the client's own thread, where callbacks submit, it does not wait: that thread makes the room.
+        """
+        if self._reached() is None or threading.current_thread() is self.thread:
+            return
+        if not self.wait_for(lambda: self._reached() is None):
+            raise LimitError(
+                f"{self._reached() or 'a limit'} was reached, and too little ended within "
+                f"timeout_seconds={self.timeout_seconds:g}"
+            )
+
+    def _reached(self) -> str | None:
+        session = self.session
+        if self.max_pending_tasks >= 0:
+            added = sum(len(each.tasks) for each in self._inbox if isinstance(each, TasksAdded))
+            if self.max_pending_tasks <= added + len(session.pending) + len(session.cancelling):
+                return f"max_number_of_tasks_waiting={self.max_pending_tasks}"
+        if self._inbox_bytes + session.unsent_bytes > MAX_UNSENT_BYTES:
+            return f"MAX_UNSENT_BYTES={MAX_UNSENT_BYTES}"
+        return None

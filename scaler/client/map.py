@@ -1,0 +1,666 @@
+"""`map`, `imap` and `imap_unordered`: results one after another, while a window of items is ahead of them.
+
+`map` is the ordered iterator with an unbounded window. Items travel in chunks. A failure of a whole chunk says nothing
+about most of its items: when its process died, when it took too long, or when an argument was the reason, its items are
+sent again one by one, so that only the one at fault fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from operator import length_hint
+from typing import Any
+from weakref import WeakMethod
+
+from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, ItemCall
+from scaler.client.functions import check_integer
+from scaler.client.future import ScalerFuture
+from scaler.client.futures import FutureTable
+from scaler.client.outcomes import copy_of
+from scaler.client.tasks import Reference
+from scaler.client.waiting import SteadyCondition, carry_through
+from scaler.errors import (
+    ProcessorDiedError,
+    RemoteTraceback,
+    ScalerError,
+    SerializationError,
+    TaskTimeoutError,
+    UsageError,
+)
+from scaler.protocol.messages import is_stored
+from scaler.serialization import load_arguments, load_exception, parts_of
+from scaler.serialization.exceptions import annotate, assign
+
+FIRST_ITEMS = 64
+CHUNKS_OF_WINDOW = 8
+"""No chunk has more than this part of the window, so that several workers have some and others are on their way."""
+MAX_ITEMS = CHUNKS_OF_WINDOW * MAX_CHUNK_ITEMS
+UNBOUNDED = sys.maxsize
+"""The window of a map."""
+QUICK_SECONDS = 0.001
+"""A chunk's items are taken from their iterable in about this time: a slow one fills no chunks."""
+PART_WAITED = 1 / 8
+"""Of the time that a slow iterable took for an item: how long the next one waits for the result of the last."""
+FLUSH_SECONDS = 0.01
+"""Items wait this long, and at most twice that, for the next one of their chunk."""
+
+Submit = Callable[[list[Any]], ScalerFuture]
+
+
+def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
+    """Return the items of one iterable, or tuples of those of several. Raises UsageError or TypeError."""
+    if not iterables:
+        raise UsageError(f"{verb} needs at least one iterable")
+    return zip(*iterables, strict=False) if len(iterables) > 1 else iter(iterables[0])
+
+
+def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Return the items of a starmap. Raises UsageError at one that is not an iterable of arguments."""
+    for index, item in enumerate(items):
+        try:
+            yield tuple(item)
+        except TypeError:
+            if isinstance(item, Iterable):
+                raise
+            raise UsageError(
+                f"item {index} of starmap is {item!r}, and must be an iterable of arguments, such as a tuple"
+            ) from None
+
+
+class FailedItem:
+    """Stands among the values for an item that raised."""
+
+    __slots__ = ("exception", "index")
+
+    def __init__(self, exception: BaseException, index: int) -> None:
+        self.exception = exception
+        self.index = index
+
+
+class Chunk:
+    """Consecutive items, from number `first` on, that travel together.
+
+    parts: its items one by one, after it was taken apart. For that it keeps the payload of several items, which is in
+    memory anyway, not the items. A payload in the object storage is not kept, it could be large.
+    """
+
+    __slots__ = (
+        "count", "ended_at", "error", "first", "future", "has_ended", "items", "parts", "payload", "ran_seconds",
+        "references", "sent_at",
+    )  # fmt: skip
+
+    def __init__(self, first: int, items: list[Any]) -> None:
+        self.first = first
+        self.count = len(items)
+        self.items = items
+        """Empty when they were sent."""
+        self.payload = b""
+        self.references: tuple[Reference, ...] = ()
+        self.parts: list[Chunk] = []
+        self.future: ScalerFuture | None = None
+        self.error: BaseException | None = None
+        """Why it could not be sent."""
+        self.has_ended = False
+        self.ran_seconds: float | None = None
+        """How long it ran on its worker, once it has ended; None when it failed."""
+        self.sent_at = self.ended_at = time.monotonic()
+
+    def failure(self) -> BaseException | None:
+        """Return why the whole has failed, None when it has not. Called when it has ended."""
+        if self.future is None:
+            return self.error
+        return CancelledError() if self.future.cancelled() else self.future.exception()
+
+    def items_sent(self) -> list[Any]:
+        """Return the items that were sent; none when they are not here or cannot be loaded outside of a task."""
+        if not self.payload:
+            return []
+        try:
+            (items,), _ = load_arguments(parts_of(self.payload), self.references.__getitem__)
+        except Exception:  # noqa: BLE001 (the user's code may raise anything when it is loaded)
+            return []
+        return list(items)
+
+
+class ChunkRunner:
+    """Sends chunks and waits for them. `cancel` may be called from any thread, the rest from one at a time."""
+
+    def __init__(self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None) -> None:
+        """Raises UsageError."""
+        if chunk_size is not None:
+            check_integer("chunk_size", chunk_size, 1)
+        self.chunk_size = chunk_size
+        self.chunking = Chunking(chunk_size, time.monotonic())
+        self.call = call
+        self._submit = submit
+        self._futures = futures
+        self._changed = SteadyCondition()
+        self._ended: list[Chunk] = []
+        self._in_flight: set[Chunk] = set()
+        self._is_cancelled = False
+        self._sent_items = 0
+
+    def send(self, items: list[Any]) -> Chunk:
+        """Submit the next items together. Raises LimitError or ClientClosedError; a chunk that cannot be sent fails."""
+        chunk = self._send(items, self._sent_items)
+        self._sent_items += len(items)
+        return chunk
+
+    def take_ended(self, timeout_seconds: float | None) -> list[Chunk]:
+        """Return the chunks that have ended since the last call; when there is none, wait for one.
+
+        Raises UsageError in a thread that must not wait, and ClientClosedError.
+        """
+        if not self._ended and (timeout_seconds is None or timeout_seconds > 0):
+            self._futures.check_waitable()
+            with self._futures.blocked(), self._changed:
+                self._changed.wait_for(lambda: self._ended, timeout_seconds)
+        if not self._ended:
+            return []
+        with self._changed:
+            ended, self._ended = self._ended, []
+            self._in_flight.difference_update(ended)
+        now = time.monotonic()
+        whole = []
+        for chunk in ended:
+            if chunk.future is not None and chunk.failure() is None:
+                chunk.ran_seconds = chunk.future.profiling_info().duration_s
+            self.chunking.ended(chunk.count, chunk.ran_seconds, now)
+            self._take_apart(chunk)
+            if not chunk.parts:
+                chunk.has_ended = True
+                whole.append(chunk)
+            chunk.items, chunk.payload, chunk.references = [], b"", ()
+        return whole
+
+    def cancel(self) -> None:
+        """Cancel all that has not ended, and all that is sent from now on."""
+        carry_through(self._cancel)
+
+    def _cancel(self) -> None:
+        with self._changed:
+            self._is_cancelled = True
+            chunks = list(self._in_flight)
+        for chunk in chunks:
+            if chunk.future is not None:
+                chunk.future.cancel()
+
+    def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
+        """Return the values of the items of a chunk that has ended, `FailedItem` for those that raised.
+
+        And whether any has raised.
+        """
+        failure = chunk.failure()
+        if failure is not None:
+            return [self._failed(copy_of(failure), chunk, position) for position in range(chunk.count)], True
+        assert chunk.future is not None, "a chunk that was not sent has failed"
+        results = chunk.future.result()
+        values: list[Any] = results.values
+        if self.call.is_plain and not results.failures:
+            return values, False
+        outcomes = [self._outcome(chunk, position, value, results.failures) for position, value in enumerate(values)]
+        return outcomes, any(type(outcome) is FailedItem for outcome in outcomes)
+
+    def _outcome(self, chunk: Chunk, position: int, value: Any, failures: dict[int, bytes]) -> Any:
+        if position in failures:
+            return self._failed(load_exception(failures[position]), chunk, position, is_own=True)
+        try:
+            return self.call.load(value)
+        except SerializationError as error:
+            return self._failed(error, chunk, position, is_own=True)
+
+    def _failed(self, exception: BaseException, chunk: Chunk, position: int, is_own: bool = False) -> FailedItem:
+        """Name the item of an exception: in a note, and as `item_index`."""
+        index = chunk.first + position
+        where = f"item {index}"
+        if not is_own and chunk.count > 1:
+            where = f"items {chunk.first} to {chunk.first + chunk.count - 1}"
+        annotate(exception, f"in {where} of {self.call.verb} over {self.call.name}")
+        with contextlib.suppress(AttributeError):  # its class has one of its own
+            assign(exception, "item_index", index)
+        return FailedItem(exception, index)
+
+    def _send(self, items: list[Any], first: int, is_made: bool = False) -> Chunk:
+        """is_made: `ItemCall.arguments` made the items."""
+        chunk = Chunk(first, items)
+        self.chunking.sent()
+        with self._changed:  # before it is sent, and its future noted first of all: a Ctrl-C must find it to cancel it
+            self._in_flight.add(chunk)
+        try:
+            chunk.future = future = self._submit(items if is_made else self.call.arguments(items))
+        except (SerializationError, UsageError) as error:
+            chunk.error = error
+            if chunk.count == 1:
+                chunk.error = error if is_made else self.call.error_of(items[0], self._futures, error)
+                chunk.items = []
+            self._note_end(chunk)
+            return chunk
+        if chunk.count > 1 and not is_stored(future.payload):
+            chunk.payload, chunk.references = future.payload, future.references
+        if chunk.count == 1 or not future.done():  # otherwise a future among them has failed, and nothing was sent
+            chunk.items = []
+        future.add_done_callback(lambda _: self._note_end(chunk))
+        if self._is_cancelled:
+            future.cancel()
+        return chunk
+
+    def _take_apart(self, chunk: Chunk) -> None:
+        """Send the items of a chunk one by one, if it is one of several and that is of use."""
+        if chunk.future is not None and not _is_to_take_apart(chunk.failure()):
+            return
+        is_made = not chunk.items
+        for number, item in enumerate(chunk.items or chunk.items_sent(), chunk.first):
+            try:
+                part = self._send([item], number, is_made)
+            except ScalerError as error:  # a limit, or the client was closed: the outcome of that item
+                part = Chunk(number, [item])
+                part.items = []
+                part.error = error
+                self._note_end(part)
+            chunk.parts.append(part)
+
+    def _note_end(self, chunk: Chunk) -> None:
+        chunk.ended_at = time.monotonic()
+        with self._changed:
+            self._ended.append(chunk)
+            self._changed.notify()
+
+
+def _is_to_take_apart(failure: BaseException | None) -> bool:
+    """Tell whether to send the items of a chunk one by one, given why the whole has failed.
+
+    A remote traceback means that no item was called: arguments could not be had, or a future among them has failed.
+    """
+    if isinstance(failure, ProcessorDiedError | TaskTimeoutError):
+        return True
+    return failure is not None and isinstance(failure.__cause__, RemoteTraceback)
+
+
+class Window:
+    """How many items may be ahead of the results that were taken. Pure.
+
+    A fixed size is kept. Otherwise it begins small, because items and results may be large, and doubles when the
+    consumer has to wait for a result although tasks find workers free: then more of them would run at once.
+    """
+
+    __slots__ = ("_has_free_workers", "_max_items", "items")
+
+    def __init__(self, items: int | None, chunk_size: int | None) -> None:
+        """Raises UsageError."""
+        smallest = chunk_size or 1
+        self.items: int
+        self._has_free_workers = False
+        if items is None:
+            self.items = max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest)
+            self._max_items = max(MAX_ITEMS, self.items)
+            return
+        check_integer("window", items, smallest)
+        self.items = self._max_items = items
+
+    @property
+    def max_chunk_items(self) -> int:
+        """The largest chunk that is worth it, when its size may be chosen."""
+        return max(1, self.items // CHUNKS_OF_WINDOW)
+
+    def ended(self, waited_seconds: float, ran_seconds: float) -> None:
+        """Learn from a chunk that ended. waited_seconds: how long it did not run."""
+        self._has_free_workers = waited_seconds <= max(ran_seconds, TARGET_SECONDS)
+
+    def starved(self, running: int) -> bool:
+        """Tell whether there is more room now. Called when it was used up, and no result was there.
+
+        running: items without an outcome. Where most have one, and wait for one before them, more would only pile up.
+        """
+        if not self._has_free_workers or self.items >= self._max_items or 2 * running < self.items:
+            return False
+        self.items = min(2 * self.items, self._max_items)
+        self._has_free_workers = False
+        return True
+
+
+class FlushTimer:
+    """Flushes items held longer than FLUSH_SECONDS from the client's thread, which polls while any are held.
+
+    They belong to a chunk that grows while their iterable is asked for the next one, which may depend on their results.
+    """
+
+    __slots__ = ("_call_later", "_chunk", "_flush", "_is_polling", "_since", "lock")
+
+    def __init__(
+        self,
+        flush: WeakMethod[Callable[[list[Any]], None]],
+        call_later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        """flush: called with `lock` held; a weak reference, dead once the iterator is garbage-collected.
+
+        call_later: calls a function in the client's thread after some seconds.
+        """
+        self.lock = threading.Lock()
+        """Take it to send items."""
+        self._flush = flush
+        self._call_later = call_later
+        self._chunk: list[Any] | None = None
+        self._since = 0.0
+        self._is_polling = False
+
+    def begin(self, chunk: list[Any]) -> None:
+        """Watch a list to which items are added. Flushed items are removed from it."""
+        with self.lock:
+            self._chunk, self._since = chunk, time.monotonic()
+            if self._is_polling:
+                return
+            self._is_polling = True
+        self._call_later(FLUSH_SECONDS, self._poll)
+
+    def end(self) -> None:
+        """The list is complete: the next one that takes the lock sends what is left in it."""
+        self._chunk = None
+
+    def _poll(self) -> None:
+        if self.lock.acquire(blocking=False):  # otherwise items are being sent
+            try:
+                chunk = self._chunk  # `end` may come at any moment
+                if chunk is None:
+                    self._is_polling = False
+                    return
+                flush = self._flush()
+                if chunk and flush is not None and time.monotonic() - self._since >= FLUSH_SECONDS:
+                    items = chunk[:]  # items that come meanwhile are added behind
+                    with contextlib.suppress(ScalerError):  # the consumer will meet it
+                        flush(items)
+                        del chunk[: len(items)]
+            finally:
+                self.lock.release()
+        self._call_later(FLUSH_SECONDS, self._poll)
+
+
+class Progress:
+    """The bar that `progress=True` shows: items that have ended, and how many of them failed.
+
+    It is tqdm's, in a terminal, a notebook or a file of stderr alike, and heeds tqdm's own variables, such as
+    TQDM_DISABLE.
+    """
+
+    def __init__(self, name: str, iterables: Sequence[Iterable[Any]]) -> None:
+        """name: of the function."""
+        from tqdm.auto import tqdm  # noqa: PLC0415 (it takes a while to import, and few need it)
+
+        counts = [length_hint(iterable, -1) for iterable in iterables]
+        self._failed = 0
+        self._bar = tqdm(total=None if -1 in counts else min(counts), desc=name)
+
+    def ended(self, chunks: Iterable[Chunk]) -> None:
+        """Count the items of chunks that have ended, before any value of them is loaded."""
+        for chunk in chunks:
+            future = chunk.future
+            failed = chunk.count if future is None or chunk.failure() is not None else len(future.result().failures)
+            if failed:
+                self._failed += failed
+                self._bar.set_postfix(failed=self._failed, refresh=False)
+            self._bar.update(chunk.count)
+
+    def close(self) -> None:
+        """Leave the bar as it is, with what it has counted last. Harmless when repeated."""
+        if self._failed:  # the bar draws ten times a second at most, and must end with the failures
+            self._bar.refresh()
+        self._bar.close()
+
+
+class ResultIterator(Iterator[Any]):
+    """Iterates over results of `Client.imap`. Threads may share it: each result goes to one of them.
+
+    When an item has failed, `next` raises its exception, and may be called again for the items after it. `close`, or
+    dropping the iterator, cancels what has not ended.
+    """
+
+    def __init__(
+        self,
+        items: Iterator[Any],
+        runner: ChunkRunner,
+        window: Window,
+        call_later: Callable[[float, Callable[[], None]], None],
+        *,
+        in_order: bool = True,
+        return_exceptions: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """call_later: calls a function in the client's thread after some seconds. progress: is closed with this."""
+        self._items: Iterator[Any] | None = items
+        self._runner = runner
+        self._window = window
+        self._in_order = in_order
+        self._return_exceptions = return_exceptions
+        self._call_later = call_later
+        self._progress = progress
+        self._deadline: float | None = None
+        self._lock = threading.RLock()
+        self._is_at_work = False
+        self._is_closed = False
+        self._is_slow = False
+        self._pull_size = 1
+        """How many items the iterable gives in about QUICK_SECONDS, as far as that is known."""
+        self._ahead = 0
+        """Items that were pulled, and whose results were not taken."""
+        self._running = 0
+        """Items of these whose chunks have not ended."""
+        self._waiting: deque[Chunk] = deque()
+        self._ready: deque[tuple[list[Any], bool]] = deque()
+        """Outcomes of chunks, and whether an item of them failed."""
+        self._batch: Any = iter(())
+        """Results of one chunk: `next` returns them without a lock. They count as ahead until the last is taken."""
+        self._batch_count = 0
+        self._error: Exception | None = None
+        """The error that ended the iterable, raised after the results of the items before."""
+        self._timer = FlushTimer(WeakMethod(self._send), call_later)
+
+    def __iter__(self) -> ResultIterator:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            for outcome in self._batch:
+                return self._raised(outcome) if type(outcome) is FailedItem else outcome
+            self._next_batch()
+
+    def take_all(self) -> list[Any]:
+        """Return all results. At the first error of an item or of the iterable, cancel the rest and raise it."""
+        results: list[Any] = []
+        try:
+            while True:
+                self._work()
+                if self._error is not None:
+                    raise self._error
+                if not self._ready:
+                    return results
+                while self._ready:
+                    outcomes, has_failed = self._ready.popleft()
+                    self._ahead -= len(outcomes)
+                    results += [self._checked(outcome) for outcome in outcomes] if has_failed else outcomes
+        finally:
+            self.close()
+
+    def submit_all(self, timeout_seconds: float | None) -> None:
+        """Submit all items now; the results must be there within the timeout, or `next` raises TimeoutError.
+
+        When it raises, what was submitted is cancelled.
+        """
+        if timeout_seconds is not None:
+            self._deadline = time.monotonic() + timeout_seconds
+        try:
+            while self._items is not None:
+                self._pull(self._items, self._next_size(time.monotonic()))
+            errors = [self._error, *(chunk.error for chunk in self._waiting)]
+            for error in errors:
+                if error is not None:
+                    raise error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Cancel what has not ended; there are no more results. Harmless when repeated, and from any thread."""
+        self._is_closed = True
+        self._items = None
+        self._batch = iter(())
+        self._runner.cancel()
+        self._close_progress()
+
+    def _next_batch(self) -> None:
+        """Go on with the results of another chunk, unless another thread just did. Raises StopIteration at the end."""
+        with self._lock:
+            if self._is_closed:
+                raise StopIteration
+            if self._batch.__length_hint__():
+                return
+            self._ahead -= self._batch_count
+            self._batch_count = 0
+            self._work()
+            if self._is_closed:
+                raise StopIteration
+            if not self._ready:
+                self._is_closed = self._error is None
+                self._close_progress()
+                error, self._error = self._error, None
+                raise error if error is not None else StopIteration
+            outcomes, _ = self._ready.popleft()
+            self._batch_count = len(outcomes)
+            self._batch = iter(outcomes)
+
+    def _checked(self, outcome: Any) -> Any:
+        """Return an outcome of a map: an exception only if that is a result as others are."""
+        if type(outcome) is not FailedItem:
+            return outcome
+        if not self._return_exceptions:
+            raise outcome.exception
+        return outcome.exception
+
+    def _raised(self, failed: FailedItem) -> BaseException:
+        """Return an item's exception, if that is a result as others are; otherwise raise it."""
+        if self._return_exceptions:
+            return failed.exception
+        if isinstance(failed.exception, StopIteration):  # it would end the loop, as if all were well
+            raise RuntimeError(f"item {failed.index} raised StopIteration") from failed.exception
+        raise failed.exception
+
+    def _close_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+
+    def __del__(self) -> None:
+        if self._running or not self._is_closed:  # a second Ctrl-C may have kept `close` from its end
+            self._call_later(0.0, self._runner.cancel)
+
+    def _work(self) -> None:
+        """Keep the window full until there is a result, or nothing more to wait for."""
+        if self._is_at_work:
+            raise UsageError("the iterable of an imap cannot take results of the same imap")
+        self._is_at_work = True
+        try:
+            self._fill_and_wait()
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C: the loop around this ends, and the iterator may be dropped much later
+            self.close()
+            raise
+        finally:
+            self._is_at_work = False
+
+    def _fill_and_wait(self) -> None:
+        self._take_ended(0.0)
+        if self._ready and self._is_slow:
+            return
+        while not self._is_closed:
+            now = time.monotonic()
+            size = self._next_size(now)
+            if self._items is not None and size and size <= self._window.items - self._ahead:
+                self._pull(self._items, size)
+                is_patient = self._is_slow and self._window.items != UNBOUNDED
+                self._take_ended(PART_WAITED * (time.monotonic() - now) if is_patient else 0.0)
+                if self._ready:
+                    break
+                continue
+            if self._ready or not self._ahead:
+                break
+            timeout_seconds = None if self._deadline is None else self._deadline - now
+            if timeout_seconds is not None and timeout_seconds <= 0:
+                self.close()
+                raise TimeoutError
+            if self._items is not None:
+                if size and self._window.starved(self._running):
+                    continue
+                if not size:
+                    timeout_seconds = self._runner.chunking.wake_at - now
+            self._take_ended(timeout_seconds)
+
+    def _next_size(self, now: float) -> int:
+        """Return how many items the next chunk may have; 0: wait."""
+        size = self._runner.chunking.next_size(now)
+        if self._runner.chunk_size is not None:
+            return size
+        return min(size, self._window.max_chunk_items, self._pull_size)
+
+    def _pull(self, items: Iterator[Any], size: int) -> None:
+        """Send up to `size` items."""
+        chunk: list[Any] = []
+        ahead = self._ahead
+        began = time.monotonic()
+        if size > 1 and self._runner.chunk_size is None:
+            self._timer.begin(chunk)
+        try:
+            deque(map(chunk.append, itertools.islice(items, size)), maxlen=0)  # no loop in Python
+        except Exception as error:  # noqa: BLE001 (whatever the iterable raises is for the consumer)
+            self._items = None
+            self._error = error
+        finally:
+            self._timer.end()
+        with self._timer.lock:
+            count = self._ahead - ahead + len(chunk)
+            if count < size:
+                self._items = None
+            if not count:
+                return
+            took_seconds = time.monotonic() - began
+            self._is_slow = took_seconds / count > QUICK_SECONDS
+            if took_seconds > QUICK_SECONDS:
+                self._pull_size = max(1, int(count * QUICK_SECONDS / took_seconds))
+            else:
+                self._pull_size = min(2 * self._pull_size, MAX_CHUNK_ITEMS)
+            if chunk:
+                try:
+                    self._send(chunk)
+                except ScalerError as error:
+                    self._items = None
+                    self._error = error
+
+    def _send(self, items: list[Any]) -> None:
+        chunk = self._runner.send(items)
+        self._ahead += len(items)
+        self._running += len(items)
+        if self._in_order:
+            self._waiting.append(chunk)
+
+    def _take_ended(self, timeout_seconds: float | None) -> None:
+        """Note what has ended; when nothing has, and no result is there, wait for it."""
+        ended = self._runner.take_ended(0.0 if self._ready else timeout_seconds)
+        if self._progress is not None:
+            self._progress.ended(ended)
+        for chunk in ended:
+            self._running -= chunk.count
+            if chunk.ran_seconds is not None:
+                self._window.ended(chunk.ended_at - chunk.sent_at - chunk.ran_seconds, chunk.ran_seconds)
+            if not self._in_order:
+                self._ready.append(self._runner.outcomes(chunk))
+        waiting = self._waiting
+        while waiting and (waiting[0].has_ended or waiting[0].parts):
+            chunk = waiting.popleft()
+            if chunk.parts:  # they stand in its place
+                waiting.extendleft(reversed(chunk.parts))
+            else:
+                self._ready.append(self._runner.outcomes(chunk))

@@ -1,0 +1,196 @@
+"""How threads wait for futures: Ctrl-C leaves nothing half done, and a task that waits lends its slot meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scaler.client.tasks import ClientTask
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+POLL_SECONDS = 0.02
+MAX_POLL_SECONDS = 0.16
+"""The watch polls this rarely while the task waits for a future, which lends its slot by itself: fifty waiting
+processors would otherwise be a load of their own."""
+IDLE_SHARE = 0.25
+"""A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
+BUSY_SHARE = 0.5
+"""A process that uses more of a CPU than this works again. So does one that finds no CPU to run on."""
+
+
+class SteadyCondition(threading.Condition):
+    """A condition around a re-entrant lock, for `with` in threads that Ctrl-C interrupts.
+
+    `threading.Condition` enters and leaves its lock in Python code, where a Ctrl-C can come between taking the lock and
+    the block: the lock then stays taken for ever, and with it the client's thread. Here `with` finds the methods of
+    the lock itself, in which no Ctrl-C is raised once it is taken.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(threading.RLock())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait as `threading.Condition` does; the lock is taken again at the end, also when Ctrl-C ends the wait."""
+        try:
+            return super().wait(timeout)
+        except BaseException:  # Ctrl-C may come when the lock was just given back
+            if not self._is_owned():  # type: ignore[attr-defined]
+                self.acquire()
+            raise
+
+    if not TYPE_CHECKING:
+        __enter__ = property(attrgetter("_lock.__enter__"))
+        __exit__ = property(attrgetter("_lock.__exit__"))
+
+
+def carry_through(function: Callable[[], object]) -> None:
+    """Call a function that may be called again. When Ctrl-C ends it, a thread of its own calls it once more.
+
+    Users press Ctrl-C twice, and the second one comes while the first one's many tasks are being cancelled.
+    """
+    try:
+        function()
+    except Exception:
+        raise
+    except BaseException:
+        threading.Thread(target=function, name="scaler-cancel", daemon=True).start()
+        raise
+
+
+class FutureOwner(Protocol):
+    """What a future needs of its client."""
+
+    condition: SteadyCondition
+    """Around the client's one (re-entrant) lock."""
+    blocked: Callable[[], AbstractContextManager[object]]
+    """Returns a context in which this thread waits: a task that runs here lends its slot meanwhile."""
+
+    def cancel(self, task: ClientTask) -> None:
+        """Have a task taken off, and the scheduler told. Called under the lock."""
+
+    def check_process(self) -> None:
+        """Raise in a forked child: no request from there arrives."""
+
+    def check_waitable(self) -> None:
+        """Raise when a wait in this thread or process could never end."""
+
+
+class LendingWaiters(list[Any]):
+    """Waiters of `concurrent.futures` for a future: also its `wait` then lends the task's slot meanwhile."""
+
+    def __init__(self, owner: FutureOwner, waiters: list[Any]) -> None:
+        super().__init__(waiters)
+        self._owner = owner
+
+    def append(self, waiter: Any) -> None:
+        event = getattr(waiter, "event", None)
+        if event is not None and not isinstance(event, LendingEvent):
+            waiter.event = LendingEvent(self._owner)
+        super().append(waiter)
+
+
+class LendingEvent(threading.Event):
+    """The event on which waiters of `concurrent.futures` wait."""
+
+    def __init__(self, owner: FutureOwner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
+        self._owner.check_waitable()
+        try:
+            with self._owner.blocked():
+                if not super().wait(timeout):
+                    raise TimeoutError
+        except TimeoutError:
+            return False
+        return True
+
+
+class SlotLender(Protocol):
+    """What the watch needs of its processor."""
+
+    @property
+    def is_waiting(self) -> bool: ...
+
+    def lend(self) -> None: ...
+
+    def take_back(self) -> None: ...
+
+
+class Submitter(Protocol):
+    """A client inside a task, as far as the watch needs it."""
+
+    def has_unfinished(self) -> bool: ...
+
+
+class SlotWatch:
+    """Notices that a task waits for its own tasks in another way than through their futures, and lends its slot.
+
+    A task may wait for a lock, a queue or a future of another kind that a callback serves, or poll whether its tasks
+    have ended. When such tasks have all the slots, theirs never run. So a thread polls: a task that has unfinished
+    tasks and hardly uses the CPU waits for them. One per processor that has clients; it sleeps while they have nothing
+    unfinished.
+    """
+
+    def __init__(self, slot: SlotLender) -> None:
+        self._slot = slot
+        self._clients: set[Submitter] = set()
+        self._submitted = threading.Event()
+        self._state = Path(f"/proc/self/task/{os.getpid()}/stat")  # of the main thread, which runs the tasks
+        threading.Thread(target=self._run, name="scaler-slot-watch", daemon=True).start()
+
+    def submitted(self, client: Submitter) -> None:
+        """A client has unfinished tasks. Safe to call from any thread."""
+        self._clients.add(client)
+        self._submitted.set()
+
+    def _run(self) -> None:
+        while True:
+            self._submitted.wait()
+            self._submitted.clear()
+            self._watch()
+            self._slot.take_back()
+
+    def _watch(self) -> None:
+        """Poll while there are unfinished tasks."""
+        used, at = _cpu_seconds(), time.monotonic()
+        was_runnable = False
+        pause = POLL_SECONDS
+        while self._has_unfinished():
+            time.sleep(pause)
+            if self._slot.is_waiting:
+                pause = min(2 * pause, MAX_POLL_SECONDS)
+                used, at = _cpu_seconds(), time.monotonic()
+                continue
+            pause = POLL_SECONDS
+            used_before, at_before = used, at
+            used, at = _cpu_seconds(), time.monotonic()
+            share = (used - used_before) / (at - at_before)
+            is_runnable = self._state.read_bytes().rpartition(b") ")[2][:1] == b"R"
+            if share < IDLE_SHARE and not is_runnable:
+                self._slot.lend()
+            elif share > BUSY_SHARE or (is_runnable and was_runnable):
+                self._slot.take_back()
+            was_runnable = is_runnable
+
+    def _has_unfinished(self) -> bool:
+        for client in self._clients.copy():
+            self._clients.discard(client)  # before the question: a client that submits after it is added again
+            if client.has_unfinished():
+                self._clients.add(client)
+        return bool(self._clients)
+
+
+def _cpu_seconds() -> float:
+    """Return what this process has used, without the calling thread."""
+    return time.process_time() - time.thread_time()
