@@ -18,6 +18,8 @@ READY_FD_VARIABLE = "SCALER_READY_FD"
 """Names a file descriptor that the component's parent reads one JSON line from, once the component is ready."""
 PARENT_PID_VARIABLE = "SCALER_PARENT_PID"
 """Names the process whose death the component does not outlive."""
+COMPONENT_VARIABLE = "SCALER_COMPONENT"
+"""Holds the configuration of a component as a JSON document."""
 MAX_ROUNDS = 20
 """Looks at all processes for those to end; each round ends what the one before has missed because it was just born."""
 ROUND_SECONDS = 1.0

@@ -1,19 +1,46 @@
-"""`python -m scaler.cluster KIND`: one component of a supervisor, its configuration in the environment."""
+"""`python -m scaler.cluster KIND`: one component of a supervisor, its configuration in the environment.
+
+Components do not import what starts and supervises them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+from collections.abc import Callable, MutableMapping
+from typing import cast
 
-from scaler.cluster.inside import component_from
 from scaler.component import note_bug, report
+from scaler.config.setting import SettingsModel
 from scaler.errors import ScalerError
+from scaler.plugins import load, worker_manager_type
+from scaler.processes import COMPONENT_VARIABLE
+
+COMPONENTS = {
+    "object-storage-server": ("scaler.object_storage.server:run", "scaler.config.servers:ObjectStorageServerConfig"),
+    "scheduler": ("scaler.scheduler.server:run", "scaler.config.servers:SchedulerConfig"),
+    "worker-manager": ("scaler.worker_manager.runner:run", ""),
+    "cluster": ("scaler.worker_manager.runner:run", ""),
+    "web-ui": ("scaler.monitor.web.server:run", "scaler.config.monitors:WebUiConfig"),
+}
+"""The function that runs each kind of component, and its settings model; a worker manager's depends on its type."""
+
+
+def component_from(environment: MutableMapping[str, str], kind: str) -> Callable[[], int]:
+    """Take the configuration out of the environment, and return the function that runs the component with it."""
+    document = environment.pop(COMPONENT_VARIABLE)
+    function, settings = COMPONENTS[kind]
+    model = load(settings or worker_manager_type(json.loads(document)["type"]).settings)
+    config = cast("type[SettingsModel]", model).from_json(document)
+    run = cast("Callable[[SettingsModel], int]", load(function))
+    return lambda: run(config)
 
 
 def main(kind: str) -> int:
     """Run the component until it ends, and return its exit code."""
-    # A program that ignores its children hands that on to them, and components must hear of the ends of theirs.
+    # A program that ignores SIGCHLD passes that on to its children, and components must notice when theirs end.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         return component_from(os.environ, kind)()

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import logging
 import os
+import socket
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,8 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import Literal, Self, TypedDict, TypeVar, Unpack
 
-from scaler.cluster.components import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, component
-from scaler.cluster.ports import ReservedPorts
-from scaler.cluster.supervision import STOP_SECONDS, Component
-from scaler.cluster.supervisor import Supervisor
+from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
+from scaler.cluster.supervisor import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, Supervisor, component
 from scaler.config.addresses import check_address, local_address, port_of
 from scaler.config.load import model_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
@@ -30,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=SettingsModel)
 
+LOOPBACK = "127.0.0.1"
+MAX_ATTEMPTS = 100
 _PORTS_OF_A_SCHEDULER = 3
 """Its own, and those of the object storage and the monitors right above it."""
 _JOIN_MARGIN_SECONDS = 5.0
@@ -39,9 +40,10 @@ _WORKERS = "workers"
 
 
 class ComboSettings(TypedDict, total=False):
-    """Further keyword arguments of `SchedulerClusterCombo`: keys of `[scheduler]` and `[cluster]` with their defaults.
+    """Further keyword arguments of `SchedulerClusterCombo`, for type checkers: keys of `[scheduler]` and `[cluster]`.
 
-    A key of both sections, such as event_loop, counts for both.
+    docs/settings.md describes them. A key of both sections, such as event_loop, applies to both. A test compares the
+    keys with the models, which have the defaults.
     """
 
     protected: bool
@@ -58,7 +60,7 @@ class ComboSettings(TypedDict, total=False):
     per_worker_capabilities: Mapping[str, float | None] | str
     per_worker_task_queue_size: int
     per_worker_queue_size: int
-    """Another name of per_worker_task_queue_size, which libraries written for earlier versions use."""
+    """Another name of per_worker_task_queue_size, for libraries written for earlier versions."""
     heartbeat_interval_seconds: float
     task_timeout_seconds: float
     death_timeout_seconds: float
@@ -77,9 +79,9 @@ class ComboSettings(TypedDict, total=False):
 class SchedulerClusterCombo:
     """A scheduler with its object storage and n_workers local workers, for as long as this object lives.
 
-    Ready when it is made: the scheduler listens and the workers are on their way. Ends with `shutdown`, at the end of a
-    `with` block, when it is garbage-collected, and with the program, however that ends. Needs no
-    `if __name__ == "__main__"`. A forked child may keep the object, but it does not end anything.
+    Ready when the constructor returns: the scheduler listens and the workers are starting. Ends with `shutdown`, at the
+    end of a `with` block, when it is garbage-collected, and with the program, however that ends. Needs no
+    `if __name__ == "__main__"`. In a forked child, the object does not stop anything.
     """
 
     def __init__(
@@ -94,16 +96,16 @@ class SchedulerClusterCombo:
         """Start everything.
 
         address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
-        connect to; by default two ports above. n_workers: by default one less than the CPUs, at least 1.
-        object_storage_address: where an object storage process of its own listens; by default the object storage is a
-        part of the scheduler's process. By default logging_level is WARNING and logging_paths is /dev/stderr: a
-        program's output is its own.
+        connect; by default two ports above. n_workers: by default one less than the CPUs, at least 1.
+        object_storage_address: where a separate object storage process listens; by default the object storage is part
+        of the scheduler's process. By default logging_level is WARNING and logging_paths is /dev/stderr: stdout belongs
+        to the program.
 
         Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
         """
-        complaints = _Complaints()
+        failures = _Failures()
         with contextlib.ExitStack() as after:
-            # At a given address there may be a server of somebody else: nothing connects there before ours has it.
+            # Another server may listen at a given address: nothing connects there before ours has bound it.
             together = address is None and object_storage_address is None
             if address is None:
                 ports = ReservedPorts(_PORTS_OF_A_SCHEDULER)
@@ -114,9 +116,9 @@ class SchedulerClusterCombo:
             )
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
-            self._supervisor = Supervisor(components, together=together, complain=complaints)
-            # The thread that starts the processes lives as long as they do, whichever thread made the combo: a worker
-            # may ask the system to end it together with the thread that it came from.
+            self._supervisor = Supervisor(components, together=together, report=failures)
+            # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end
+            # it together with the thread that started it.
             thread = threading.Thread(target=self._supervisor.run, name="scaler-combo", daemon=True)
             self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
             thread.start()
@@ -128,29 +130,29 @@ class SchedulerClusterCombo:
         if not self._supervisor.ready:
             self._end()
             raise ComponentError(self._supervisor.failure or "the components ended as soon as they had started")
-        complaints.loud = True
+        failures.is_ready = True
 
     def get_address(self) -> str:
         """Return the scheduler's address, for `Client`."""
         return self._address
 
     def get_monitor_address(self) -> str:
-        """Return where monitors connect to."""
+        """Return the address for monitors."""
         return self._monitor_address
 
     def get_object_storage_address(self) -> str:
-        """Return where the object storage listens."""
+        """Return the address of the object storage."""
         address = self._supervisor.address(_SCHEDULER, "object_storage")
-        assert address is not None, "a scheduler that is ready says where its object storage is"
+        assert address is not None, "a ready scheduler reports the address of its object storage"
         return address
 
     @property
     def failure(self) -> str | None:
-        """Which component failed, and how; None while none has. When one fails the others are stopped."""
+        """The first failure of a component in words; None without one. When one fails, the others are stopped."""
         return self._supervisor.failure
 
     def shutdown(self) -> None:
-        """Stop workers, scheduler and object storage, and return when they are gone. Again: does nothing."""
+        """Stop workers, scheduler and object storage, and return when they have ended. Again: does nothing."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -166,7 +168,7 @@ class SchedulerClusterCombo:
         return f"<SchedulerClusterCombo {self._address}, {workers}, {self._state()}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows of it."""
+        """Return its state as an HTML table for a notebook."""
         rows: dict[str, object] = {
             "scheduler": self._address,
             "monitors": self._monitor_address,
@@ -185,7 +187,7 @@ class SchedulerClusterCombo:
 
 
 def _signature() -> inspect.Signature:
-    """Return the constructor's signature with every setting in it: libraries look there for what they may pass on."""
+    """Return the constructor's signature with every setting in it: libraries look there for accepted arguments."""
     own = inspect.signature(SchedulerClusterCombo.__init__)
     named = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     settings = [
@@ -198,15 +200,15 @@ def _signature() -> inspect.Signature:
 SchedulerClusterCombo.__init__.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
-class _Complaints:
-    """Into the log once the combo is made; before, they are the text of the error that is raised."""
+class _Failures:
+    """Logs failures once the combo is ready; before that, they are the text of the error that is raised."""
 
     def __init__(self) -> None:
-        self.loud = False
+        self.is_ready = False
 
-    def __call__(self, text: str) -> None:
-        if self.loud:
-            _log.error(text)
+    def __call__(self, line: ReportLine) -> None:
+        if line.is_failure and self.is_ready:
+            _log.error(line.text)
 
 
 def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> None:
@@ -229,7 +231,7 @@ def _components(
     object_storage_address: str | None,
     monitor_address: str | None,
     settings: ComboSettings,
-) -> tuple[list[Component], SchedulerConfig, int]:
+) -> tuple[list[ComponentProcess], SchedulerConfig, int]:
     if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 1):
         raise UsageError(f"n_workers = {n_workers!r}: give a whole number of at least 1")
     for name in (address, object_storage_address):
@@ -263,7 +265,7 @@ def _components(
 
 
 def _resolve(model: type[M], values: Mapping[str, object], **own: object) -> M:
-    """Return the model with those of the values that it knows, and those of its own that are not None."""
+    """Return the model with the values that it has keys for, and its own values that are not None."""
     shared = {name: value for name, value in values.items() if name in describe(model)}
     return model_of(model, shared | {name: value for name, value in own.items() if value is not None})
 
@@ -275,3 +277,45 @@ def _refuse_unknown(values: Mapping[str, object]) -> None:
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {name!r}{hint}")
+
+
+class ReservedPorts:
+    """Consecutive free TCP ports on the loopback interface, reserved until servers listen on them.
+
+    A reserving socket is bound but does not listen. The system does not assign its port to a socket that asks for any
+    free port, yet a server can bind it by number, because both allow address reuse (as every ZeroMQ listener does).
+    """
+
+    def __init__(self, count: int) -> None:
+        """Reserve ports. Raises OSError when there are not enough consecutive free ones."""
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            self._sockets: list[socket.socket] = []
+            try:
+                self.first = self._reserve(0)
+                for offset in range(1, count):
+                    self._reserve(self.first + offset)
+                return
+            except (OSError, OverflowError):
+                self.release()
+                if attempt == MAX_ATTEMPTS:
+                    raise
+
+    def _reserve(self, port: int) -> int:
+        with contextlib.ExitStack() as undo:
+            reserving = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            reserving.bind((LOOPBACK, port))  # before it allows reuse: a port reserved elsewhere is not free
+            reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            undo.pop_all()
+        self._sockets.append(reserving)
+        found: int = reserving.getsockname()[1]
+        return found
+
+    def address(self, index: int = 0) -> str:
+        """Return the address of the port with this index."""
+        return f"tcp://{LOOPBACK}:{self.first + index}"
+
+    def release(self) -> None:
+        """Release the ports: the servers have bound them by now."""
+        for reserving in self._sockets:
+            reserving.close()
+        self._sockets = []

@@ -1,59 +1,61 @@
-"""What to start next, and what to do when a component ends. Pure: the shell is `supervisor.Supervisor`.
+"""Which component process to start, terminate or kill next. Pure: the shell is `supervisor.Supervisor`.
 
-Components stand in tiers. A tier is started when all of the tiers below it are ready (or all at once), and stopped when
-all of the tiers above it are gone. Nothing is ever started twice: when one component ends, all are stopped.
+Components have tiers. A tier is started when all tiers below it are ready (or all at once), and stopped when all tiers
+above it have ended. Nothing is started twice: when one component ends, all are stopped.
 
-Laws: every component that was started is signalled before the end, or has ended by itself; from the moment of the stop
-to the last kill no more than STOP_SECONDS pass, and the longest patience of those who were there; the supervision is
+Laws: every started component is signalled before the end, or has ended by itself; between the begin of the stop and the
+last kill at most STOP_SECONDS pass, plus the longest grace period of the components that were alive; the supervision is
 finished when no started component is alive.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import assert_never
 
 from scaler.component import EXIT_FAILURE, EXIT_USAGE
 
 START_SECONDS = 60.0
-"""How long a component may take from its start until it says that it is ready."""
+"""Time limit from the start of a component until it is ready."""
 STOP_SECONDS = 10.0
-"""How long a stop may take in all."""
+"""Time limit of a stop in all."""
 KILL_AFTER_SECONDS = 9.0
-"""From the stop on: what is still there is killed."""
+"""Time from the begin of the stop until every remaining process is killed."""
 TIER_SECONDS = 6.0
-"""From the stop on: tiers that still wait for the ones above them are told to end as well."""
+"""Time from the begin of the stop until tiers that still wait for higher ones are terminated as well."""
 
-_ASKED_FOR = (0, -15, None)
-"""How a process ends that was told to: orderly, by SIGTERM itself when it was too young to take it, or who knows."""
+_REQUESTED = (0, -15, None)
+"""Return codes of a process that was asked to end: orderly, SIGTERM before it was handled, unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
-    """One process. environment is what is added to the supervisor's own.
+class ComponentProcess:
+    """How to run one component. environment is added to the supervisor's own.
 
-    patience_seconds: how much longer than others it may take to end, because it has to ask a service for it.
+    grace_seconds: how much longer than others it may take to end, because it stops units through a service.
     """
 
     name: str
     argv: tuple[str, ...]
     tier: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
-    patience_seconds: float = 0.0
+    grace_seconds: float = 0.0
 
 
-# -- what happens --------------------------------------------------------------------------------------------------
+# -- inputs
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ProcessStarted:
     name: str
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
-class NotStarted:
+class ProcessNotStarted:
     """The system could not start the process."""
 
     name: str
@@ -61,293 +63,255 @@ class NotStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ComponentReady:
     name: str
     addresses: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The process is gone. last_lines is what it wrote last."""
+class ProcessEnded:
+    """The process has ended. last_lines: the end of its output."""
 
     name: str
     returncode: int | None
-    """As in `subprocess`, negative for a signal. None: unknown, for somebody else took it from the system."""
+    """As in `subprocess`, negative for a signal. None: unknown, because another part of the program reaped it."""
     reason: str
     last_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
-    """Somebody wants the end. hurry: without waiting for anyone."""
+class StopRequested:
+    """hurry: kill all processes at once."""
 
     hurry: bool = False
 
 
-Input = Started | NotStarted | Ready | Ended | StopAsked
+Input = ProcessStarted | ProcessNotStarted | ComponentReady | ProcessEnded | StopRequested
 
-# -- what to do ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    component: Component
+# -- commands
 
 
 @dataclass(frozen=True, slots=True)
-class Terminate:
-    """Ask the process to end (SIGTERM)."""
+class StartProcess:
+    component: ComponentProcess
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateProcess:
+    """Send SIGTERM to the process."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
-    """End the process and its group (SIGKILL)."""
+class KillProcess:
+    """Send SIGKILL to the process and its group."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
-    """Tell people how it goes."""
+class ReportLine:
+    """Print a line about the progress, or about a failure."""
 
     text: str
+    is_failure: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Complain:
-    """Tell people what went wrong. What the component wrote last they have seen already."""
-
-    text: str
+Command = StartProcess | TerminateProcess | KillProcess | ReportLine
 
 
-Command = Start | Terminate | Kill | Announce | Complain
-
-# -- states of one component ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    """Never started."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ordered:
-    """Start was said, and neither Started nor NotStarted has come back."""
+class _Phase(Enum):
+    IDLE = auto()
+    STARTING = auto()
+    RUNNING = auto()
+    TERMINATED = auto()
+    KILLED = auto()
+    ENDED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class _Starting:
-    pid: int
-    deadline: float
+@dataclass(slots=True)
+class _Entry:
+    """One component. pid is 0 until the shell has started it; it is alive from then on until it has ended."""
 
+    component: ComponentProcess
+    phase: _Phase = _Phase.IDLE
+    pid: int = 0
+    ready_deadline: float = math.inf
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    pid: int
+    @property
+    def has_process(self) -> bool:
+        return self.phase not in (_Phase.IDLE, _Phase.ENDED)
 
+    @property
+    def is_alive(self) -> bool:
+        return self.has_process and self.pid != 0
 
-@dataclass(frozen=True, slots=True)
-class _Stopping:
-    pid: int
-    killed: bool
+    @property
+    def is_unsignalled(self) -> bool:
+        return self.phase in (_Phase.STARTING, _Phase.RUNNING)
 
-
-@dataclass(frozen=True, slots=True)
-class _Gone:
-    """It has ended."""
-
-
-_State = _Idle | _Ordered | _Starting | _Running | _Stopping | _Gone
+    def __str__(self) -> str:
+        return f"{self.component.name} (pid {self.pid})"
 
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """The stop under way."""
+    """The stop in progress: when remaining tiers are terminated, and when remaining processes are killed."""
 
-    since: float
-    hurried: bool
-    patience_seconds: float
-    """The longest that anybody has who was there when it began."""
+    terminate_all_at: float
+    kill_at: float
+    hurried: bool = False
 
 
 class Supervision:
     """The state of all components of one run."""
 
     def __init__(
-        self, components: Sequence[Component], *, together: bool = False, start_seconds: float = START_SECONDS
+        self, components: Sequence[ComponentProcess], *, together: bool = False, start_seconds: float = START_SECONDS
     ) -> None:
         """together: start all tiers at once. Raises ValueError when two components have the same name."""
-        self._components = {component.name: component for component in components}
-        if len(self._components) != len(components):
+        self._entries = {component.name: _Entry(component) for component in components}
+        if len(self._entries) != len(components):
             raise ValueError("two components have the same name")
-        self._states: dict[str, _State] = {name: _Idle() for name in self._components}
         self._together = together
         self._start_seconds = start_seconds
         self._stop: _Stop | None = None
-        self._was_ready = False
+        self._commands: list[Command] = []
         self.addresses: dict[str, Mapping[str, str]] = {}
-        """Where each component that is or was ready listens: the addresses by their names."""
+        """The addresses of each component that is or was ready, by their names."""
         self.failure: str | None = None
-        """What went wrong first, in words and with the component's last lines; None while nothing did."""
+        """The first failure in words, with the component's last lines; None without one."""
         self.exit_code = 0
-        """1 when something went wrong, 2 when that was a component whose settings cannot be."""
+        """1 after a failure, 2 when it was a component whose settings are invalid."""
 
     @property
     def ready(self) -> bool:
-        """True when every component is ready and nothing is being stopped."""
-        return self._stop is None and all(isinstance(state, _Running) for state in self._states.values())
+        """True when every component is ready and no stop is in progress."""
+        return self._stop is None and all(entry.phase is _Phase.RUNNING for entry in self._entries.values())
 
     @property
     def finished(self) -> bool:
-        """True when a stop was asked for and no process is left."""
-        return self._stop is not None and not any(
-            isinstance(state, _Ordered | _Starting | _Running | _Stopping) for state in self._states.values()
-        )
+        """True when a stop has begun and no process is left."""
+        return self._stop is not None and not any(entry.has_process for entry in self._entries.values())
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
-        """Take in what has happened and return what to do, in order. With no inputs: look at the time."""
-        commands: list[Command] = []
+        """Take the inputs and return the commands, in order. Without inputs: only the time has passed."""
         for item in inputs:
-            self._take(item, now, commands)
-        self._expire(now, commands)
+            self._take(item, now)
         if self._stop is None:
-            self._start_next(commands)
+            self._expire(now)
+        if self._stop is None:
+            self._start_next()
         else:
-            self._stop_next(self._stop, now, commands)
+            self._stop_next(self._stop, now)
+        commands, self._commands = self._commands, []
         return commands
 
     def next_deadline(self) -> float | None:
-        """Return when to step again even if nothing happens, or None."""
+        """Return when to step again without inputs, or None."""
         if self._stop is None:
-            return min((s.deadline for s in self._states.values() if isinstance(s, _Starting)), default=None)
-        if not self._alive():
+            deadline = min((entry.ready_deadline for entry in self._entries.values()), default=math.inf)
+        elif any(entry.is_alive and entry.is_unsignalled for entry in self._entries.values()):
+            deadline = self._stop.terminate_all_at
+        elif any(entry.phase is _Phase.TERMINATED for entry in self._entries.values()):
+            deadline = self._stop.kill_at
+        else:
             return None
-        pending = [TIER_SECONDS] if any(isinstance(s, _Starting | _Running) for s in self._states.values()) else []
-        return self._stop.since + self._stop.patience_seconds + min([*pending, KILL_AFTER_SECONDS])
+        return None if math.isinf(deadline) else deadline
 
-    # -- inputs ----------------------------------------------------------------------------------------------------
-
-    def _take(self, item: Input, now: float, commands: list[Command]) -> None:
+    def _take(self, item: Input, now: float) -> None:
         match item:
-            case Started(name, pid):
-                self._states[name] = _Starting(pid, now + self._start_seconds)
-            case NotStarted(name, text):
-                self._states[name] = _Gone()
-                self._fail(f"{name} could not be started: {text}", now, commands)
-            case Ready(name, addresses):
-                self._take_ready(name, addresses, commands)
-            case Ended():
-                self._take_end(item, now, commands)
-            case StopAsked(hurry):
+            case ProcessStarted(name, pid):
+                entry = self._entries[name]
+                entry.pid, entry.ready_deadline = pid, now + self._start_seconds
+            case ProcessNotStarted(name, text):
+                self._entries[name].phase = _Phase.ENDED
+                self._fail(f"{name} could not be started: {text}", now)
+            case ComponentReady(name, addresses):
+                self._take_ready(self._entries[name], addresses)
+            case ProcessEnded():
+                self._take_end(self._entries[item.name], item, now)
+            case StopRequested(hurry):
                 if self._stop is None:
-                    commands.append(Announce("stopping"))
-                    self._stop = _Stop(now, hurry, self._patience())
-                elif hurry and not self._stop.hurried:
-                    self._stop = _Stop(self._stop.since, hurried=True, patience_seconds=0.0)
+                    self._report("stopping")
+                    self._begin_stop(now)
+                if hurry:
+                    self._stop = _Stop(now, now, hurried=True)
             case _:
                 assert_never(item)
 
-    def _take_ready(self, name: str, addresses: Mapping[str, str], commands: list[Command]) -> None:
-        state = self._states[name]
-        if not isinstance(state, _Starting):
+    def _take_ready(self, entry: _Entry, addresses: Mapping[str, str]) -> None:
+        if entry.phase is not _Phase.STARTING:
             return
-        self._states[name] = _Running(state.pid)
+        name = entry.component.name
+        entry.phase, entry.ready_deadline = _Phase.RUNNING, math.inf
         self.addresses[name] = addresses
-        where = ", ".join(f"{kind} {address}" for kind, address in addresses.items())
-        commands.append(Announce(f"{name} is ready{': ' if where else ''}{where} (pid {state.pid})"))
-        if self.ready and not self._was_ready:
-            self._was_ready = True
-            commands.append(Announce("all components are ready; Ctrl-C stops them"))
+        text = ", ".join(f"{kind} {address}" for kind, address in addresses.items())
+        self._report(f"{name} is ready{': ' if text else ''}{text} (pid {entry.pid})")
+        if self.ready:
+            self._report("all components are ready; Ctrl-C stops them")
 
-    def _take_end(self, item: Ended, now: float, commands: list[Command]) -> None:
-        state = self._states[item.name]
-        self._states[item.name] = _Gone()
-        match state:
-            case _Starting(pid):
-                text = f"{item.name} (pid {pid}) ended before it was ready: {item.reason}"
-                self._fail(
-                    text, now, commands, item.last_lines, EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
-                )
-            case _Running(pid) if item.returncode == 0:
+    def _take_end(self, entry: _Entry, item: ProcessEnded, now: float) -> None:
+        phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
+        match phase:
+            case _Phase.STARTING:
+                code = EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
+                self._fail(f"{entry} ended before it was ready: {item.reason}", now, item.last_lines, code)
+            case _Phase.RUNNING if item.returncode == 0:
                 if self._stop is None:
-                    commands.append(Announce(f"{item.name} (pid {pid}) has ended; stopping the rest"))
-                    self._stop = _Stop(now, hurried=False, patience_seconds=self._patience())
-            case _Running(pid):
-                text = f"{item.name} (pid {pid}) ended unexpectedly: {item.reason}"
-                self._fail(text, now, commands, item.last_lines)
-            case _Stopping(pid, killed) if not killed and item.returncode not in _ASKED_FOR:
-                text = f"{item.name} (pid {pid}) failed while it was stopped: {item.reason}"
-                self._fail(text, now, commands, item.last_lines)
-            case _Stopping():
-                commands.append(Announce(f"{item.name} has ended"))
-            case _Idle() | _Ordered() | _Gone():
+                    self._report(f"{entry} has ended; stopping the rest")
+                    self._begin_stop(now)
+            case _Phase.RUNNING:
+                self._fail(f"{entry} ended unexpectedly: {item.reason}", now, item.last_lines)
+            case _Phase.TERMINATED if item.returncode not in _REQUESTED:
+                self._fail(f"{entry} failed while it was stopped: {item.reason}", now, item.last_lines)
+            case _Phase.TERMINATED | _Phase.KILLED:
+                self._report(f"{item.name} has ended")
+            case _Phase.IDLE | _Phase.ENDED:
                 raise AssertionError(f"{item.name} ended without having been started")
             case _:
-                assert_never(state)
+                assert_never(phase)
 
-    def _fail(
-        self,
-        text: str,
-        now: float,
-        commands: list[Command],
-        last_lines: Sequence[str] = (),
-        exit_code: int = EXIT_FAILURE,
-    ) -> None:
-        commands.append(Complain(text))
+    def _fail(self, text: str, now: float, last_lines: Sequence[str] = (), exit_code: int = EXIT_FAILURE) -> None:
+        self._report(text, is_failure=True)
         if self.failure is None:
             lines = "".join(f"\n    {line}" for line in last_lines)
             self.failure = f"{text}{'; its last lines:' if lines else ''}{lines}"
             self.exit_code = exit_code
         if self._stop is None:
-            self._stop = _Stop(now, hurried=False, patience_seconds=self._patience())
+            self._begin_stop(now)
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    def _begin_stop(self, now: float) -> None:
+        alive = (entry.component.grace_seconds for entry in self._entries.values() if entry.is_alive)
+        begin = now + max(alive, default=0.0)
+        self._stop = _Stop(begin + TIER_SECONDS, begin + KILL_AFTER_SECONDS)
 
-    def _expire(self, now: float, commands: list[Command]) -> None:
-        if self._stop is not None:
-            return
-        for name, state in self._states.items():
-            if isinstance(state, _Starting) and now >= state.deadline:
-                self._fail(
-                    f"{name} (pid {state.pid}) was not ready after {self._start_seconds:g} seconds", now, commands
-                )
+    def _report(self, text: str, *, is_failure: bool = False) -> None:
+        self._commands.append(ReportLine(text, is_failure))
+
+    def _expire(self, now: float) -> None:
+        for entry in self._entries.values():
+            if now >= entry.ready_deadline:
+                self._fail(f"{entry} was not ready after {self._start_seconds:g} seconds", now)
                 return
 
-    def _start_next(self, commands: list[Command]) -> None:
-        for name, component in self._components.items():
-            if isinstance(self._states[name], _Idle) and (self._together or self._ready_below(component.tier)):
-                self._states[name] = _Ordered()
-                commands.append(Start(component))
+    def _start_next(self) -> None:
+        unready = [e.component.tier for e in self._entries.values() if e.phase is not _Phase.RUNNING]
+        for entry in self._entries.values():
+            if entry.phase is _Phase.IDLE and (self._together or entry.component.tier <= min(unready)):
+                entry.phase = _Phase.STARTING
+                self._commands.append(StartProcess(entry.component))
 
-    def _ready_below(self, tier: int) -> bool:
-        return all(
-            isinstance(self._states[name], _Running)
-            for name, component in self._components.items()
-            if component.tier < tier
-        )
-
-    def _stop_next(self, stop: _Stop, now: float, commands: list[Command]) -> None:
-        since = stop.since + stop.patience_seconds
-        kill = stop.hurried or now >= since + KILL_AFTER_SECONDS
-        highest = max((self._components[name].tier for name in self._alive()), default=0)
-        for name in reversed(self._alive()):
-            state = self._states[name]
-            assert isinstance(state, _Starting | _Running | _Stopping)
-            if kill and not (isinstance(state, _Stopping) and state.killed):
+    def _stop_next(self, stop: _Stop, now: float) -> None:
+        alive = [entry for entry in self._entries.values() if entry.is_alive]
+        highest = max((entry.component.tier for entry in alive), default=0)
+        for entry in reversed(alive):
+            if now >= stop.kill_at and entry.phase is not _Phase.KILLED:
                 if not stop.hurried:
-                    self._fail(f"{name} (pid {state.pid}) did not end in time and is killed", now, commands)
-                self._states[name] = _Stopping(state.pid, killed=True)
-                commands.append(Kill(name))
-            elif not isinstance(state, _Stopping) and (
-                self._components[name].tier == highest or now >= since + TIER_SECONDS
-            ):
-                self._states[name] = _Stopping(state.pid, killed=False)
-                commands.append(Terminate(name))
-
-    def _patience(self) -> float:
-        return max((self._components[name].patience_seconds for name in self._alive()), default=0.0)
-
-    def _alive(self) -> list[str]:
-        return [name for name, state in self._states.items() if isinstance(state, _Starting | _Running | _Stopping)]
+                    self._fail(f"{entry} did not end in time and is killed", now)
+                entry.phase = _Phase.KILLED
+                self._commands.append(KillProcess(entry.component.name))
+            elif entry.is_unsignalled and (entry.component.tier == highest or now >= stop.terminate_all_at):
+                entry.phase = _Phase.TERMINATED
+                self._commands.append(TerminateProcess(entry.component.name))

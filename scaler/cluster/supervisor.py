@@ -1,46 +1,240 @@
 """Runs components as child processes: the shell around `supervision`.
 
-Each child leads a session of its own, so that a Ctrl-C of the terminal reaches only the supervisor and the order of the
-stop is kept. A child says that it is ready by one line of JSON on the descriptor in SCALER_READY_FD. It is told the
+Each child leads a session of its own, so that Ctrl-C in the terminal reaches only the supervisor and the order of the
+stop is kept. A child reports that it is ready by one line of JSON on the descriptor in SCALER_READY_FD. It gets the
 supervisor's process id in SCALER_PARENT_PID, and ends when that process does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import selectors
+import signal
+import subprocess
+import sys
+import sysconfig
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import assert_never
 
-from scaler.cluster.child import Child, Output, start_child
 from scaler.cluster.supervision import (
     START_SECONDS,
-    Announce,
     Command,
-    Complain,
-    Component,
-    Ended,
+    ComponentProcess,
+    ComponentReady,
     Input,
-    Kill,
-    NotStarted,
-    Ready,
-    Start,
-    Started,
-    StopAsked,
+    KillProcess,
+    ProcessEnded,
+    ProcessNotStarted,
+    ProcessStarted,
+    ReportLine,
+    StartProcess,
+    StopRequested,
     Supervision,
-    Terminate,
+    TerminateProcess,
 )
-from scaler.processes import describe_exit
+from scaler.config.setting import SettingsModel
+from scaler.processes import COMPONENT_VARIABLE, PARENT_PID_VARIABLE, READY_FD_VARIABLE, describe_exit
 
-_Tell = Callable[[str], None]
+STORAGE_TIER = 0
+SCHEDULER_TIER = 1
+WORKERS_TIER = 2
+
+MAX_LAST_LINES = 20
+"""Lines of a component's output that are kept for the report of its end."""
+MAX_LINE_BYTES = 2000
+"""Longest line that is kept whole."""
+MAX_READY_BYTES = 64 * 1024
+"""Longest readiness line of a component."""
+OUTPUT_PIPE_BYTES = 1024 * 1024
+"""Output that a component may write ahead of the supervisor, which forwards it; beyond it, the component blocks."""
+
+_READ_BYTES = 64 * 1024
+_MAX_DRAINED_READS = OUTPUT_PIPE_BYTES // _READ_BYTES + 1
 
 
-def _tell_nobody(_text: str) -> None:
-    """Nobody listens."""
+def component(
+    kind: str, config: SettingsModel, *, tier: int, name: str = "", grace_seconds: float = 0.0
+) -> ComponentProcess:
+    """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`) with this configuration.
+
+    name: the name in messages. The configuration travels as one JSON document in the environment.
+    """
+    environment = {COMPONENT_VARIABLE: config.to_json()}
+    if paths := _own_import_paths(sys.path):
+        inherited = os.environ.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)
+    return ComponentProcess(
+        name or kind.replace("-", " "),
+        # -P keeps the working directory off the path: a file of the user's there must not stand in for one of ours.
+        (sys.executable, "-P", "-m", "scaler.cluster", kind),
+        tier,
+        environment=environment,
+        grace_seconds=grace_seconds,
+    )
+
+
+def _own_import_paths(paths: Sequence[str]) -> list[str]:
+    """Return the import paths of this program beside the installation: its workers must find the same modules."""
+    installed = [Path(path) for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
+    found = dict.fromkeys(str(Path(path or ".").absolute()) for path in paths)
+    return [path for path in found if not any(Path(path).is_relative_to(parent) for parent in installed)]
+
+
+class _Output:
+    """A child's stdout or stderr: forwarded to the same stream of this process, the last lines kept."""
+
+    def __init__(self, fd: int, target_fd: int, lines: deque[str]) -> None:
+        self.fd = fd
+        self._target_fd: int | None = target_fd
+        self._lines = lines
+        self._partial = b""
+        os.set_blocking(fd, False)
+        with contextlib.suppress(OSError):  # beyond the user's limit for pipes; the default of 64 KiB works as well
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
+
+    def forward(self, reads: int = 1) -> bool:
+        """Read and forward what is available, up to this many reads. Return False at the end of the stream."""
+        for _ in range(reads):
+            try:
+                data = os.read(self.fd, _READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            *whole, partial = (self._partial + data).split(b"\n")
+            self._lines.extend(_readable(line) for line in whole[-MAX_LAST_LINES:])
+            self._partial = partial[:MAX_LINE_BYTES]
+            self._write(data)
+        return True
+
+    def drain(self) -> None:
+        """Forward the rest of an ended child's output, even while other processes hold the writing end."""
+        if self.fd >= 0:
+            self.forward(_MAX_DRAINED_READS)
+            if self._partial:
+                self._lines.append(_readable(self._partial))
+                self._partial = b""
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self._target_fd is not None:
+            try:
+                view = view[os.write(self._target_fd, view) :]
+            except OSError:
+                # Our output is closed (a pipe or terminal without a reader): the components go on without it.
+                self._target_fd = None
+
+
+class _Child:
+    """A running component in a session of its own."""
+
+    def __init__(self, component: ComponentProcess) -> None:
+        """Start the process. Raises OSError when the system cannot."""
+        self.name = component.name
+        self._ready_line = b""
+        self.ready_ended = False
+        """True when nothing more will come from the readiness pipe."""
+        self._lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
+        self.ready_fd, ready_write = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._process = subprocess.Popen(
+                component.argv,
+                env={
+                    **os.environ,
+                    **component.environment,
+                    READY_FD_VARIABLE: str(ready_write),
+                    PARENT_PID_VARIABLE: str(os.getpid()),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=(ready_write,),
+            )
+        except OSError:
+            os.close(self.ready_fd)
+            raise
+        finally:
+            os.close(ready_write)
+        os.set_blocking(self.ready_fd, False)
+        self.pid = self._process.pid
+        self.pid_fd = os.pidfd_open(self.pid)
+        self.outputs: list[_Output] = []
+        for stream, target_fd in ((self._process.stdout, 1), (self._process.stderr, 2)):
+            assert stream is not None
+            with stream:
+                self.outputs.append(_Output(os.dup(stream.fileno()), target_fd, self._lines))
+
+    def read_ready(self) -> Mapping[str, str] | None:
+        """Read from the readiness pipe; return the addresses by their purpose when the line is complete."""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self.ready_fd, _READ_BYTES)
+            self._ready_line += data
+            self.ready_ended = not data or b"\n" in data or len(self._ready_line) > MAX_READY_BYTES
+        if not self._ready_line.endswith(b"\n"):
+            return None
+        addresses = json.loads(self._ready_line)["addresses"]
+        return {str(kind): str(address) for kind, address in addresses.items()}
+
+    def close_ready(self) -> None:
+        if self.ready_fd >= 0:
+            os.close(self.ready_fd)
+            self.ready_fd = -1
+
+    def last_lines(self) -> tuple[str, ...]:
+        """Return the end of its output, oldest line first."""
+        return tuple(self._lines)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the process (not to its group: it ends what it has started itself)."""
+        signal.pidfd_send_signal(self.pid_fd, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process and all of its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> int | None:
+        """Wait for the end, kill the rest of its group, and return the return code as in `subprocess`.
+
+        None when it is unknown: a program that ignores SIGCHLD or waits for any child has taken it.
+        """
+        try:
+            os.waitid(os.P_PIDFD, self.pid_fd, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            self._process.wait()
+            return None
+        else:
+            self.kill()  # before the process is reaped: until then no other group can have its number
+            return self._process.wait()
+        finally:
+            os.close(self.pid_fd)
+            self.pid_fd = -1
+
+    def close(self) -> None:
+        """Forward the last output, and close all descriptors."""
+        self.close_ready()
+        for output in self.outputs:
+            output.drain()
+            output.close()
+
+
+def _readable(line: bytes) -> str:
+    text = line[:MAX_LINE_BYTES].decode(errors="replace").rstrip()
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 class Supervisor:
@@ -48,24 +242,22 @@ class Supervisor:
 
     def __init__(
         self,
-        components: Sequence[Component],
+        components: Sequence[ComponentProcess],
         *,
         together: bool = False,
         start_seconds: float = START_SECONDS,
-        announce: _Tell = _tell_nobody,
-        complain: _Tell = _tell_nobody,
+        report: Callable[[ReportLine], None] = lambda _line: None,
         parent_pid: int | None = None,
     ) -> None:
-        """together: start all at once instead of tier by tier. announce and complain are given lines for people.
+        """together: start all at once instead of tier by tier. report: prints lines about progress and failures.
 
-        parent_pid: a process with whose end everything is stopped. Raises ValueError when two components have the same
+        parent_pid: a process at whose end everything is stopped. Raises ValueError when two components have the same
         name.
         """
         self._supervision = Supervision(components, together=together, start_seconds=start_seconds)
-        self._announce = announce
-        self._complain = complain
-        self._children: list[Child] = []
-        self._alive: dict[str, Child] = {}
+        self._report = report
+        self._children: list[_Child] = []
+        self._alive: dict[str, _Child] = {}
         self._inputs: list[Input] = []
         self._hurry = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -74,24 +266,24 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._settled = threading.Event()
 
-    # -- for any thread --------------------------------------------------------------------------------------------
+    # -- for any thread
 
     @property
     def ready(self) -> bool:
-        """True while every component is ready and nothing is being stopped."""
+        """True while every component is ready and no stop is in progress."""
         return self._supervision.ready
 
     @property
     def failure(self) -> str | None:
-        """What went wrong first, in words and with the component's last lines; None while nothing did."""
+        """The first failure in words, with the component's last lines; None without one."""
         return self._supervision.failure
 
     def address(self, component: str, kind: str) -> str | None:
-        """Return where a component that is or was ready listens, None when it said nothing about this kind."""
+        """Return the address of a component that is or was ready, None when it has none of this kind."""
         return self._supervision.addresses.get(component, {}).get(kind)
 
     def pid(self, component: str) -> int | None:
-        """Return the process id of a component that lives, None otherwise."""
+        """Return the process id of a component that is alive, None otherwise."""
         child = self._alive.get(component)
         return None if child is None else child.pid
 
@@ -100,22 +292,22 @@ class Supervisor:
         self._settled.wait()
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Ask for the end: from any thread, from a signal handler, any number of times. hurry: kill at once."""
-        with self._wake_lock:  # reentrant, for a signal may arrive while its thread is right here
+        """Request the stop: from any thread, from a signal handler, any number of times. hurry: kill at once."""
+        with self._wake_lock:  # reentrant: a signal may arrive while its thread is right here
             self._hurry = self._hurry or hurry
             if self._wake_write >= 0:
                 with contextlib.suppress(BlockingIOError):  # full: the other side is about to wake up anyway
                     os.write(self._wake_write, b"\0")
 
-    # -- the work --------------------------------------------------------------------------------------------------
+    # -- the thread of `run`
 
     def run(self) -> int:
-        """Start the components and return when none is left: 0, 1 when one failed, 2 when its settings cannot be."""
+        """Start the components; return when all have ended: 0, 1 after a failure, 2 when settings were invalid."""
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
         parent_fd = self._watch_parent()
         try:
             while not self._supervision.finished:
-                self._turn()
+                self._iterate()
         finally:
             self._close()
             if parent_fd is not None:
@@ -131,16 +323,16 @@ class Supervisor:
             self.stop()
             return None
 
-        def parent_gone() -> None:
+        def parent_ended() -> None:
             self._selector.unregister(parent_fd)
             self.stop()
 
-        self._selector.register(parent_fd, selectors.EVENT_READ, parent_gone)
+        self._selector.register(parent_fd, selectors.EVENT_READ, parent_ended)
         return parent_fd
 
-    def _turn(self) -> None:
-        commands = self._supervision.step(self._take_inputs(), time.monotonic())
-        for command in commands:
+    def _iterate(self) -> None:
+        inputs, self._inputs = self._inputs, []
+        for command in self._supervision.step(inputs, time.monotonic()):
             self._perform(command)
         if self._supervision.ready:
             self._settled.set()
@@ -148,84 +340,76 @@ class Supervisor:
             return
         deadline = self._supervision.next_deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ended: list[Child] = []
+        ended: list[_Child] = []
         for key, _ in self._selector.select(timeout):
-            if isinstance(key.data, Child):
+            if isinstance(key.data, _Child):
                 ended.append(key.data)
             else:
                 key.data()
-        # Last, so that what a child said before its end is heard before it.
+        # Last, so that the readiness and output of a child come before its end.
         for child in ended:
             self._take_end(child)
 
-    def _take_inputs(self) -> list[Input]:
-        inputs, self._inputs = self._inputs, []
-        return inputs
-
     def _perform(self, command: Command) -> None:
         match command:
-            case Start(component):
+            case StartProcess(component):
                 self._start(component)
-            case Terminate(name):
+            case TerminateProcess(name):
                 self._alive[name].terminate()
-            case Kill(name):
+            case KillProcess(name):
                 self._alive[name].kill()
-            case Announce(text):
-                self._announce(text)
-            case Complain(text):
-                self._complain(text)
+            case ReportLine():
+                self._report(command)
             case _:
                 assert_never(command)
 
-    def _start(self, component: Component) -> None:
+    def _start(self, component: ComponentProcess) -> None:
         try:
-            child = start_child(component.name, component.argv, component.environment)
+            child = _Child(component)
         except OSError as error:
-            self._inputs.append(NotStarted(component.name, str(error)))
+            self._inputs.append(ProcessNotStarted(component.name, str(error)))
             return
         self._children.append(child)
         self._alive[component.name] = child
-        self._inputs.append(Started(component.name, child.pid))
+        self._inputs.append(ProcessStarted(component.name, child.pid))
         self._selector.register(child.pid_fd, selectors.EVENT_READ, child)
         self._selector.register(child.ready_fd, selectors.EVENT_READ, partial(self._take_ready, child))
         for output in child.outputs:
-            self._selector.register(output.fd, selectors.EVENT_READ, partial(self._pass_on, output))
-
-    # -- what happens ----------------------------------------------------------------------------------------------
+            self._selector.register(output.fd, selectors.EVENT_READ, partial(self._forward, output))
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 1024):
                 pass
-        self._inputs.append(StopAsked(self._hurry))
+        self._inputs.append(StopRequested(self._hurry))
 
-    def _take_ready(self, child: Child) -> None:
+    def _take_ready(self, child: _Child) -> None:
         addresses = child.read_ready()
-        if child.ready_closed:
+        if child.ready_ended:
             self._selector.unregister(child.ready_fd)
             child.close_ready()
         if addresses is not None:
-            self._inputs.append(Ready(child.name, addresses))
+            self._inputs.append(ComponentReady(child.name, addresses))
 
-    def _pass_on(self, output: Output) -> None:
-        if not output.pass_on():
+    def _forward(self, output: _Output) -> None:
+        if not output.forward():
             self._selector.unregister(output.fd)
             output.close()
 
-    def _take_end(self, child: Child) -> None:
-        if not child.ready_closed:
+    def _take_end(self, child: _Child) -> None:
+        if not child.ready_ended:
             self._take_ready(child)
         for output in child.outputs:
             output.drain()
         self._selector.unregister(child.pid_fd)
         returncode = child.reap()
         del self._alive[child.name]
-        reason = "nobody knows how" if returncode is None else describe_exit(returncode)
-        self._inputs.append(Ended(child.name, returncode, reason, child.last_lines()))
+        reason = "unknown exit code" if returncode is None else describe_exit(returncode)
+        self._inputs.append(ProcessEnded(child.name, returncode, reason, child.last_lines()))
 
     def _close(self) -> None:
         for child in self._alive.values():
-            # Only when this thread was ended by an exception of its own.
+            # Only after an exception in this thread.
             child.kill()
             child.reap()
         for child in self._children:

@@ -126,9 +126,10 @@ def parse_scheduler(program: str, arguments: Sequence[str], environment: Environ
     return _parse(SchedulerConfig, SCHEDULER, "Run a scheduler.", program, arguments, environment)
 
 
-def parse_cluster(program: str, arguments: Sequence[str], environment: Environment) -> ClusterConfig:
-    """Return the configuration of `scaler_cluster`."""
-    return _parse(ClusterConfig, CLUSTER, "Run a fixed set of local workers.", program, arguments, environment)
+def parse_cluster(program: str, arguments: Sequence[str], environment: Environment) -> WorkerManagerConfig:
+    """Return the configuration of `scaler_cluster`, which runs a worker manager in fixed mode."""
+    purpose = "Run a fixed set of local workers."
+    return _parse(ClusterConfig, CLUSTER, purpose, program, arguments, environment).as_worker_manager()
 
 
 def parse_webui(program: str, arguments: Sequence[str], environment: Environment) -> WebUiConfig:

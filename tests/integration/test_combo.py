@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.combo import ComboSettings, SchedulerClusterCombo
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.combo import ComboSettings, ReservedPorts, SchedulerClusterCombo
 from scaler.config.servers import SchedulerConfig
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig

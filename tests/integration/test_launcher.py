@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.combo import ReservedPorts
 
 STOP_SECONDS = 12.0
 

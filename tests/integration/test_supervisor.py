@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.cluster.supervision import Component
+from scaler.cluster.supervision import ComponentProcess, ReportLine
 from scaler.cluster.supervisor import Supervisor
 
 READY = (
@@ -20,29 +20,31 @@ READY = (
 )
 
 
-def script(name: str, text: str, tier: int = 0) -> Component:
-    return Component(name, ("/bin/sh", "-c", text), tier)
+def script(name: str, text: str, tier: int = 0) -> ComponentProcess:
+    return ComponentProcess(name, ("/bin/sh", "-c", text), tier)
 
 
-def service(name: str, tier: int = 0) -> Component:
+def service(name: str, tier: int = 0) -> ComponentProcess:
     return script(name, READY + "exec sleep 60", tier)
 
 
 class Run:
-    """A supervisor at work in a thread, and what it told people."""
+    """A supervisor at work in a thread, and its reports."""
 
-    def __init__(self, *components: Component, together: bool = False, start_seconds: float = 10.0) -> None:
-        self.told: list[str] = []
-        self.complaints: list[str] = []
+    def __init__(self, *components: ComponentProcess, together: bool = False, start_seconds: float = 10.0) -> None:
+        self.progress: list[str] = []
+        self.failures: list[str] = []
         self.supervisor = Supervisor(
             components,
             together=together,
             start_seconds=start_seconds,
-            announce=self.told.append,
-            complain=self.complaints.append,
+            report=self._report,
         )
         self.exit_code: int | None = None
         self.thread = threading.Thread(target=self._run)
+
+    def _report(self, line: ReportLine) -> None:
+        (self.failures if line.is_failure else self.progress).append(line.text)
 
     def _run(self) -> None:
         self.exit_code = self.supervisor.run()
@@ -54,7 +56,7 @@ class Run:
 
 
 @contextmanager
-def running(*components: Component, together: bool = False, start_seconds: float = 10.0) -> Iterator[Run]:
+def running(*components: ComponentProcess, together: bool = False, start_seconds: float = 10.0) -> Iterator[Run]:
     run = Run(*components, together=together, start_seconds=start_seconds)
     run.thread.start()
     try:
@@ -89,7 +91,7 @@ def test_components_are_started_said_to_be_ready_and_stopped_in_reverse() -> Non
         assert run.supervisor.address("scheduler", "address") == "ipc://x"
         run.supervisor.stop()
         assert run.end() == 0
-    assert run.told == [
+    assert run.progress == [
         f"storage is ready: address ipc://x (pid {storage})",
         f"scheduler is ready: address ipc://x (pid {scheduler})",
         "all components are ready; Ctrl-C stops them",
@@ -105,11 +107,11 @@ def test_a_component_that_ends_is_explained_with_its_last_lines(capfd: pytest.Ca
     crash = script("scheduler", "echo one; echo two >&2; exit 3", 1)
     with running(service("storage"), crash) as run:
         assert run.end() == 1
-    (complaint,) = run.complaints
-    assert re.fullmatch(r"scheduler \(pid \d+\) ended before it was ready: exit code 3", complaint)
+    (failure,) = run.failures
+    assert re.fullmatch(r"scheduler \(pid \d+\) ended before it was ready: exit code 3", failure)
     assert run.supervisor.failure is not None
     headline, *lines = run.supervisor.failure.splitlines()
-    assert headline == f"{complaint}; its last lines:"
+    assert headline == f"{failure}; its last lines:"
     assert sorted(lines) == ["    one", "    two"]
     assert capfd.readouterr() == ("one\n", "two\n"), "what components write is passed on to the same stream"
 
@@ -126,7 +128,7 @@ def test_a_component_that_is_killed_is_named_with_its_signal_and_the_others_are_
         storage, scheduler = pids_of(run, "storage", "scheduler")
         os.kill(storage, 9)
         assert run.end() == 1
-    assert run.complaints == [f"storage (pid {storage}) ended unexpectedly: killed by signal 9 (SIGKILL)"]
+    assert run.failures == [f"storage (pid {storage}) ended unexpectedly: killed by signal 9 (SIGKILL)"]
     assert not is_alive(scheduler)
 
 
@@ -155,15 +157,15 @@ def test_a_component_that_ignores_a_stop_is_killed_when_somebody_is_in_a_hurry()
 def test_a_component_that_does_not_become_ready_is_named() -> None:
     with running(script("scheduler", "exec sleep 60"), start_seconds=0.2) as run:
         assert run.end() == 1
-    (complaint,) = run.complaints
-    assert complaint.endswith("was not ready after 0.2 seconds")
+    (failure,) = run.failures
+    assert failure.endswith("was not ready after 0.2 seconds")
 
 
 def test_a_program_that_does_not_exist_is_named() -> None:
-    with running(Component("scheduler", ("/does/not/exist",))) as run:
+    with running(ComponentProcess("scheduler", ("/does/not/exist",))) as run:
         assert run.end() == 1
-    (complaint,) = run.complaints
-    assert complaint.startswith("scheduler could not be started: ")
+    (failure,) = run.failures
+    assert failure.startswith("scheduler could not be started: ")
 
 
 def test_more_output_than_any_pipe_holds_is_passed_on_whole(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from scaler import Client
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.combo import ReservedPorts
 from scaler.errors import UsageError
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module

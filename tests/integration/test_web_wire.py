@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from scaler.cluster.ports import ReservedPorts
+from scaler.cluster.combo import ReservedPorts
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.web.app import WebApp, WebSettings
 from scaler.monitor.web.server import listen, page_of, serve

@@ -10,26 +10,25 @@ from scaler.cluster.supervision import (
     KILL_AFTER_SECONDS,
     STOP_SECONDS,
     TIER_SECONDS,
-    Announce,
     Command,
-    Complain,
-    Component,
-    Ended,
+    ComponentProcess,
+    ComponentReady,
     Input,
-    Kill,
-    NotStarted,
-    Ready,
-    Start,
-    Started,
-    StopAsked,
+    KillProcess,
+    ProcessEnded,
+    ProcessNotStarted,
+    ProcessStarted,
+    ReportLine,
+    StartProcess,
+    StopRequested,
     Supervision,
-    Terminate,
+    TerminateProcess,
 )
 
-STORAGE = Component("storage", ("storage",), tier=0)
-SCHEDULER = Component("scheduler", ("scheduler",), tier=1)
-WORKERS = Component("workers", ("workers",), tier=2)
-MORE_WORKERS = Component("more workers", ("workers",), tier=2)
+STORAGE = ComponentProcess("storage", ("storage",), tier=0)
+SCHEDULER = ComponentProcess("scheduler", ("scheduler",), tier=1)
+WORKERS = ComponentProcess("workers", ("workers",), tier=2)
+MORE_WORKERS = ComponentProcess("more workers", ("workers",), tier=2)
 ALL = (STORAGE, SCHEDULER, WORKERS, MORE_WORKERS)
 PIDS = {"storage": 1001, "scheduler": 1002, "workers": 1003, "more workers": 1004}
 
@@ -37,7 +36,7 @@ PIDS = {"storage": 1001, "scheduler": 1002, "workers": 1003, "more workers": 100
 class World:
     """Plays the processes: every start works, a readiness and an end come when the test says so."""
 
-    def __init__(self, components: Sequence[Component] = ALL, *, together: bool = False) -> None:
+    def __init__(self, components: Sequence[ComponentProcess] = ALL, *, together: bool = False) -> None:
         self.supervision = Supervision(components, together=together, start_seconds=30.0)
         self.now = 100.0
         self.log: list[Command] = []
@@ -46,14 +45,16 @@ class World:
     def step(self, *inputs: Input) -> list[Command]:
         commands = self.supervision.step(inputs, self.now)
         self.log += commands
-        started = [Started(c.component.name, PIDS[c.component.name]) for c in commands if isinstance(c, Start)]
+        started = [
+            ProcessStarted(c.component.name, PIDS[c.component.name]) for c in commands if isinstance(c, StartProcess)
+        ]
         return commands + (self.step(*started) if started else [])
 
     def ready(self, *names: str) -> list[Command]:
-        return self.step(*(Ready(name, {"address": f"ipc://{name}"}) for name in names))
+        return self.step(*(ComponentReady(name, {"address": f"ipc://{name}"}) for name in names))
 
     def ends(self, name: str, returncode: int = 0) -> list[Command]:
-        return self.step(Ended(name, returncode, f"exit code {returncode}", ("it said this",)))
+        return self.step(ProcessEnded(name, returncode, f"exit code {returncode}", ("it said this",)))
 
     def wait(self, seconds: float) -> list[Command]:
         self.now += seconds
@@ -67,11 +68,11 @@ class World:
 
     @property
     def started(self) -> list[str]:
-        return [command.component.name for command in self.log if isinstance(command, Start)]
+        return [command.component.name for command in self.log if isinstance(command, StartProcess)]
 
 
 def orders(commands: Sequence[Command]) -> list[Command]:
-    return [command for command in commands if not isinstance(command, Announce | Complain)]
+    return [command for command in commands if not isinstance(command, ReportLine)]
 
 
 def test_a_tier_is_started_when_all_below_it_are_ready() -> None:
@@ -92,15 +93,15 @@ def test_all_tiers_are_started_at_once_when_they_need_no_order() -> None:
 
 def test_each_readiness_is_one_line_with_address_and_pid() -> None:
     (line, *_) = World().ready("storage")
-    assert line == Announce("storage is ready: address ipc://storage (pid 1001)")
+    assert line == ReportLine("storage is ready: address ipc://storage (pid 1001)")
 
 
 def test_a_stop_goes_down_tier_by_tier() -> None:
     world = World().all_ready()
-    assert orders(world.step(StopAsked())) == [Terminate("more workers"), Terminate("workers")]
+    assert orders(world.step(StopRequested())) == [TerminateProcess("more workers"), TerminateProcess("workers")]
     assert orders(world.ends("workers")) == []
-    assert orders(world.ends("more workers")) == [Terminate("scheduler")]
-    assert orders(world.ends("scheduler")) == [Terminate("storage")]
+    assert orders(world.ends("more workers")) == [TerminateProcess("scheduler")]
+    assert orders(world.ends("scheduler")) == [TerminateProcess("storage")]
     assert not world.supervision.finished
     world.ends("storage")
     assert world.supervision.finished
@@ -109,42 +110,42 @@ def test_a_stop_goes_down_tier_by_tier() -> None:
 
 def test_asking_twice_to_stop_changes_nothing() -> None:
     world = World().all_ready()
-    world.step(StopAsked())
-    assert orders(world.step(StopAsked())) == []
+    world.step(StopRequested())
+    assert orders(world.step(StopRequested())) == []
 
 
 def test_a_tier_that_lingers_does_not_hold_up_the_others_and_is_killed_within_the_limit() -> None:
     world = World().all_ready()
-    world.step(StopAsked())
+    world.step(StopRequested())
     world.ends("workers")
     assert world.supervision.next_deadline() == world.now + TIER_SECONDS
-    assert orders(world.wait(TIER_SECONDS)) == [Terminate("scheduler"), Terminate("storage")]
+    assert orders(world.wait(TIER_SECONDS)) == [TerminateProcess("scheduler"), TerminateProcess("storage")]
     world.ends("scheduler")
     world.ends("storage")
-    assert orders(world.wait(KILL_AFTER_SECONDS - TIER_SECONDS)) == [Kill("more workers")]
+    assert orders(world.wait(KILL_AFTER_SECONDS - TIER_SECONDS)) == [KillProcess("more workers")]
     assert KILL_AFTER_SECONDS < STOP_SECONDS
     world.ends("more workers", -9)
     assert world.supervision.finished
     assert world.supervision.failure == "more workers (pid 1004) did not end in time and is killed"
 
 
-def test_one_that_has_to_ask_a_service_gets_its_patience_and_what_it_needs_stays_meanwhile() -> None:
-    manager = Component("workers", ("workers",), tier=2, patience_seconds=20.0)
+def test_one_that_has_to_ask_a_service_gets_its_grace_period_and_what_it_needs_stays_meanwhile() -> None:
+    manager = ComponentProcess("workers", ("workers",), tier=2, grace_seconds=20.0)
     world = World((SCHEDULER, manager))
     world.ready("scheduler")
     world.ready("workers")
-    world.step(StopAsked())
+    world.step(StopRequested())
     assert orders(world.wait(KILL_AFTER_SECONDS)) == []
     assert world.supervision.next_deadline() == world.now + 20.0 + TIER_SECONDS - KILL_AFTER_SECONDS
-    assert orders(world.ends("workers")) == [Terminate("scheduler")]
-    assert orders(world.wait(20.0)) == [Kill("scheduler")]
+    assert orders(world.ends("workers")) == [TerminateProcess("scheduler")]
+    assert orders(world.wait(20.0)) == [KillProcess("scheduler")]
 
 
 def test_a_hurried_stop_kills_everything_at_once_and_is_no_failure() -> None:
     world = World().all_ready()
-    world.step(StopAsked())
-    killed = orders(world.step(StopAsked(hurry=True)))
-    assert killed == [Kill(name) for name in ("more workers", "workers", "scheduler", "storage")]
+    world.step(StopRequested())
+    killed = orders(world.step(StopRequested(hurry=True)))
+    assert killed == [KillProcess(name) for name in ("more workers", "workers", "scheduler", "storage")]
     for component in ALL:
         world.ends(component.name, -9)
     assert world.supervision.finished
@@ -154,8 +155,10 @@ def test_a_hurried_stop_kills_everything_at_once_and_is_no_failure() -> None:
 def test_a_stop_during_the_start_starts_nothing_more_and_stops_what_there_is() -> None:
     world = World()
     world.ready("storage")
-    assert orders(world.step(StopAsked())) == [Terminate("scheduler")]
-    assert orders(world.ends("scheduler", -15)) == [Terminate("storage")], "SIGTERM before it could take it: no failure"
+    assert orders(world.step(StopRequested())) == [TerminateProcess("scheduler")]
+    assert orders(world.ends("scheduler", -15)) == [TerminateProcess("storage")], (
+        "SIGTERM before it could take it: no failure"
+    )
     world.ends("storage")
     assert world.started == ["storage", "scheduler"]
     assert world.supervision.finished
@@ -164,18 +167,18 @@ def test_a_stop_during_the_start_starts_nothing_more_and_stops_what_there_is() -
 
 def test_a_stop_between_the_order_to_start_and_the_start_stops_the_newborn() -> None:
     supervision = Supervision([STORAGE])
-    assert supervision.step([], 0.0) == [Start(STORAGE)]
-    supervision.step([StopAsked()], 0.0)
+    assert supervision.step([], 0.0) == [StartProcess(STORAGE)]
+    supervision.step([StopRequested()], 0.0)
     assert not supervision.finished
-    assert supervision.step([Started("storage", 7)], 0.0) == [Terminate("storage")]
+    assert supervision.step([ProcessStarted("storage", 7)], 0.0) == [TerminateProcess("storage")]
 
 
 def test_a_component_that_ends_unexpectedly_is_named_with_its_last_words_and_the_others_are_stopped() -> None:
     world = World().all_ready()
     commands = world.ends("scheduler", 3)
     text = "scheduler (pid 1002) ended unexpectedly: exit code 3"
-    assert Complain(text) in commands, "the lines were passed on when they came"
-    assert orders(commands) == [Terminate("more workers"), Terminate("workers")]
+    assert ReportLine(text, is_failure=True) in commands, "the lines were passed on when they came"
+    assert orders(commands) == [TerminateProcess("more workers"), TerminateProcess("workers")]
     failure = f"{text}; its last lines:\n    it said this"
     assert world.supervision.failure == failure
     world.ends("workers", 1)
@@ -195,7 +198,7 @@ def test_a_component_that_ends_before_it_is_ready_is_a_failure_whatever_its_exit
 
 def test_an_orderly_end_stops_the_rest_and_is_no_failure() -> None:
     world = World().all_ready()
-    assert orders(world.ends("scheduler", 0)) == [Terminate("more workers"), Terminate("workers")]
+    assert orders(world.ends("scheduler", 0)) == [TerminateProcess("more workers"), TerminateProcess("workers")]
     for name in ("workers", "more workers", "storage"):
         world.ends(name)
     assert world.supervision.finished
@@ -204,7 +207,7 @@ def test_an_orderly_end_stops_the_rest_and_is_no_failure() -> None:
 
 def test_a_component_that_fails_while_it_is_stopped_is_a_failure() -> None:
     world = World().all_ready()
-    world.step(StopAsked())
+    world.step(StopRequested())
     world.ends("workers", 1)
     assert world.supervision.failure is not None
     assert "workers (pid 1003) failed while it was stopped: exit code 1" in world.supervision.failure
@@ -213,21 +216,21 @@ def test_a_component_that_fails_while_it_is_stopped_is_a_failure() -> None:
 def test_a_component_that_is_not_ready_in_time_is_named() -> None:
     world = World()
     assert world.supervision.next_deadline() == world.now + 30.0
-    assert orders(world.wait(30.0)) == [Terminate("storage")]
+    assert orders(world.wait(30.0)) == [TerminateProcess("storage")]
     assert world.supervision.failure == "storage (pid 1001) was not ready after 30 seconds"
 
 
 def test_a_component_that_the_system_cannot_start_is_named() -> None:
     supervision = Supervision([STORAGE])
     supervision.step([], 0.0)
-    supervision.step([NotStarted("storage", "No such file or directory")], 0.0)
+    supervision.step([ProcessNotStarted("storage", "No such file or directory")], 0.0)
     assert supervision.finished
     assert supervision.failure == "storage could not be started: No such file or directory"
 
 
 def test_a_readiness_that_comes_too_late_changes_nothing() -> None:
     world = World()
-    world.step(StopAsked())
+    world.step(StopRequested())
     assert world.ready("storage") == []
     world.ends("storage")
     assert world.supervision.finished
