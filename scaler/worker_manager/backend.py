@@ -18,12 +18,14 @@ from scaler.errors import ScalerError
 from scaler.plugins import load, worker_manager_type
 from scaler.protocol.messages import UnitState
 
+ENDED = (UnitState.FAILED, UnitState.STOPPED)
+
 
 class BackendError(ScalerError):
-    """A backend could not do what it was asked to. Texts that are spelled alike count as the same failure.
+    """A backend failed. Equal texts count as the same failure. started: ids of units that were started before it."""
 
-    started: ids of the units that were started before it failed.
-    """
+    is_temporary = False
+    """The same call may succeed soon."""
 
     def __init__(self, text: str, started: Sequence[str] = ()) -> None:
         super().__init__(text)

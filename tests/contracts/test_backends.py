@@ -20,9 +20,9 @@ from scaler.testing.aws import AwsEmulator
 from scaler.testing.backends import MemoryBackend
 from scaler.testing.soamapi import ON_PATH
 from scaler.worker_manager import baremetal_native, offload
-from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.workers import BatchBackend
 from scaler.worker_manager.aws_raw_ecs import definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig

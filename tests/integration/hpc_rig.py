@@ -12,9 +12,9 @@ from scaler.serialization import dump_arguments, dump_function, load_exception, 
 from scaler.testing.aws import AwsEmulator
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, Report
-from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_hpc.context import BatchContext
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
-from scaler.worker_manager.aws_hpc.place import Place
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 WAIT_SECONDS = 20.0
@@ -133,11 +133,11 @@ class Rig:
 def rig_of(aws: AwsEmulator, **arguments: Any) -> Iterator[Rig]:
     """Yield a started executor; it is closed in the end, and then none of its manager's jobs may be left."""
     changes = arguments.pop("settings", {})
-    made = Rig(aws, BatchExecutor(Place.of(settings(aws, **changes)), **arguments))
+    made = Rig(aws, BatchExecutor(BatchContext.of(settings(aws, **changes)), **arguments))
     try:
         made.executor.start(made.hear)
         yield made
     finally:
         made.executor.close()
-    mark = Place.of(settings(aws, **changes)).mark
+    mark = BatchContext.of(settings(aws, **changes)).mark
     aws.batch.wait_until(lambda: not made.alive(mark), WAIT_SECONDS)

@@ -12,7 +12,7 @@ import pytest
 from scaler import Client, ScalerFuture
 from scaler.cluster.combo import ReservedPorts
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
-from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws.calls import AwsClient
 from tests.integration.burst_tasks import nap
 from tests.integration.settings_rig import Command, command, within
 

@@ -14,8 +14,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from scaler.config.commands import Provision, parse_worker_manager
-from scaler.worker_manager.aws.session import AwsClient
-from scaler.worker_manager.aws_raw_ecs import launches
+from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_raw_ecs.definition import ensure_definition
 from scaler.worker_manager.aws_raw_ecs.setup import provision
 
 EXECUTION = "scaler-task-definition-us-east-1-execution"
@@ -109,7 +109,7 @@ def test_what_is_made_fits_together(cloud: Cloud) -> None:
 def test_the_manager_takes_the_definition_that_setup_made(cloud: Cloud) -> None:
     cloud.do("setup")
     config: Any = cloud.told("show").config
-    ensured = launches.ensure_definition(config, cloud.client("ecs"), {}, pytest.fail)
+    ensured = ensure_definition(config, cloud.client("ecs"), {}, pytest.fail)
     assert not ensured.is_new
     assert "executionRoleArn" in ensured.definition
 

@@ -15,10 +15,10 @@ from scaler.errors import ScalerError
 from scaler.protocol.messages import Outcome
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
 from scaler.worker.executor import ExecutorError
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws_hpc import errands
+from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws_hpc import tracking
+from scaler.worker_manager.aws_hpc.context import BatchContext
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
-from scaler.worker_manager.aws_hpc.place import Place
 from tests.integration.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
 from tests.integration.settings_rig import within
 
@@ -300,7 +300,7 @@ def test_close_says_what_may_still_run_when_batch_does_not_answer(
             rig.executor.close()
         aws.faults.clear()
         aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "left"})
-        rig.executor = BatchExecutor(Place.of(settings(aws)))
+        rig.executor = BatchExecutor(BatchContext.of(settings(aws)))
 
 
 def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -> None:
@@ -321,7 +321,7 @@ def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -
 def test_what_an_earlier_agent_has_left_is_ended_also_when_batch_lists_it_late(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errands, "EARLIER_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tracking, "EARLIER_PAUSE_SECONDS", 0.0)
     aws.batch.times.listing = NEVER_SECONDS
     with rig_of(aws) as other:
         other.run(*(other.call(time.sleep, 60) for _ in range(2)))
@@ -367,7 +367,7 @@ def test_a_submission_whose_answer_is_lost_runs_once(rig: Rig) -> None:
 
 
 def test_a_submission_that_never_arrived_is_given_back_and_charged_to_nobody(aws: AwsEmulator) -> None:
-    with rig_of(aws, doubt_seconds=0.5) as rig:
+    with rig_of(aws, unanswered_seconds=0.5) as rig:
         aws.faults.add("SubmitJob", Error("ServerException", "Service Unavailable", 503), times=1)
         call = rig.call(len, b"abc")
         rig.run(call)
@@ -379,9 +379,9 @@ def test_a_submission_that_never_arrived_is_given_back_and_charged_to_nobody(aws
 def test_a_job_that_appears_after_it_was_given_up_is_terminated(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errands, "STRANGER_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(tracking, "GIVEN_UP_PAUSE_SECONDS", 0.1)
     aws.batch.times.listing = NEVER_SECONDS
-    with rig_of(aws, doubt_seconds=0.2) as rig:
+    with rig_of(aws, unanswered_seconds=0.2) as rig:
         aws.faults.add("SubmitJob", LoseReply(), times=1)
         call = rig.call(time.sleep, 60)
         rig.run(call)
@@ -451,7 +451,7 @@ def test_jobs_that_wait_for_long_say_why_until_they_run(aws: AwsEmulator, count:
 def test_what_is_missing_is_said_at_the_start_and_nothing_else(
     aws: AwsEmulator, changes: dict[str, str], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    executor = BatchExecutor(Place.of(settings(aws, **changes)))
+    executor = BatchExecutor(BatchContext.of(settings(aws, **changes)))
     with pytest.raises(AwsError, match=text):
         executor.start(lambda _: None)
     executor.close()
@@ -460,7 +460,7 @@ def test_what_is_missing_is_said_at_the_start_and_nothing_else(
 
 def test_a_queue_that_takes_no_jobs_is_said_at_the_start(aws: AwsEmulator) -> None:
     aws.batch.call("UpdateJobQueue", {"jobQueue": "queue", "state": "DISABLED"})
-    executor = BatchExecutor(Place.of(settings(aws)))
+    executor = BatchExecutor(BatchContext.of(settings(aws)))
     with pytest.raises(AwsError, match="the job queue 'queue' takes no jobs: it is DISABLED"):
         executor.start(lambda _: None)
     executor.close()

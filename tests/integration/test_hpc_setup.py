@@ -14,15 +14,13 @@ from moto.server import ThreadedMotoServer
 from scaler.config.commands import Provision, parse_worker_manager
 from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsClient
-from scaler.worker_manager.aws.setup_tools import Steps
+from scaler.worker_manager.aws.calls import AwsClient, AwsError
+from scaler.worker_manager.aws.setup import Account, run
 from scaler.worker_manager.aws_hpc import setup
-from scaler.worker_manager.aws_hpc.environment import Environment
-from scaler.worker_manager.aws_hpc.place import Place
-from scaler.worker_manager.aws_hpc.requests import Definition, submission
-from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
-from scaler.worker_manager.aws_hpc.wanted import Network, compute_resources
+from scaler.worker_manager.aws_hpc.context import BatchContext
+from scaler.worker_manager.aws_hpc.environment import ComputeEnvironment, JobQueue
+from scaler.worker_manager.aws_hpc.service import BatchService, Definition, counts_of, submission
+from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
 
 CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
 LOG_GROUP = "/scaler/scaler-job"
@@ -155,7 +153,7 @@ def test_what_is_made_fits_together(cloud: Cloud) -> None:
 
 def test_a_manager_finds_what_setup_made(cloud: Cloud) -> None:
     cloud.do("setup")
-    service = BatchService(Place.of(cloud.config()))
+    service = BatchService(BatchContext.of(cloud.config()))
     service.check_queue()
     definition = service.definition()
     service.close()
@@ -348,7 +346,7 @@ def test_moto_takes_what_the_managers_ask_for(cloud: Cloud) -> None:
     data = json.dumps({"batch": {"use_docker": False}}).encode()
     urllib.request.urlopen(urllib.request.Request(f"{cloud.endpoint_url}/moto-api/config", data)).close()
     cloud.do("setup")
-    place = Place.of(cloud.config())
+    place = BatchContext.of(cloud.config())
     service = BatchService(place)
     definition = service.definition()
     jobs = {}
@@ -392,34 +390,51 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
         yield emulator
 
 
+class Environment:
+    """A compute environment and its queue."""
+
+    def __init__(self, aws: AwsEmulator, lines: list[str]) -> None:
+        self.config = Cloud(aws.endpoint_url).config()
+        self.account = Account(self.config, lines.append, dry_run=False, pause_seconds=0.01)
+        self.queue = JobQueue(self.account, "scaler-queue")
+
+    def ensure(self, resources: dict[str, Any]) -> None:
+        run("setup", [self.of(resources), self.queue], [])
+
+    def remove(self) -> bool:
+        return self.queue.teardown() and self.of({}).teardown()
+
+    def of(self, resources: dict[str, Any]) -> ComputeEnvironment:
+        return ComputeEnvironment(self.account, "scaler-queue", self.queue, lambda: resources, lambda: ROLE)
+
+
 def environment_of(aws: AwsEmulator, lines: list[str]) -> tuple[Environment, dict[str, Any], AwsClient]:
-    config = Cloud(aws.endpoint_url).config()
-    batch = AwsClient(config, "batch")
+    made = Environment(aws, lines)
     network = Network(("subnet-1",), ("sg-1",), is_public=True)
-    made = Environment(config, batch, Steps(lines.append, dry_run=False), pause_seconds=0.01)
-    return made, compute_resources(config, network, ""), batch
+    return made, compute_resources(made.config, network, ""), AwsClient(made.config, "batch")
 
 
 def test_setup_waits_until_all_is_valid_and_teardown_until_all_is_gone(aws: AwsEmulator) -> None:
     aws.batch.times.changing = 0.2
     environment, resources, batch = environment_of(aws, [])
-    environment.ensure(resources, ROLE)
+    environment.ensure(resources)
     [queue] = aws.batch.call("DescribeJobQueues", {})["jobQueues"]
     [made] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
     assert (queue["status"], made["status"]) == ("VALID", "VALID")
-    environment.ensure({**resources, "maxvCpus": 3}, ROLE)
+    environment.ensure({**resources, "maxvCpus": 3})
     [made] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
     assert (made["status"], made["computeResources"]["maxvCpus"]) == ("VALID", 3)
     assert environment.remove()
     assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []
     assert aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"] == []
+    environment.account.close()
     batch.close()
 
 
 def test_a_queue_with_jobs_in_it_is_kept(aws: AwsEmulator) -> None:
     lines: list[str] = []
     environment, resources, batch = environment_of(aws, lines)
-    environment.ensure(resources, ROLE)
+    environment.ensure(resources)
     aws.batch.furnish("other", "scaler-job", command=["sleep", "60"])
     aws.batch.stuck("scaler-queue")
     job = {"jobName": "n", "jobQueue": "scaler-queue", "jobDefinition": "scaler-job"}
@@ -429,6 +444,7 @@ def test_a_queue_with_jobs_in_it_is_kept(aws: AwsEmulator) -> None:
     assert lines[-1] == "kept          job queue scaler-queue (1 jobs are in it: stop their worker manager first)"
     aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "over"})
     assert environment.remove()
+    environment.account.close()
     batch.close()
 
 
@@ -442,7 +458,7 @@ def test_what_was_interrupted_is_waited_for_and_mended_or_removed(aws: AwsEmulat
     if begun == "create":
         batch.call("CreateComputeEnvironment", **asked, computeResources=resources, serviceRole=ROLE)
     else:
-        environment.ensure(resources, ROLE)
+        environment.ensure(resources)
         batch.call("UpdateJobQueue", jobQueue="scaler-queue", state="DISABLED")
         if begun == "delete":
             aws.batch.wait_until(lambda: queues(aws)[0]["status"] == "VALID", 10.0)
@@ -452,12 +468,13 @@ def test_what_was_interrupted_is_waited_for_and_mended_or_removed(aws: AwsEmulat
             aws.batch.wait_until(lambda: environments(aws)[0]["status"] == "VALID", 10.0)
             batch.call("DeleteComputeEnvironment", **name)
     if verb == "setup":
-        environment.ensure(resources, ROLE)
+        environment.ensure(resources)
         states = [(each["state"], each["status"]) for each in (*environments(aws), *queues(aws))]
         assert states == [("ENABLED", "VALID")] * 2
     else:
         assert environment.remove()
         assert (environments(aws), queues(aws)) == ([], [])
+    environment.account.close()
     batch.close()
 
 
@@ -476,5 +493,6 @@ def test_what_does_not_become_valid_in_time_is_said(aws: AwsEmulator, monkeypatc
     aws.batch.times.changing = 60.0
     environment, resources, batch = environment_of(aws, [])
     with pytest.raises(AwsError, match="the compute environment scaler-queue is not VALID: it is CREATING"):
-        environment.ensure(resources, ROLE)
+        environment.ensure(resources)
+    environment.account.close()
     batch.close()

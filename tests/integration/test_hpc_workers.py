@@ -11,10 +11,10 @@ import pytest
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Throttle
-from scaler.worker_manager.aws import stops
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws_hpc import workers
-from scaler.worker_manager.aws_hpc.workers import BatchBackend
+from scaler.worker_manager import polled
+from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws_hpc import backend as batch_backend
+from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.backend import BackendError, Unit
 from tests.integration.hpc_rig import settings
 from tests.integration.settings_rig import within
@@ -101,7 +101,7 @@ def test_a_start_without_an_answer_is_not_repeated_and_found(aws: AwsEmulator, b
 def test_a_start_that_never_arrived_is_made_after_a_while(
     aws: AwsEmulator, backend: BatchBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(batch_backend, "UNANSWERED_SECONDS", 0.0)
     aws.faults.add("SubmitJob", Error("ServerException", "Service Unavailable", 503))
     with pytest.raises(BackendError, match="AWS Batch SubmitJob fails at the service's side"):
         backend.start(2)
@@ -151,7 +151,7 @@ def test_a_second_manager_adopts_also_what_batch_lists_late(aws: AwsEmulator) ->
 def test_a_start_that_was_given_up_and_is_listed_later_is_a_unit_all_the_same(
     aws: AwsEmulator, backend: BatchBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(batch_backend, "UNANSWERED_SECONDS", 0.0)
     aws.batch.times.listing = NEVER_SECONDS
     aws.faults.add("SubmitJob", LoseReply())
     with pytest.raises(BackendError):
@@ -198,7 +198,7 @@ def test_a_stop_goes_on_while_batch_is_busy(aws: AwsEmulator, backend: BatchBack
 def test_what_cannot_be_stopped_is_said_with_the_command_that_does(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stops, "STOP_RETRY_SECONDS", 0.3)
+    monkeypatch.setattr(polled, "STOP_RETRY_SECONDS", 0.3)
     backend = backend_of(aws)
     [unit_id] = backend.start(1)
     aws.faults.add("TerminateJob", Error("AccessDeniedException", "no", 403), times=None)
@@ -219,7 +219,7 @@ def test_units_that_wait_say_why(aws: AwsEmulator, backend: BatchBackend) -> Non
 def test_what_is_missing_is_said_at_the_start(aws: AwsEmulator) -> None:
     with pytest.raises(AwsError, match="there is no active job definition 'none' in us-east-1"):
         backend_of(aws, job_definition="none")
-    with pytest.raises(UsageError, match=r"what the workers are told takes .* characters, and AWS allows 8,192"):
+    with pytest.raises(UsageError, match=r"the workers' configuration takes .* characters, and AWS allows 8,192"):
         backend_of(aws, per_worker_capabilities={f"capability-{number}": 1.0 for number in range(400)})
 
 

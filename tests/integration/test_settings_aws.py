@@ -16,11 +16,11 @@ import pytest
 from scaler.cli import run_command
 from scaler.errors import ScalerError
 from scaler.testing.aws import AwsEmulator
-from scaler.worker_manager.aws.session import AwsClient
-from scaler.worker_manager.aws_hpc import workers
+from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_hpc import backend as batch_backend
+from scaler.worker_manager.aws_hpc.backend import BatchBackend
+from scaler.worker_manager.aws_hpc.context import BatchContext
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
-from scaler.worker_manager.aws_hpc.place import Place
-from scaler.worker_manager.aws_hpc.workers import BatchBackend
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from tests.integration.clouds_rig import account, ecs_client, ecs_config, hpc_config
 from tests.integration.hpc_rig import rig_of
@@ -174,7 +174,7 @@ def test_aws_is_asked_where_and_as_whom_the_manager_was_told(
             elif kind == "worker":
                 BatchBackend(hpc_config(mode="worker", **told))
             else:
-                BatchExecutor(Place.of(hpc_config(**told))).start(lambda _: None)
+                BatchExecutor(BatchContext.of(hpc_config(**told))).start(lambda _: None)
     assert seen
     for authorization in seen:
         key, _, region, used, _ = authorization.partition("Credential=")[2].partition(",")[0].split("/")
@@ -187,7 +187,7 @@ def test_aws_is_asked_where_and_as_whom_the_manager_was_told(
     ids=["default", "jobs", "limit", "both"],
 )
 def test_no_more_tasks_are_jobs_at_the_same_time_than_the_manager_was_told(limit: int, jobs: int, slots: int) -> None:
-    backend = workers.make_backend(hpc_config(max_task_concurrency=limit, max_concurrent_jobs=jobs))
+    backend = batch_backend.make_backend(hpc_config(max_task_concurrency=limit, max_concurrent_jobs=jobs))
     assert (backend.capacity.max_units, backend.capacity.max_slots) == (1, slots)
     backend.close()
 

@@ -18,8 +18,8 @@ from scaler.protocol.messages import ManagerDetails, ManagerStatus
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.soamapi import StandIn, api
 from scaler.worker_manager import symphony
-from scaler.worker_manager.aws_hpc import workers
-from scaler.worker_manager.aws_hpc.workers import BatchBackend
+from scaler.worker_manager.aws_hpc import backend as batch_backend
+from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
 from scaler.worker_manager.local_agents import LocalAgents
@@ -56,7 +56,7 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     elif kind == "symphony":
         backend = symphony.make_backend(symphony_config(**values))
     else:
-        backend = workers.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
+        backend = batch_backend.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
     try:
         yield backend
     finally:
@@ -106,7 +106,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         "logging_config_file": str(logging),
     }
     if kind in ("aws_raw_ecs", "worker"):
-        values |= dict.fromkeys(PROCESSOR_SETTINGS, 1)
+        values |= dict.fromkeys(PROCESSOR_SETTINGS, 1) | {"hard_processor_suspend": True}
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
         [unit_id] = backend.start(1)
         document = document_of(backend, unit_id, aws)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from scaler.plugins import WorkerManagerType
 
 TYPE = WorkerManagerType(
-    backend="scaler.worker_manager.aws_hpc.workers:make_backend",
+    backend="scaler.worker_manager.aws_hpc.backend:make_backend",
     settings="scaler.worker_manager.aws_hpc.settings:AwsHpcConfig",
     provision="scaler.worker_manager.aws_hpc.setup:provision",
 )

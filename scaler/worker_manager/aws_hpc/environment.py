@@ -1,149 +1,114 @@
-"""The compute environment and the job queue: made, shown and removed. Batch takes its time for each change."""
+"""The compute environment and the job queue as resources. Batch needs seconds to minutes for each change."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsCalls
-from scaler.worker_manager.aws.setup_tools import MANAGED_TAG, NOT_OURS, Steps
-from scaler.worker_manager.aws_hpc.requests import Fields
+from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Fields, Resource
 from scaler.worker_manager.aws_hpc.service import ALIVE
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.wanted import differences
 
 VALID_SECONDS = 300.0
-"""How long a change may take. Batch needs seconds for Fargate, and minutes when instances must go first."""
-PAUSE_SECONDS = 1.0
-ROLE_SECONDS = 30.0
-"""A role that was made just now is not known everywhere at once."""
+"""How long a change may take: seconds on Fargate, minutes when instances must go first."""
 TAGS = {MANAGED_TAG: "true"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """Compute environments and queues are alike, but for the words."""
+class _Changing(Resource):
+    """What Batch changes in the background: each step waits until the last change is over, also an interrupted one."""
 
     words: str
     member: str
-    """Of the answers and requests for several."""
-    one: str
-    """Of the requests for one."""
-    operation: str
+    """Its name in requests for one; with an s, in answers."""
 
-    def describe(self, batch: AwsCalls, name: str) -> Fields | None:
-        """Return it as it is; None when there is none, or it is gone."""
-        found = batch.call(f"Describe{self.operation}s", **{self.member: [name]})[self.member]
+    def __init__(self, account: Account, name: str) -> None:
+        super().__init__(account, f"{self.words} {name}")
+        self._name = name
+        self._batch = account.client("batch")
+        self._operation = self.member[0].upper() + self.member[1:]
+
+    def describe(self) -> Fields | None:
+        found = self._batch.call(f"Describe{self._operation}s", **{f"{self.member}s": [self._name]})[f"{self.member}s"]
         return found[0] if found and found[0].get("status") != "DELETED" else None
 
+    def settled(self) -> Fields | None:
+        """Return it when no change is under way; None when it does not exist."""
+        return self.describe() if self.account.dry_run else self._await(_is_settled, "is still changing")
 
-ENVIRONMENT = _Kind("compute environment", "computeEnvironments", "computeEnvironment", "ComputeEnvironment")
-QUEUE = _Kind("job queue", "jobQueues", "jobQueue", "JobQueue")
+    def ensure(self) -> None:
+        self.settled()
+        super().ensure()
 
+    def exists(self, found: Fields) -> None:
+        super().exists(found)
+        if not self.account.dry_run and self.is_ours(found):
+            self._await_valid()
 
-class Environment:
-    """A compute environment and its queue, both of the queue's name. All methods raise AwsError."""
+    def detail(self, found: Fields) -> str:
+        resources = found.get("computeResources")
+        reason = "" if found["status"] == "VALID" else f": {found.get('statusReason')}"
+        return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
 
-    def __init__(self, config: AwsHpcConfig, batch: AwsCalls, steps: Steps, *, pause_seconds: float) -> None:
-        self._batch = batch
-        self._steps = steps
-        self._name = config.job_queue
-        self._pause_seconds = pause_seconds
+    def create(self) -> None:
+        self.account.when_roles_are_known(self._create)
+        self._await_valid()
 
-    def ensure(self, resources: Fields, service_role: str) -> None:
-        """Make both, or have the environment be as wanted, and wait until they are VALID.
-
-        service_role: the ARN of the role that Batch itself acts in.
-        """
-        queue, found = self._settled(QUEUE), self._settled(ENVIRONMENT)
-        what = f"compute environment {self._name}"
-        if queue is not None and not _is_ours(queue):
-            self._steps.exists(f"job queue {self._name}", NOT_OURS)
+    def delete(self, _: Fields) -> None:
+        settled = self.settled()
+        if settled is None:
             return
-        if found is None:
-            size = f"{resources['type']}, {_cpus(resources)}"
-            self._steps.create(f"{what}: {size}", lambda: self._create(resources, service_role))
-        else:
-            self._change(found, resources, what)
-        if queue is None:
-            self._steps.create(f"job queue {self._name}", self._create_queue)
-        elif queue["state"] != "ENABLED":  # a teardown was interrupted
-            self._steps.change(f"job queue {self._name}: enabled", lambda: self._update(QUEUE, state="ENABLED"))
-        else:
-            self._exists(QUEUE)
+        if settled["state"] != "DISABLED":
+            self._update(state="DISABLED")
+            self._await(_is_settled, "is still changing")
+        self._batch.call(f"Delete{self._operation}", **{self.member: self._name})
+        self._await(lambda shown: shown is None, "is not removed")
 
-    def show(self) -> None:
-        """Say what is there."""
-        for kind in (ENVIRONMENT, QUEUE):
-            what = f"{kind.words} {self._name}"
-            found = kind.describe(self._batch, self._name)
-            if found is None:
-                self._steps.missing(what)
-                continue
-            resources = found.get("computeResources")
-            more = f", {resources['type']}, {_cpus(resources)}" if resources else ""
-            reason = "" if found["status"] == "VALID" else f": {found.get('statusReason')}"
-            owner = "" if _is_ours(found) else NOT_OURS
-            self._steps.exists(f"{what}: {found['state']}, {found['status']}{reason}{more}", owner)
+    def _create(self) -> None:
+        raise NotImplementedError
 
-    def remove(self) -> bool:
-        """Remove both, the queue first, as far as they are ours. Returns False when jobs are in the queue."""
-        queue = QUEUE.describe(self._batch, self._name)
-        if queue is not None and _is_ours(queue) and (jobs := self._jobs()):
-            self._steps.keep(f"job queue {self._name}", f"{jobs} jobs are in it: stop their worker manager first")
-            return False
-        for kind in (QUEUE, ENVIRONMENT):
-            what = f"{kind.words} {self._name}"
-            found = kind.describe(self._batch, self._name)
-            if found is None:
-                self._steps.missing(what)
-            elif not _is_ours(found):
-                self._steps.keep(what, NOT_OURS)
-            else:
-                self._steps.remove(what, partial(self._remove, kind))
-        return True
+    def _update(self, **changes: Any) -> None:
+        self._batch.call(f"Update{self._operation}", **{self.member: self._name}, **changes)
 
-    def _create(self, resources: Fields, service_role: str) -> None:
-        deadline = time.monotonic() + ROLE_SECONDS
-        while True:
-            try:
-                self._batch.call(
-                    "CreateComputeEnvironment",
-                    computeEnvironmentName=self._name,
-                    type="MANAGED",
-                    state="ENABLED",
-                    computeResources=resources,
-                    serviceRole=service_role,
-                    tags=TAGS,
-                )
-                break
-            except AwsError as error:
-                if not _is_about_roles(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(self._pause_seconds)
-        self._await_valid(ENVIRONMENT)
+    def _change(self, text: str, **changes: Any) -> Change:
+        def change() -> None:
+            self._update(**changes)
+            self._await_valid()
 
-    def _change(self, found: Fields, resources: Fields, what: str) -> None:
-        current: Fields = found.get("computeResources") or {}
-        if not _is_ours(found):
-            self._steps.exists(what, NOT_OURS)
-        elif current.get("type") != resources["type"]:
-            self._steps.keep(what, f"it is {current.get('type')}: to have {resources['type']}, run teardown first")
-        elif changes := differences(current, resources):
-            parts = ", ".join(f"{name} = {value}" for name, value in changes.items())
-            self._steps.change(
-                f"{what}: {parts}", lambda: self._update(ENVIRONMENT, state="ENABLED", computeResources=changes)
-            )
-        elif found["state"] != "ENABLED":
-            self._steps.change(f"{what}: enabled", lambda: self._update(ENVIRONMENT, state="ENABLED"))
-        else:
-            self._exists(ENVIRONMENT)
+        return f"{self.what}: {text}", change
 
-    def _create_queue(self) -> None:
+    def _await_valid(self) -> None:
+        self._await(lambda shown: shown is not None and shown["status"] == "VALID", "is not VALID")
+
+    def _await(self, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
+        """Wait until it is as it should be, and return it; None when it does not exist. Raises AwsError."""
+        deadline = time.monotonic() + VALID_SECONDS
+        while not fits(shown := self.describe()):
+            status = shown["status"] if shown else "missing"
+            if status == "INVALID" or time.monotonic() > deadline:
+                reason = (shown or {}).get("statusReason") or "no reason given"
+                raise AwsError(f"the {self.what} {lack}: it is {status} ({reason})", "refused")
+            time.sleep(self.account.pause_seconds)
+        return shown
+
+
+class JobQueue(_Changing):
+    """The queue; its compute environment has the same name."""
+
+    words = "job queue"
+    member = "jobQueue"
+
+    def changes(self, found: Fields) -> Sequence[Change]:
+        # One that is disabled is what an interrupted teardown has left.
+        return () if found["state"] == "ENABLED" else [self._change("enabled", state="ENABLED")]
+
+    def in_use(self, _: Fields) -> str:
+        # A job may go on from state to state between the calls. Each lists 1000 at most.
+        pages = [self._batch.call("ListJobs", jobQueue=self._name, jobStatus=status) for status in ALIVE]
+        jobs = len({job["jobId"] for page in pages for job in page["jobSummaryList"]})
+        return f"{jobs} jobs are in it: stop their worker manager first" if jobs else ""
+
+    def _create(self) -> None:
         order = [{"order": 1, "computeEnvironment": self._name}]
         self._batch.call(
             "CreateJobQueue",
@@ -153,66 +118,78 @@ class Environment:
             computeEnvironmentOrder=order,
             tags=TAGS,
         )
-        self._await_valid(QUEUE)
-
-    def _jobs(self) -> int:
-        """Return how many jobs have not ended, or 1000 of each state. One may go on from state to state meanwhile."""
-        pages = [
-            self._batch.call("ListJobs", jobQueue=self._name, jobStatus=status)["jobSummaryList"] for status in ALIVE
-        ]
-        return len({job["jobId"] for page in pages for job in page})
-
-    def _remove(self, kind: _Kind) -> None:
-        found = self._settled(kind)
-        if found is None:
-            return
-        if found["state"] != "DISABLED":
-            self._batch.call(f"Update{kind.operation}", **{kind.one: self._name}, state="DISABLED")
-            self._await(kind, _is_over, "is still changing")
-        self._batch.call(f"Delete{kind.operation}", **{kind.one: self._name})
-        self._await(kind, lambda shown: shown is None, "is not removed")
-
-    def _settled(self, kind: _Kind) -> Fields | None:
-        """Return it when what an interrupted run has begun with it is over; None when there is none (any more)."""
-        if self._steps.dry_run:
-            return kind.describe(self._batch, self._name)
-        return self._await(kind, _is_over, "is still changing")
-
-    def _update(self, kind: _Kind, **changes: Any) -> None:
-        self._batch.call(f"Update{kind.operation}", **{kind.one: self._name}, **changes)
-        self._await_valid(kind)
-
-    def _exists(self, kind: _Kind) -> None:
-        self._steps.exists(f"{kind.words} {self._name}")
-        if not self._steps.dry_run:
-            self._await_valid(kind)
-
-    def _await_valid(self, kind: _Kind) -> None:
-        self._await(kind, lambda shown: shown is not None and shown["status"] == "VALID", "is not VALID")
-
-    def _await(self, kind: _Kind, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
-        """Wait until it is as it should be, and return it; None when there is none. Raises AwsError."""
-        deadline = time.monotonic() + VALID_SECONDS
-        while not fits(shown := kind.describe(self._batch, self._name)):
-            status = shown["status"] if shown else "missing"
-            if status == "INVALID" or time.monotonic() > deadline:
-                reason = (shown or {}).get("statusReason") or "no reason given"
-                raise AwsError(f"the {kind.words} {self._name} {lack}: it is {status} ({reason})", "refused")
-            time.sleep(self._pause_seconds)
-        return shown
 
 
-def _is_over(shown: Fields | None) -> bool:
+class ComputeEnvironment(_Changing):
+    """The compute environment of a queue; one whose queue is not ours is left alone."""
+
+    words = "compute environment"
+    member = "computeEnvironment"
+
+    def __init__(
+        self,
+        account: Account,
+        name: str,
+        queue: JobQueue,
+        resources: Callable[[], Fields],
+        service_role: Callable[[], str],
+    ) -> None:
+        """resources: its compute resources. service_role: the ARN of the role that Batch itself acts in."""
+        super().__init__(account, name)
+        self._queue = queue
+        self._resources = resources
+        self._service_role = service_role
+
+    def ensure(self) -> None:
+        queue = self._queue.settled()
+        if queue is None or self._queue.is_ours(queue):
+            self.creation = f"{self.what}: {_size(self._resources())}"
+            super().ensure()
+
+    def exists(self, found: Fields) -> None:
+        wanted, current = self._resources()["type"], (found.get("computeResources") or {}).get("type")
+        if self.is_ours(found) and current != wanted:
+            self.account.line("kept", self.what, f"it is {current}: to have {wanted}, run teardown first")
+        else:
+            super().exists(found)
+
+    def changes(self, found: Fields) -> Sequence[Change]:
+        wanted, current = self._resources(), found.get("computeResources") or {}
+        if current.get("type") != wanted["type"]:
+            return ()
+        if changed := differences(current, wanted):
+            text = ", ".join(f"{name} = {value}" for name, value in changed.items())
+            return [self._change(text, state="ENABLED", computeResources=changed)]
+        return () if found["state"] == "ENABLED" else [self._change("enabled", state="ENABLED")]
+
+    def _create(self) -> None:
+        self._batch.call(
+            "CreateComputeEnvironment",
+            computeEnvironmentName=self._name,
+            type="MANAGED",
+            state="ENABLED",
+            computeResources=self._resources(),
+            serviceRole=self._service_role(),
+            tags=TAGS,
+        )
+
+
+def differences(current: Mapping[str, Any], wanted: Fields) -> Fields:
+    """Return the compute resources to change; what the service has beyond the wanted ones stays."""
+    return {
+        name: value
+        for name, value in wanted.items()
+        if name in ("maxvCpus", "subnets", "securityGroupIds") and _unordered(current.get(name)) != _unordered(value)
+    }
+
+
+def _unordered(value: object) -> object:
+    return sorted(value) if isinstance(value, list) else value
+
+
+def _is_settled(shown: Fields | None) -> bool:
     return shown is None or shown["status"] in ("VALID", "INVALID")
 
 
-def _is_about_roles(error: AwsError) -> bool:
-    return "profile" in error.message.lower() or "role" in error.message.lower()
-
-
-def _is_ours(found: Fields) -> bool:
-    return MANAGED_TAG in (found.get("tags") or {})
-
-
-def _cpus(resources: Fields) -> str:
-    return f"up to {resources['maxvCpus']} vCPUs"
+def _size(resources: Fields) -> str:
+    return f"{resources['type']}, up to {resources['maxvCpus']} vCPUs"

@@ -1,4 +1,8 @@
-"""The executor of mode offload: hands tasks on as AWS Batch jobs, and reports what became of them."""
+"""The executor of mode offload: submits calls as AWS Batch jobs, and reports their results and failures.
+
+One thread polls. What a poll learns from Batch it learns before it lists results: a job that had ended by then and has
+no result in the list has left none. A result that exists counts for more than the status of its job.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +11,67 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
-from scaler.errors import ScalerError
+from scaler.backoff import Backoff
+from scaler.errors import ProtocolError, ScalerError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
-from scaler.worker.executor import CallFailed, CallKey, ExecutorDegraded, ExecutorError, Report
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsClient, aws_session
-from scaler.worker_manager.aws_hpc.batches import Batch, batches_of
-from scaler.worker_manager.aws_hpc.errands import Errands
-from scaler.worker_manager.aws_hpc.objects import Objects
-from scaler.worker_manager.aws_hpc.pace import Pace
-from scaler.worker_manager.aws_hpc.place import Place
-from scaler.worker_manager.aws_hpc.requests import Definition, Fields, fits, parameters_for, places_for, submission
-from scaler.worker_manager.aws_hpc.service import BatchService
+from scaler.worker.executor import (
+    CallFailed,
+    CallFinished,
+    CallKey,
+    CallStarted,
+    ExecutorDegraded,
+    ExecutorError,
+    Report,
+)
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_session
+from scaler.worker_manager.aws_hpc.bundle import decompress
+from scaler.worker_manager.aws_hpc.context import BatchContext
+from scaler.worker_manager.aws_hpc.exits import NO_REASON, classify_exit, reason_of
+from scaler.worker_manager.aws_hpc.job_spec import JOB_MODULE, JOB_SPEC_VARIABLE, InputFrom, JobSpec
+from scaler.worker_manager.aws_hpc.objects import ResultKey, SessionObjects
+from scaler.worker_manager.aws_hpc.service import (
+    ENDED,
+    BatchService,
+    Definition,
+    Fields,
+    counts_of,
+    encodings_for,
+    fits,
+    index_in,
+    parameters_for,
+    submission,
+)
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.ticket import JOB_MODULE, TICKET_VARIABLE, InputFrom, Ticket
-from scaler.worker_manager.aws_hpc.tracking import DOUBT_SECONDS, STUCK_SECONDS, Tracking
-from scaler.worker_manager.aws_hpc.verdicts import STOP_REASON
-from scaler.worker_manager.aws_hpc.watch import Watch
+from scaler.worker_manager.aws_hpc.tracking import (
+    STUCK_SECONDS,
+    UNANSWERED_SECONDS,
+    Batch,
+    Submission,
+    Tracking,
+    batches_of,
+    poll_interval,
+)
+from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.offload.config import OffloadConfig
-
-if TYPE_CHECKING:
-    from scaler.worker_manager.offload import OffloadBackend
+from scaler.worker_manager.polled import STOP_REASON
 
 THREADS = 8
 """Results that are read, and jobs that are terminated, at the same time."""
 S3_READ_TIMEOUT_SECONDS = 60.0
+MAX_OBJECT_BYTES = 5 * 1024**3
+"""Of one PutObject. Source: the user guide of S3."""
+OBSOLETE_AT_ONCE = 500
+"""Obsolete objects that are removed together while there is work; the rest is removed when there is none."""
+STUCK_LISTED = 100
+POLL_BACKOFF = Backoff(0.5, 60.0)
+DEGRADED_AFTER = 2
+"""Failed polls in a row before the degraded reason is shown."""
 CLOSE_SECONDS = 12.0
-"""For so long the termination of what is left is tried at the end."""
+"""At the end, the termination of what is left is tried for this long."""
 CLOSE_PAUSE_SECONDS = 0.5
 
 _log = logging.getLogger(__name__)
@@ -46,59 +79,60 @@ _log = logging.getLogger(__name__)
 
 def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
     """Return the backend of mode offload: one local agent."""
-    from scaler.worker_manager.offload import OffloadBackend  # noqa: PLC0415 (only the manager needs it)
-
     limit = config.max_task_concurrency
     slots = config.max_concurrent_jobs if limit < 0 else min(limit, config.max_concurrent_jobs)
-    return OffloadBackend(config, f"{__name__}:make_executor", max(1, slots), Place.of(config).to_json())
+    return OffloadBackend(config, f"{__name__}:make_executor", max(1, slots), BatchContext.of(config).to_json())
 
 
 def make_executor(config: OffloadConfig) -> BatchExecutor:
-    """Make the executor of an agent. Raises UsageError."""
-    return BatchExecutor(Place.from_json(config.executor_settings))
+    """Return the executor of an agent. Raises UsageError."""
+    return BatchExecutor(BatchContext.from_json(config.executor_settings))
 
 
 class BatchExecutor:
-    """An `Executor`. Raises UsageError when region or profile cannot be."""
+    """An `Executor`. Raises UsageError for an unknown region or profile."""
 
     def __init__(
-        self, place: Place, *, stuck_seconds: float = STUCK_SECONDS, doubt_seconds: float = DOUBT_SECONDS
+        self,
+        context: BatchContext,
+        *,
+        stuck_seconds: float = STUCK_SECONDS,
+        unanswered_seconds: float = UNANSWERED_SECONDS,
     ) -> None:
-        self._place = place
+        self._context = context
+        self._stuck_seconds = stuck_seconds
         self._session = secrets.token_hex(4)
-        aws = aws_session(place)
-        self._service = BatchService(place, aws)
-        s3 = AwsClient(place, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
-        self._objects = Objects(place, self._session, s3)
+        aws = aws_session(context)
+        self._service = BatchService(context, aws)
+        s3 = AwsClient(context, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
+        self._objects = SessionObjects(context, self._session, s3)
         self._pool = ThreadPoolExecutor(THREADS, "aws")
         self._lock = threading.Condition()
-        self._tracking = Tracking(time.monotonic())
-        self._errands = Errands(self._service, self._tracking, self._lock, self._pool, doubt_seconds=doubt_seconds)
-        self._watch = Watch(
-            place,
-            self._service,
-            self._objects,
-            self._tracking,
-            self._errands,
-            self._lock,
-            self._pool,
-            stuck_seconds=stuck_seconds,
-        )
-        self._pace = Pace()
+        """Guards the tracking and what follows it."""
+        self._tracking = Tracking(time.monotonic(), unanswered_seconds=unanswered_seconds)
+        self._is_closing = False
+        self._has_updates = False
+        self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
         self._count = 0
-        self._is_closing = False
-        self._has_news = False
-        self._trouble = ""
-        self._thread = threading.Thread(target=self._work, name="watch")
+        self._failed_polls = 0
+        """In a row."""
+        self._poll_error = ""
+        self._stuck_reason = ""
+        """Why jobs wait for long, as display text; empty when they do not."""
+        self._degraded_reason = ""
+        self._thread = threading.Thread(target=self._work, name="poller")
+
+    # -- the executor's verbs
 
     def start(self, report: Callable[[Report], None]) -> None:
-        """Look whether all is there, and end what an earlier session has left. Raises AwsError."""
-        self._watch.report = report
+        """Check queue, job definition and bucket, and terminate what earlier sessions have left. Raises AwsError."""
+        self._report = report
         self._service.check_queue()
         self._definition = self._service.definition()
         self._objects.check()
-        self._errands.begin(lambda name: self._place.is_of_session(name, self._session))
+        self._find_earlier()
+        self._terminate_pending()
         self._thread.start()
 
     def run(self, calls: Sequence[Call]) -> None:
@@ -112,7 +146,7 @@ class BatchExecutor:
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
         with self._lock:
-            self._errands.terminate(self._tracking.cancel(keys))
+            self._tracking.cancel(keys)
         self._wake()
 
     def close(self) -> None:
@@ -123,48 +157,44 @@ class BatchExecutor:
         if self._thread.is_alive():
             self._thread.join()
         try:
-            self._end_all()
+            self._terminate_all()
         finally:
             self._pool.shutdown()
             self._service.close()
             self._objects.close()
 
-    # -- handing on
+    # -- submitting
 
     def _submit(self, batch: Batch) -> None:
-        """Raises AwsError when the calls were not handed on."""
-        if batch.is_too_large:
+        """Submit a batch. Raises AwsError when Batch did not take it."""
+        if len(batch.data) > MAX_OBJECT_BYTES:
             text = f"the task and its arguments take {len(batch.data)} bytes, more than S3 takes at once"
-            for task, attempt in batch.keys:
-                self._watch.report(CallFailed(task, attempt, Outcome.REJECTED, text))
+            self._fail(batch.keys, Outcome.REJECTED, text)
             return
         self._count += 1
-        number = self._count
-        request, call_key = self._request(number, batch)
+        request, call_key = self._request(self._count, batch)
         if call_key:
             self._objects.put(call_key, batch.data)
         with self._lock:
-            made = self._tracking.add(number, request["jobName"], batch.keys, call_key, time.monotonic())
+            made = self._tracking.add(self._count, request["jobName"], batch.keys, call_key, time.monotonic())
         try:
             job_id = self._service.submit(request)
         except AwsError as error:
             with self._lock:
-                if error.is_uncertain:
-                    self._tracking.doubtful(made, time.monotonic())
-                    _log.warning("%s; looking whether the job is there", error)
-                else:
+                if not error.is_uncertain:
                     self._tracking.refused(made)
-            if not error.is_uncertain:
-                raise
+                    raise
+                self._tracking.unanswered(made, time.monotonic())
+            _log.warning("%s; looking whether the job is there", error)
         else:
             with self._lock:
                 self._tracking.accepted(made, job_id)
         self._wake()
 
     def _request(self, number: int, batch: Batch) -> tuple[Fields, str]:
-        """Return the request of a batch, and the key that its calls go to; empty when they are in the request."""
+        """Return the request of a batch, and the key of the object for its calls; empty when the request has them."""
         assert self._definition is not None, "start comes first"
-        for input_from, text in places_for(batch.data, len(batch.keys)):
+        for input_from, text in encodings_for(batch.data, len(batch.keys)):
             request = self._request_with(number, batch, self._definition, input_from, text)
             if fits(request, self._definition):
                 return request, ""
@@ -174,105 +204,296 @@ class BatchExecutor:
     def _request_with(
         self, number: int, batch: Batch, definition: Definition, input_from: InputFrom, text: str
     ) -> Fields:
-        ticket = Ticket(
-            region=self._place.aws_region,
-            bucket=self._place.s3_bucket,
+        spec = JobSpec(
+            region=self._context.aws_region,
+            bucket=self._context.s3_bucket,
             results=self._objects.result_prefix(number),
             input_from=input_from,
             input="" if input_from == "parameter" else text,
         )
         return submission(
-            self._place,
+            self._context,
             definition,
-            self._place.job_name(self._session, number),
+            self._context.job_name(self._session, number),
             JOB_MODULE,
-            {TICKET_VARIABLE: ticket.to_json()},
+            {JOB_SPEC_VARIABLE: spec.to_json()},
             size=len(batch.keys),
             repeat=batch.repeat,
             parameters=parameters_for(input_from, text),
         )
 
-    # -- the thread that looks
+    # -- the polling thread
 
     def _work(self) -> None:
-        self._clear_others()
+        self._clear(self._objects.clear_others, "earlier sessions")
         while self._rest():
             try:
-                self._watch.look()
+                self._poll()
             except AwsError as error:
-                self._pace.failed(str(error), random.random())  # noqa: S311 (it spreads retries)
+                self._failed_polls += 1
+                self._poll_error = str(error)
             else:
-                self._pace.succeeded()
-            self._say_trouble()
+                self._failed_polls = 0
+            failing = f"cannot see how jobs are: {self._poll_error}" if self._failed_polls >= DEGRADED_AFTER else ""
+            text = "; ".join(filter(None, (failing, self._stuck_reason)))
+            if text != self._degraded_reason:
+                self._degraded_reason = text
+                self._report(ExecutorDegraded(text))
 
     def _rest(self) -> bool:
-        """Wait until it is time to look again. Returns False when there is nothing to look for any more."""
+        """Wait until the next poll is due. Returns False when the executor closes."""
         began = time.monotonic()
+        backoff = POLL_BACKOFF.seconds(self._failed_polls, random.random())  # noqa: S311 (it spreads retries)
         with self._lock:
             while not self._is_closing:
-                is_idle = self._tracking.is_idle() and not self._errands.are_left()
                 wait = None
-                if not is_idle or self._pace.is_failing:
+                if self._failed_polls or not self._tracking.is_idle():
                     quiet = time.monotonic() - self._tracking.progress_at
-                    wait = began + self._pace.wait_seconds(quiet, self._has_news) - time.monotonic()
+                    interval = backoff or poll_interval(quiet, has_updates=self._has_updates)
+                    wait = began + interval - time.monotonic()
                     if wait <= 0:
                         break
                 self._lock.wait(wait)
-            self._has_news = False
+            self._has_updates = False
             return not self._is_closing
 
     def _wake(self) -> None:
         with self._lock:
-            self._has_news = True
+            self._has_updates = True
             self._lock.notify_all()
 
-    def _say_trouble(self) -> None:
-        text = "; ".join(filter(None, (self._pace.trouble, self._watch.stuck)))
-        if text != self._trouble:
-            self._trouble = text
-            self._watch.report(ExecutorDegraded(text))
-
-    def _clear_others(self) -> None:
-        try:
-            left = self._objects.clear_others()
-        except AwsError as error:
-            _log.warning("objects of earlier sessions stay in S3 until they expire: %s", error)
-        else:
-            if left:
-                _log.info("removed %d objects that earlier sessions have left", left)
-
-    def _clear_own(self) -> None:
-        try:
-            self._objects.clear()
-        except AwsError as error:
-            _log.warning("objects of this session stay in S3 until they expire: %s", error)
-
-    # -- the end
-
-    def _end_all(self) -> None:
+    def _poll(self) -> None:
+        """Do one poll. Raises AwsError; the next poll begins anew."""
+        self._find_unanswered()
+        self._find_earlier()
+        self._terminate_pending()
+        self._terminate_given_up()
         with self._lock:
-            known = [each.job_id for each in self._tracking.known()]
-            unanswered = self._tracking.unanswered()
-            self._errands.terminate(known)
+            known = self._tracking.known()
+        if known:
+            self._poll_jobs(known)
+        else:
+            self._stuck_reason = ""
+        with self._lock:
+            obsolete = self._tracking.take_obsolete(OBSOLETE_AT_ONCE)
+        try:
+            self._objects.delete(obsolete)
+        except AwsError:
+            with self._lock:
+                self._tracking.discard(obsolete)
+            raise
+
+    def _fail(self, keys: Iterable[CallKey], outcome: Outcome, text: str) -> None:
+        for task, attempt in keys:
+            self._report(CallFailed(task, attempt, outcome, text))
+
+    # -- pending terminations
+
+    def _find_unanswered(self) -> None:
+        with self._lock:
+            unanswered = self._tracking.without_id()
+        for made in unanswered:
+            asked_at = time.monotonic()
+            job_id = self._service.find(made.name)
+            failed: list[CallKey] = []
+            with self._lock:
+                if job_id is not None:
+                    self._tracking.accepted(made, job_id)
+                else:
+                    failed = self._tracking.not_listed(made, asked_at)
+            self._fail(failed, Outcome.NOT_STARTED, "AWS Batch did not answer SubmitJob, and lists no such job")
+
+    def _find_earlier(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if not self._tracking.is_listing_due(now):
+                return
+        alive = self._service.alive()
+        earlier = [
+            each for each, job in alive.items() if not self._context.is_of_session(job["jobName"], self._session)
+        ]
+        with self._lock:
+            new = self._tracking.found_earlier(earlier, now)
+        if new:
+            _log.warning("terminating %d jobs that an earlier agent has left: their tasks are run again", new)
+
+    def _terminate_pending(self) -> None:
+        """Terminate jobs. Raises AwsError for the first that cannot be, after all were tried."""
+        with self._lock:
+            job_ids = list(self._tracking.terminations)
+        errors = list(self._pool.map(self._try_terminate, job_ids))
+        for job_id, error in zip(job_ids, errors, strict=True):
+            with self._lock:
+                is_tried_again = self._tracking.terminated(job_id, is_done=error is None)
+            if not is_tried_again:
+                _log.error("the job %s may still run: %s", job_id, error)
+        # A refusal may be about children of an array that was submitted just now, which Batch does not know yet.
+        for error in errors:
+            if error is not None and error.kind != "refused":
+                raise error
+
+    def _terminate_given_up(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            names = self._tracking.given_up(now)
+        for name in names:
+            job_id = self._service.find(name)
+            if job_id is not None:
+                self._service.terminate(job_id, STOP_REASON)
+            with self._lock:
+                self._tracking.searched(name, is_found=job_id is not None, now=now)
+
+    def _try_terminate(self, job_id: str) -> AwsError | None:
+        try:
+            self._service.terminate(job_id, STOP_REASON)
+        except AwsError as error:
+            return error
+        return None
+
+    def _terminate_all(self) -> None:
+        with self._lock:
+            self._tracking.terminate([each.job_id for each in self._tracking.known()])
+            without_id = self._tracking.without_id(only_unanswered=False)
         deadline = time.monotonic() + CLOSE_SECONDS
         error: AwsError | None = None
-        while unanswered or self._errands.unwanted():
+        while without_id or self._tracking.terminations:
             error = None
             try:
-                for doubted in list(unanswered):
-                    if (job_id := self._service.find(doubted.name)) is not None:
+                for made in list(without_id):
+                    if (job_id := self._service.find(made.name)) is not None:
                         self._service.terminate(job_id, STOP_REASON)
-                        unanswered.remove(doubted)
-                self._errands.end_unwanted()
+                        without_id.remove(made)
+                self._terminate_pending()
             except AwsError as failure:
                 error = failure
-            if not (unanswered or self._errands.unwanted()) or time.monotonic() > deadline:
+            if not (without_id or self._tracking.terminations) or time.monotonic() > deadline:
                 break
             time.sleep(CLOSE_PAUSE_SECONDS)
         if self._count:
-            self._clear_own()
-        if left := self._errands.unwanted():
+            self._clear(self._objects.clear, "this session")
+        if left := list(self._tracking.terminations):
             raise ScalerError(
                 f"these jobs may still run: {', '.join(left)}; end each with `aws batch terminate-job --region "
-                f"{self._place.aws_region} --reason left --job-id JOB` ({error or 'they were not found'})"
+                f"{self._context.aws_region} --reason left --job-id JOB` ({error or 'they were not found'})"
+            )
+
+    def _clear(self, remove: Callable[[], int], whose: str) -> None:
+        try:
+            count = remove()
+        except AwsError as error:
+            _log.warning("objects of %s stay in S3 until they expire: %s", whose, error)
+        else:
+            if count:
+                _log.info("removed %d objects of %s", count, whose)
+
+    # -- jobs and their results
+
+    def _poll_jobs(self, known: Sequence[Submission]) -> None:
+        described = self._service.describe(made.job_id for made in known)
+        counts: dict[int, dict[str, int]] = {}
+        for made in known:
+            job = described.get(made.job_id)
+            if job is None:
+                with self._lock:
+                    lost = self._tracking.not_found(made, time.monotonic())
+                self._fail(lost, Outcome.WORKER_LOST, f"AWS Batch does not know the job {made.job_id} any more")
+                continue
+            made.not_found_since = None
+            counts[made.number] = counts_of(job)
+            self._poll_children(made, job, counts[made.number])
+        with self._lock:
+            ended = [(each.number, index) for each in known for index in sorted(each.ended & each.open)]
+        listed = self._take_results()
+        self._classify([place for place in ended if place not in listed])
+        for made in known:
+            with self._lock:
+                has_lost = self._tracking.has_lost_successes(made, counts.get(made.number, {}))
+            if has_lost and made.size > 1:
+                indexes = self._children(made, "SUCCEEDED")
+                with self._lock:
+                    self._tracking.ended(made, indexes)
+        self._update_stuck_reason(known, described, counts)
+
+    def _poll_children(self, made: Submission, job: Fields, counts: Mapping[str, int]) -> None:
+        if made.size == 1:
+            statuses = [job["status"]] if job["status"] in ("RUNNING", *ENDED) else []
+        else:
+            with self._lock:
+                statuses = self._tracking.statuses_to_list(made, counts)
+        for status in statuses:
+            indexes = [0] if made.size == 1 else self._children(made, status)
+            with self._lock:
+                if status == "RUNNING":
+                    for task, attempt in self._tracking.running(made, indexes, time.monotonic()):
+                        self._report(CallStarted(task, attempt))
+                else:
+                    made.failed = len(indexes)
+                    self._tracking.ended(made, indexes)
+
+    def _children(self, made: Submission, status: str) -> list[int]:
+        return [index_in(child["jobId"]) for child in self._service.children(made.job_id, status)]
+
+    def _take_results(self) -> set[tuple[int, int]]:
+        """Read all awaited results. Returns number and index of all that exist."""
+        found = self._objects.results()
+        with self._lock:
+            awaited = [result for result in found if self._tracking.is_awaited(result.number, result.index)]
+            # Those that were taken stay listed until they are removed; late ones are not awaited.
+            self._tracking.discard({result.key for result in found} - {result.key for result in awaited})
+        errors = [error for error in self._pool.map(self._try_take, awaited) if error is not None]
+        if errors:
+            raise errors[0]
+        return {(result.number, result.index) for result in found}
+
+    def _try_take(self, result: ResultKey) -> AwsError | None:
+        try:
+            packed = self._objects.get(result.key)
+        except AwsError as error:
+            return error
+        with self._lock:
+            key = self._tracking.arrived(result.number, result.index, time.monotonic())
+            self._tracking.discard([result.key])
+        if key is None:
+            return None
+        try:
+            data = decompress(packed)
+        except ProtocolError as error:
+            self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {error}")
+        else:
+            self._report(CallFinished(*key, data))
+        return None
+
+    def _classify(self, places: Sequence[tuple[int, int]]) -> None:
+        """Report why jobs ended without a result."""
+        with self._lock:
+            known = {each.number: each for each in self._tracking.known()}
+        jobs = {known[number].job(index): (number, index) for number, index in places if number in known}
+        if not jobs:
+            return
+        for job_id, job in self._service.describe(jobs).items():
+            if job["status"] not in ENDED:
+                continue  # the list was out of date
+            outcome, text = classify_exit(job, self._context.job_timeout_minutes)
+            with self._lock:
+                key = self._tracking.failed(*jobs[job_id], time.monotonic())
+            if key is not None:
+                self._fail([key], outcome, text)
+
+    def _update_stuck_reason(
+        self, known: Sequence[Submission], described: Mapping[str, Fields], counts: Mapping[int, Mapping[str, int]]
+    ) -> None:
+        with self._lock:
+            is_stuck = self._tracking.is_stuck(counts.values(), time.monotonic(), self._stuck_seconds)
+        if not is_stuck:
+            self._stuck_reason = ""
+        elif not self._stuck_reason:
+            waiting = next(each for each in known if "RUNNABLE" in counts.get(each.number, {}))
+            jobs = [described[waiting.job_id]]
+            if waiting.size > 1:
+                first = list(self._service.children(waiting.job_id, "RUNNABLE"))[:STUCK_LISTED]
+                jobs = list(self._service.describe(child["jobId"] for child in first).values())
+            reason = next(filter(None, map(reason_of, jobs)), "")
+            self._stuck_reason = (
+                f"tasks wait in the job queue {self._context.job_queue} for more than {self._stuck_seconds / 60:g} "
+                f"minutes, and none runs: {reason or NO_REASON}"
             )

@@ -11,24 +11,23 @@ from types import FrameType
 
 from scaler.errors import ScalerError
 from scaler.worker.job import run_call
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsClient
+from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc.bundle import call_of, compress
-from scaler.worker_manager.aws_hpc.ticket import (
+from scaler.worker_manager.aws_hpc.job_spec import (
     EXIT_NO_CALL,
     EXIT_NO_RESULT,
     EXIT_TERMINATED,
     FIRST_BYTES,
+    JOB_SPEC_VARIABLE,
     JOB_VARIABLE,
     PARAMETER,
-    TICKET_VARIABLE,
-    Ticket,
+    JobSpec,
     from_text,
     index_of,
 )
 
 ATTEMPTS = 6
-"""There is nobody above this program who would try again."""
+"""Nothing above this program retries."""
 READ_TIMEOUT_SECONDS = 60.0
 _PID = os.getpid()
 
@@ -44,40 +43,40 @@ def main() -> int:
     """Run the task that the environment names. Returns the exit code."""
     signal.signal(signal.SIGTERM, _terminated)
     environment = dict(os.environ)
-    os.environ.pop(TICKET_VARIABLE, None)  # it is no matter of the task's
+    os.environ.pop(JOB_SPEC_VARIABLE, None)  # not for the task
     try:
-        ticket = Ticket.from_environment(environment)
+        spec = JobSpec.from_environment(environment)
         index = index_of(environment)
-        s3 = _client(ticket, "s3", environment)
-        call = _call(ticket, index, s3, environment)
+        s3 = _client(spec, "s3", environment)
+        call = _call(spec, index, s3, environment)
     except (ScalerError, ValueError) as error:
-        _say(f"the task cannot be read, and has not begun: {error}")
+        _say(f"the task cannot be read, and did not start: {error}")
         return EXIT_NO_CALL
     result = compress(run_call(call))
     del call
     try:
-        s3.call("PutObject", Bucket=ticket.bucket, Key=f"{ticket.results}{index}", Body=result)
+        s3.call("PutObject", Bucket=spec.bucket, Key=f"{spec.results}{index}", Body=result)
     except AwsError as error:
-        _say(f"the task has run, and its result of {len(result)} bytes cannot be written: {error}")
+        _say(f"the task ran, and its result of {len(result)} bytes cannot be written: {error}")
         return EXIT_NO_RESULT
     return 0
 
 
-def _call(ticket: Ticket, index: int, s3: AwsClient, environment: Mapping[str, str]) -> bytes:
+def _call(spec: JobSpec, index: int, s3: AwsClient, environment: Mapping[str, str]) -> bytes:
     """Return the packed call. Raises ScalerError."""
-    match ticket.input_from:
+    match spec.input_from:
         case "variable":
-            data = from_text(ticket.input)
+            data = from_text(spec.input)
         case "parameter":
-            data = from_text(_parameter(ticket, environment))
+            data = from_text(_parameter(spec, environment))
         case "s3":
-            return call_of(lambda begin, end: _read(ticket, s3, begin, end), index, FIRST_BYTES)
+            return call_of(lambda begin, end: _read(spec, s3, begin, end), index, FIRST_BYTES)
     return call_of(lambda begin, end: data[begin:end], index, len(data))
 
 
-def _parameter(ticket: Ticket, environment: Mapping[str, str]) -> str:
+def _parameter(spec: JobSpec, environment: Mapping[str, str]) -> str:
     """Return the call that is a parameter of this job. Raises AwsError."""
-    batch = _client(ticket, "batch", environment)
+    batch = _client(spec, "batch", environment)
     job_id = environment.get(JOB_VARIABLE, "")
     jobs = batch.call("DescribeJobs", jobs=[job_id])["jobs"]
     if not jobs or PARAMETER not in jobs[0].get("parameters", {}):
@@ -85,16 +84,16 @@ def _parameter(ticket: Ticket, environment: Mapping[str, str]) -> str:
     return str(jobs[0]["parameters"][PARAMETER])
 
 
-def _read(ticket: Ticket, s3: AwsClient, begin: int, end: int) -> bytes:
-    answer = s3.call("GetObject", Bucket=ticket.bucket, Key=ticket.input, Range=f"bytes={begin}-{end - 1}")
+def _read(spec: JobSpec, s3: AwsClient, begin: int, end: int) -> bytes:
+    answer = s3.call("GetObject", Bucket=spec.bucket, Key=spec.input, Range=f"bytes={begin}-{end - 1}")
     with s3.errors("GetObject"):
         data: bytes = answer["Body"].read()
     return data
 
 
-def _client(ticket: Ticket, service: str, environment: Mapping[str, str]) -> AwsClient:
+def _client(spec: JobSpec, service: str, environment: Mapping[str, str]) -> AwsClient:
     endpoint = environment.get(f"AWS_ENDPOINT_URL_{service.upper()}") or environment.get("AWS_ENDPOINT_URL")
-    settings = _Settings(ticket.region, endpoint)
+    settings = _Settings(spec.region, endpoint)
     return AwsClient(settings, service, read_timeout_seconds=READ_TIMEOUT_SECONDS, attempts=ATTEMPTS)
 
 
@@ -112,12 +111,12 @@ def _say(text: str) -> None:
 
 
 def _end(code: int) -> None:
-    """End now: threads and handlers that the task has left behind must not keep the job."""
+    """Exit now: threads and handlers that the task has left must not keep the job."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError) as error:  # the task has closed or replaced it
-            _say(f"what the task has printed last is lost: {error}")
+            _say(f"the last output of the task is lost: {error}")
     os._exit(code)
 
 

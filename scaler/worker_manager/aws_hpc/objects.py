@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from scaler.worker_manager.aws.errors import AwsError, steady
-from scaler.worker_manager.aws.session import AwsClient
-from scaler.worker_manager.aws_hpc.place import SETUP, Place
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, steady
+from scaler.worker_manager.aws_hpc.context import SETUP, BatchContext
 
 DELETED_AT_ONCE = 1000
 """Most keys of one DeleteObjects."""
@@ -15,7 +14,7 @@ DELETED_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class ResultKey:
-    """Where the result of one call is."""
+    """The key of the result of one call."""
 
     number: int
     """Of the submission that the call was part of."""
@@ -23,17 +22,17 @@ class ResultKey:
     key: str
 
 
-class Objects:
+class SessionObjects:
     """Its methods may be called from any thread. All raise AwsError."""
 
-    def __init__(self, place: Place, session: str, s3: AwsClient) -> None:
+    def __init__(self, context: BatchContext, session: str, s3: AwsClient) -> None:
         self._s3 = s3
-        self._place = place
-        self._bucket = place.s3_bucket
-        self._prefix = place.session_keys(session)
+        self._context = context
+        self._bucket = context.s3_bucket
+        self._prefix = context.session_keys(session)
 
     def check(self) -> None:
-        """Look whether the bucket is there, and ours to use."""
+        """Check that the bucket exists and may be used."""
         try:
             self._s3.call("HeadBucket", Bucket=self._bucket)
         except AwsError as error:
@@ -47,7 +46,7 @@ class Objects:
         return f"{self._prefix}calls/{number}"
 
     def result_prefix(self, number: int) -> str:
-        """Return the beginning of the keys of a submission's results; the index follows."""
+        """Return the prefix of the keys of a submission's results; the index follows."""
         return f"{self._prefix}results/{number}/"
 
     def put(self, key: str, data: bytes) -> None:
@@ -62,7 +61,7 @@ class Objects:
         return data
 
     def results(self) -> list[ResultKey]:
-        """Return all results that are there, of all submissions."""
+        """Return all results that exist, of all submissions."""
         prefix = f"{self._prefix}results/"
         found = []
         for key in self._keys(prefix):
@@ -72,20 +71,22 @@ class Objects:
         return found
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are gone are no error."""
+        """Remove objects. Those that do not exist are no error."""
         for at in range(0, len(keys), DELETED_AT_ONCE):
             batch = [{"Key": key} for key in keys[at : at + DELETED_AT_ONCE]]
             answer = self._s3.call("DeleteObjects", Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
             for error in answer.get("Errors", [])[:1]:
                 raise AwsError(f"S3 DeleteObjects refused ({error['Code']}): {steady(error['Message'])}", "refused")
 
-    def clear(self) -> None:
-        """Remove all objects of this session."""
-        self.delete(list(self._keys(self._prefix)))
+    def clear(self) -> int:
+        """Remove all objects of this session. Returns how many."""
+        left = list(self._keys(self._prefix))
+        self.delete(left)
+        return len(left)
 
     def clear_others(self) -> int:
-        """Remove what earlier sessions of this manager have left, and return how many objects that was."""
-        left = [key for key in self._keys(self._place.keys) if not key.startswith(self._prefix)]
+        """Remove the objects of earlier sessions of this manager. Returns how many."""
+        left = [key for key in self._keys(self._context.keys) if not key.startswith(self._prefix)]
         self.delete(left)
         return len(left)
 

@@ -1,36 +1,149 @@
-"""AWS Batch as the managers use it. Its methods may be called from any thread."""
+"""AWS Batch as both modes use it: which requests they make, and the calls themselves.
+
+The methods of `BatchService` may be called from any thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import boto3
 
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsCalls, AwsClient, aws_session
-from scaler.worker_manager.aws_hpc.place import SETUP, Place
-from scaler.worker_manager.aws_hpc.requests import Definition, Fields
+from scaler.worker_manager.aws.calls import AwsCalls, AwsClient, AwsError, aws_session
+from scaler.worker_manager.aws_hpc.context import SETUP, BatchContext
+from scaler.worker_manager.aws_hpc.job_spec import (
+    MAX_PARAMETER_CHARACTERS,
+    MAX_REQUEST_CHARACTERS,
+    MAX_VARIABLES_CHARACTERS,
+    PARAMETER,
+    InputFrom,
+    as_text,
+)
+
+Fields = dict[str, Any]
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
 MAX_DESCRIBED = 100
 
+MODULE = "module"
+"""The parameter that names the module for a job definition whose own command takes one, such as that of `setup`."""
+HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")
+"""Reasons with which Batch takes a host away. Source: the user guide of AWS Batch, job retries."""
+ATTEMPTS = 3
+"""Batch runs a job whose host it takes away this often. After that the scheduler runs the task again, uncharged."""
+MAX_TEXT_BYTES = MAX_PARAMETER_CHARACTERS // 4 * 3
+"""More bytes do not fit into a request as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An active job definition. takes_module: its command takes the module's name as a parameter."""
+
+    arn: str
+    vcpus: float
+    takes_module: bool
+    own_characters: int = 0
+    """Length of its command and variables as JSON: they count with what a job overrides."""
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Definition:
+        """Return a definition as DescribeJobDefinitions shows it."""
+        container = described.get("containerProperties") or {}
+        requirements = container.get("resourceRequirements") or ()
+        command = container.get("command") or ()
+        own = [list(command), container.get("environment") or []]
+        given = [entry["value"] for entry in requirements if entry.get("type") == "VCPU"]
+        return cls(
+            arn=str(described["jobDefinitionArn"]),
+            vcpus=float(given[0] if given else container.get("vcpus") or 1),
+            takes_module=f"Ref::{MODULE}" in command,
+            own_characters=len(json.dumps(own)),
+        )
+
+
+def submission(
+    context: BatchContext,
+    definition: Definition,
+    name: str,
+    module: str,
+    variables: Mapping[str, str],
+    *,
+    size: int,
+    repeat: bool,
+    parameters: Mapping[str, str] | None = None,
+) -> Fields:
+    """Return the parameters of SubmitJob. size: how many children, 1 for a plain job.
+
+    repeat: Batch runs it again when it takes its host away.
+    """
+    overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
+    given = dict(parameters or {})
+    if definition.takes_module:
+        given[MODULE] = module
+    else:
+        overrides["command"] = ["python", "-m", module]
+    request: Fields = {
+        "jobName": name,
+        "jobQueue": context.job_queue,
+        "jobDefinition": definition.arn,
+        "containerOverrides": overrides,
+        "retryStrategy": _repeats() if repeat else {"attempts": 1},
+        "timeout": {"attemptDurationSeconds": context.job_timeout_minutes * 60},
+        "tags": context.tags,
+        "propagateTags": True,
+    }
+    if given:
+        request["parameters"] = given
+    if size > 1:
+        request["arrayProperties"] = {"size": size}
+    return request
+
+
+def fits(request: Fields, definition: Definition) -> bool:
+    """Tell whether Batch takes a request, and ECS the overrides that Batch makes of it."""
+    overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
+    return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
+
+
+def encodings_for(data: bytes, size: int) -> Sequence[tuple[InputFrom, str]]:
+    """Return where calls may travel inside a request and their text there, the best place first.
+
+    Only a job that is no array reads its parameters: the children of an array would all call DescribeJobs at once.
+    """
+    if len(data) > MAX_TEXT_BYTES:
+        return ()
+    text = as_text(data)
+    return (("variable", text),) if size > 1 else (("variable", text), ("parameter", text))
+
+
+def parameters_for(input_from: InputFrom, text: str) -> dict[str, str]:
+    """Return the parameters that carry a call."""
+    return {PARAMETER: text} if input_from == "parameter" else {}
+
+
+def _repeats() -> Fields:
+    rules: list[Fields] = [{"onStatusReason": reason, "action": "RETRY"} for reason in HOST_LOSSES]
+    return {"attempts": ATTEMPTS, "evaluateOnExit": [*rules, {"onReason": "*", "action": "EXIT"}]}
+
 
 class BatchService:
     """The jobs of one manager. Raises UsageError."""
 
-    def __init__(self, place: Place, session: boto3.session.Session | None = None) -> None:
+    def __init__(self, context: BatchContext, session: boto3.session.Session | None = None) -> None:
         """session: from `aws_session`; one of its own by default."""
-        self._place = place
-        session = session or aws_session(place)
-        self._batch: AwsCalls = AwsClient(place, "batch", session=session)
-        # SubmitJob has no token that would tell a repeated call from a new one.
-        self._submitting: AwsCalls = AwsClient(place, "batch", session=session, attempts=1)
+        self._context = context
+        session = session or aws_session(context)
+        self._batch: AwsCalls = AwsClient(context, "batch", session=session)
+        # SubmitJob has no client token that distinguishes a repeated call from a new one.
+        self._submitting: AwsCalls = AwsClient(context, "batch", session=session, attempts=1)
 
     def definition(self) -> Definition:
-        """Return the newest active revision of the job definition, or the one that is named. Raises AwsError."""
-        name = self._place.job_definition
+        """Return the newest active revision of the job definition, or the named one. Raises AwsError."""
+        name = self._context.job_definition
         if name.startswith("arn:") or ":" in name:
             found = self._batch.call("DescribeJobDefinitions", jobDefinitions=[name])["jobDefinitions"]
         else:
@@ -38,17 +151,17 @@ class BatchService:
             found = [described for page in pages for described in page["jobDefinitions"]]
         active = [described for described in found if described.get("status") == "ACTIVE"]
         if not active:
-            text = f"there is no active job definition {name!r} in {self._place.aws_region}: {SETUP} makes one"
+            text = f"there is no active job definition {name!r} in {self._context.aws_region}: {SETUP} makes one"
             raise AwsError(f"{text}, or change job_definition", "refused")
         return Definition.of(max(active, key=lambda described: int(described["revision"])))
 
     def check_queue(self) -> None:
-        """Raise AwsError when the queue takes no jobs."""
-        name = self._place.job_queue
+        """Raise AwsError when the queue accepts no jobs."""
+        name = self._context.job_queue
         found = self._batch.call("DescribeJobQueues", jobQueues=[name])["jobQueues"]
         if not found:
             raise AwsError(
-                f"there is no job queue {name!r} in {self._place.aws_region}: {SETUP} makes one, or change job_queue",
+                f"there is no job queue {name!r} in {self._context.aws_region}: {SETUP} makes one, or change job_queue",
                 "refused",
             )
         state, status = found[0]["state"], found[0]["status"]
@@ -57,13 +170,13 @@ class BatchService:
             raise AwsError(f"the job queue {name!r} takes no jobs: it is {state} and {status} ({reason})", "refused")
 
     def submit(self, request: Fields) -> str:
-        """Submit a job and return its id; asked once only, so that no job is there twice. Raises AwsError."""
+        """Submit a job and return its id. Never repeated by itself, so no job exists twice. Raises AwsError."""
         return str(self._submitting.call("SubmitJob", **request)["jobId"])
 
     def find(self, job_name: str) -> str | None:
         """Return the id of the job of this name; None when none is listed, or none yet. Raises AwsError."""
         filters = [{"name": "JOB_NAME", "values": [job_name]}]
-        for page in self._batch.pages("ListJobs", jobQueue=self._place.job_queue, filters=filters):
+        for page in self._batch.pages("ListJobs", jobQueue=self._context.job_queue, filters=filters):
             for job in page["jobSummaryList"]:
                 if job["jobName"] == job_name:
                     return str(job["jobId"])
@@ -74,9 +187,9 @@ class BatchService:
         return {
             str(job["jobId"]): job
             for status in ALIVE
-            for page in self._batch.pages("ListJobs", jobQueue=self._place.job_queue, jobStatus=status)
+            for page in self._batch.pages("ListJobs", jobQueue=self._context.job_queue, jobStatus=status)
             for job in page["jobSummaryList"]
-            if self._place.owns(job["jobName"])
+            if self._context.owns(job["jobName"])
         }
 
     def describe(self, job_ids: Iterable[str]) -> dict[str, Fields]:
@@ -94,7 +207,7 @@ class BatchService:
             yield from page["jobSummaryList"]
 
     def terminate(self, job_id: str, reason: str) -> None:
-        """End a job wherever it is: one that does not run yet never will. Harmless when repeated. Raises AwsError."""
+        """End a job in any state; one that does not run yet never will. Harmless when repeated. Raises AwsError."""
         self._batch.call("TerminateJob", jobId=job_id, reason=reason)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What was submitted and has not ended, as far as the agent cares. Pure: time is an argument.
+"""What mode offload has submitted and what is left to do about it. Pure: time is an argument.
 
 A *submission* is one SubmitJob: a plain job of one call, or an array whose child number i runs call number i. A call is
 *open* until its result was taken, it has failed, or it was cancelled. Laws, checked by `check`: a call is open in one
@@ -8,18 +8,73 @@ and not before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scaler.worker.call import Call
 from scaler.worker.executor import CallKey
+from scaler.worker_manager.aws_hpc.bundle import pack_bundle
 from scaler.worker_manager.aws_hpc.service import child_id
+from scaler.worker_manager.aws_hpc.settings import MAX_ARRAY_SIZE
+from scaler.worker_manager.units import LISTED_SECONDS
 
-DOUBT_SECONDS = 20.0
-"""A submission that was not answered and is not listed after this time does not exist."""
-MISSING_SECONDS = 120.0
-"""A job that Batch does not know for so long has gone."""
+MAX_TOGETHER_BYTES = 64 * 1024**2
+"""Calls that are larger together are submitted apart, so that they need not all be in memory twice."""
+UNANSWERED_SECONDS = 20.0
+"""A submission that was not answered and is not listed after this time counts as failed."""
+GIVEN_UP_SECONDS = 600.0
+"""A submission that counts as failed is searched for this long, and terminated when it appears nevertheless."""
+GIVEN_UP_PAUSE_SECONDS = 10.0
+EARLIER_PAUSE_SECONDS = 5.0
+"""Pause between listings of the jobs that earlier sessions have left."""
+MAX_TERMINATE_TRIES = 100
+NOT_FOUND_SECONDS = 120.0
+"""A job that Batch does not know for this long does not exist."""
 STUCK_SECONDS = 120.0
-"""Jobs that wait for so long, while none of ours runs, are told of."""
+"""Jobs that wait for longer, while none runs, are reported."""
+FIRST_POLL_SECONDS = 0.5
+LAST_POLL_SECONDS = 10.0
+QUIET_SHARE = 0.1
+"""The poll interval is this part of the time without progress."""
+
+
+def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
+    """Return how long to wait before the next poll. has_updates: a submission or cancellation was made since."""
+    return (
+        FIRST_POLL_SECONDS
+        if has_updates
+        else min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_seconds * QUIET_SHARE))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The calls of one job, packed: a plain job of a single call, or an array. repeat: all may run more than once."""
+
+    keys: Sequence[CallKey]
+    data: bytes
+    repeat: bool
+
+
+def batches_of(calls: Sequence[tuple[Call, bytes]]) -> Iterator[Batch]:
+    """Yield all calls in as few batches as possible. Those that may run once only are apart: Batch repeats others."""
+    for repeat in (True, False):
+        group: list[tuple[Call, bytes]] = []
+        size = 0
+        for call, data in calls:
+            if call.once is repeat:
+                continue
+            if group and (len(group) == MAX_ARRAY_SIZE or size + len(data) > MAX_TOGETHER_BYTES):
+                yield _batch(group, repeat)
+                group, size = [], 0
+            group.append((call, data))
+            size += len(data)
+        if group:
+            yield _batch(group, repeat)
+
+
+def _batch(group: Sequence[tuple[Call, bytes]], repeat: bool) -> Batch:
+    return Batch([call.key for call, _ in group], pack_bundle([data for _, data in group]), repeat)
 
 
 @dataclass(slots=True)
@@ -31,25 +86,23 @@ class Submission:
     keys: Sequence[CallKey]
     call_key: str
     """Of the object with the calls; empty when they are in the request."""
-    submitted_at: float
     job_id: str = ""
-    """Empty until Batch has said it."""
-    doubt_since: float | None = None
+    """Empty until Batch has answered."""
+    unanswered_since: float | None = None
     open: set[int] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
-    """Those that have been seen to run."""
     ended: set[int] = field(default_factory=set)
-    """Those that Batch says have ended."""
+    """Those that have ended by Batch's word, with a result or without."""
     failed: int = 0
-    """How many of them have failed, by Batch's count, when the failed ones were listed last."""
+    """How many have failed by Batch's count, when the failed ones were listed last."""
     cancelled: set[int] = field(default_factory=set)
-    """Those to be terminated once the id is known."""
+    """Those to terminate once the id is known."""
     arrived: int = 0
-    missing_since: float | None = None
+    not_found_since: float | None = None
 
     @property
     def size(self) -> int:
-        """How many calls it had."""
+        """How many calls it has."""
         return len(self.keys)
 
     def job(self, index: int) -> str:
@@ -58,83 +111,108 @@ class Submission:
 
 
 class Tracking:
-    """All submissions. Not for two threads at once."""
+    """All submissions of a session, its pending terminations and obsolete objects. Not for two threads at once."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, *, unanswered_seconds: float = UNANSWERED_SECONDS) -> None:
+        self._unanswered_seconds = unanswered_seconds
         self._submissions: dict[int, Submission] = {}
-        self._places: dict[CallKey, tuple[Submission, int]] = {}
-        self._garbage: dict[str, None] = {}
+        self._positions: dict[CallKey, tuple[Submission, int]] = {}
+        self._obsolete: dict[str, None] = {}
+        self.terminations: dict[str, int] = {}
+        """Jobs to terminate, and how often that failed."""
+        self._given_up: dict[str, float] = {}
+        """Names of submissions that count as failed, and until when they are searched for."""
+        self._given_up_at = 0.0
+        self._earlier: set[str] = set()
+        """Jobs of earlier sessions that were found."""
+        self._earlier_at: float | None = now
+        """When to list them again; None when all of them must have been listed."""
+        self._earlier_until = now + LISTED_SECONDS
         self.progress_at = now
-        """When something was submitted, began or ended last, as far as has been seen."""
+        """When a call was submitted, began or ended last, as far as was seen."""
+
+    # -- submissions
 
     def add(self, number: int, name: str, keys: Sequence[CallKey], call_key: str, now: float) -> Submission:
-        """Take note of a submission that is about to be made."""
-        made = Submission(number, name, keys, call_key, now, open=set(range(len(keys))))
+        """Note a submission that is about to be made."""
+        made = Submission(number, name, keys, call_key, open=set(range(len(keys))))
         self._submissions[number] = made
-        self._places.update((key, (made, index)) for index, key in enumerate(keys))
+        self._positions.update((key, (made, index)) for index, key in enumerate(keys))
         self.progress_at = now
         return made
 
-    def accepted(self, submission: Submission, job_id: str) -> list[str]:
-        """Batch has said the id. Returns the jobs to terminate: those that were cancelled meanwhile."""
+    def accepted(self, submission: Submission, job_id: str) -> None:
+        """Note the id of a submission, and terminate what was cancelled meanwhile."""
         submission.job_id = job_id
-        submission.doubt_since = None
+        submission.unanswered_since = None
         cancelled, submission.cancelled = submission.cancelled, set()
-        if not submission.open:
+        if submission.open:
+            self.terminate(submission.job(index) for index in sorted(cancelled))
+        else:
             self._forget(submission)
-            return [job_id]
-        return [submission.job(index) for index in sorted(cancelled)]
+            self.terminate([job_id])
 
-    def doubtful(self, submission: Submission, now: float) -> None:
-        """Batch has not answered: nobody knows yet whether there is a job."""
-        submission.doubt_since = now
+    def unanswered(self, submission: Submission, now: float) -> None:
+        """Note that Batch did not answer: the job may exist."""
+        submission.unanswered_since = now
+
+    def not_listed(self, submission: Submission, now: float) -> list[CallKey]:
+        """Note that Batch does not list an unanswered submission. Returns its open calls if it counts as failed now."""
+        since = submission.unanswered_since
+        if since is None or now - since < self._unanswered_seconds:
+            return []
+        self._given_up[submission.name] = now + GIVEN_UP_SECONDS
+        return self.refused(submission)
 
     def refused(self, submission: Submission) -> list[CallKey]:
-        """There is no such job, and there will be none. Returns the calls that were open."""
+        """Note that a job does not exist. Returns the calls that were open."""
         left = [submission.keys[index] for index in sorted(submission.open)]
         for index in list(submission.open):
             self._close(submission, index)
         self._forget(submission)
         return left
 
-    def cancel(self, keys: Iterable[CallKey]) -> list[str]:
-        """Nobody wants these any more. Returns the jobs to terminate, whole arrays where nothing else is left."""
+    def not_found(self, submission: Submission, now: float) -> list[CallKey]:
+        """Note that Batch does not know a job. Returns its open calls when that has lasted for long."""
+        if submission.not_found_since is None:
+            submission.not_found_since = now
+        return self.refused(submission) if now - submission.not_found_since > NOT_FOUND_SECONDS else []
+
+    def cancel(self, keys: Iterable[CallKey]) -> None:
+        """Close calls, and terminate their jobs: a whole array when none of its calls is left."""
         touched: dict[int, tuple[Submission, list[int]]] = {}
         for key in keys:
-            if (place := self._places.get(key)) is None:
+            if (position := self._positions.get(key)) is None:
                 continue
-            submission, index = place
+            submission, index = position
             self._close(submission, index)
             if index not in submission.ended:
                 touched.setdefault(submission.number, (submission, []))[1].append(index)
-        jobs: list[str] = []
         for submission, indexes in touched.values():
             if not submission.job_id:
                 submission.cancelled.update(indexes)
             elif not submission.open:
-                jobs.append(submission.job_id)
+                self.terminate([submission.job_id])
             else:
-                jobs += [submission.job(index) for index in indexes]
-        return jobs
-
-    def doubts(self) -> list[Submission]:
-        """Return the submissions that were not answered."""
-        return [submission for submission in self._submissions.values() if submission.doubt_since is not None]
+                self.terminate(submission.job(index) for index in indexes)
 
     def known(self) -> list[Submission]:
         """Return the submissions with an id and open calls, the oldest first."""
         return [submission for submission in self._submissions.values() if submission.job_id and submission.open]
 
-    def unanswered(self) -> list[Submission]:
-        """Return the submissions without an id."""
-        return [submission for submission in self._submissions.values() if not submission.job_id]
+    def without_id(self, *, only_unanswered: bool = True) -> list[Submission]:
+        """Return the submissions that were not answered, or all that have no id yet."""
+        found = (submission for submission in self._submissions.values() if not submission.job_id)
+        return [each for each in found if each.unanswered_since is not None or not only_unanswered]
 
     def is_idle(self) -> bool:
-        """Tell whether there is nothing to look for."""
-        return not self._submissions
+        """Tell whether there is nothing to poll for."""
+        return not (self._submissions or self.terminations or self._given_up or self._earlier_at is not None)
+
+    # -- what Batch and S3 say
 
     def statuses_to_list(self, submission: Submission, counts: Mapping[str, int]) -> list[str]:
-        """Return of which states the children should be listed, by how many there are."""
+        """Return of which states the children should be listed. counts: children by state."""
         wanted = []
         if counts.get("RUNNING", 0) > len(submission.started & submission.open - submission.ended):
             wanted.append("RUNNING")
@@ -143,12 +221,12 @@ class Tracking:
         return wanted
 
     def has_lost_successes(self, submission: Submission, counts: Mapping[str, int]) -> bool:
-        """Tell whether some have succeeded, by Batch's word, and left no result. Call it after results were taken."""
+        """Tell whether children succeeded by Batch's count without a result. Call it after results were taken."""
         ended = len(submission.ended & submission.open)
         return bool(submission.open) and counts.get("SUCCEEDED", 0) > submission.arrived + ended
 
     def running(self, submission: Submission, indexes: Iterable[int], now: float) -> list[CallKey]:
-        """These run. Returns the calls of which that was not known."""
+        """Note calls that run. Returns those for which that is new."""
         new = sorted((set(indexes) & submission.open) - submission.started)
         submission.started.update(new)
         if new:
@@ -156,55 +234,23 @@ class Tracking:
         return [submission.keys[index] for index in new]
 
     def ended(self, submission: Submission, indexes: Iterable[int]) -> None:
-        """These have ended, and have left a result or not."""
+        """Note calls whose jobs have ended, with a result or without."""
         submission.ended.update(indexes)
 
-    def take(self, number: int, index: int, now: float) -> CallKey | None:
-        """Take note that a result was read. Returns its call; None when nobody waits for it (any more)."""
-        key = self._end(number, index, now)
+    def is_awaited(self, number: int, index: int) -> bool:
+        """Tell whether a result is awaited."""
+        submission = self._submissions.get(number)
+        return submission is not None and index in submission.open
+
+    def arrived(self, number: int, index: int, now: float) -> CallKey | None:
+        """Note that a result was read. Returns its call; None when it is not awaited."""
+        key = self.failed(number, index, now)
         if key is not None and (submission := self._submissions.get(number)) is not None:
             submission.arrived += 1
         return key
 
-    def waits_for(self, number: int, index: int) -> bool:
-        """Tell whether a result of that place is awaited."""
-        submission = self._submissions.get(number)
-        return submission is not None and index in submission.open
-
-    def lose(self, number: int, index: int, now: float) -> CallKey | None:
-        """Take note that a call has ended without a result. Returns it; None when nobody waits for it (any more)."""
-        return self._end(number, index, now)
-
-    def throw_away(self, keys: Iterable[str]) -> None:
-        """Nobody needs these objects any more."""
-        self._garbage.update(dict.fromkeys(keys))
-
-    def take_garbage(self, least: int) -> list[str]:
-        """Return the keys of objects that nobody needs, once: at least so many, or all when nothing is open."""
-        if len(self._garbage) < least and self._submissions:
-            return []
-        garbage, self._garbage = list(self._garbage), {}
-        return garbage
-
-    def is_stuck(self, counts: Iterable[Mapping[str, int]], now: float, after_seconds: float) -> bool:
-        """Tell whether jobs wait, and have done so for long, while none runs. counts: of all known submissions."""
-        if now - self.progress_at < after_seconds:
-            return False
-        everything = list(counts)
-        return any("RUNNABLE" in each for each in everything) and not any(
-            "RUNNING" in each or "STARTING" in each for each in everything
-        )
-
-    def check(self) -> None:
-        """Assert the laws that this module's head states."""
-        for key, (submission, index) in self._places.items():
-            assert submission.keys[index] == key
-            assert index in submission.open
-            assert self._submissions[submission.number] is submission
-        assert len(self._places) == sum(len(each.open) for each in self._submissions.values())
-        assert all(each.open or not each.job_id for each in self._submissions.values())
-
-    def _end(self, number: int, index: int, now: float) -> CallKey | None:
+    def failed(self, number: int, index: int, now: float) -> CallKey | None:
+        """Note that a call ended without a result. Returns it; None when it is not awaited."""
         submission = self._submissions.get(number)
         if submission is None or index not in submission.open:
             return None
@@ -212,14 +258,85 @@ class Tracking:
         self._close(submission, index)
         return submission.keys[index]
 
+    def is_stuck(self, counts: Iterable[Mapping[str, int]], now: float, after_seconds: float) -> bool:
+        """Tell whether jobs wait without progress for long, while none runs. counts: of all known submissions."""
+        if now - self.progress_at < after_seconds:
+            return False
+        everything = list(counts)
+        return any("RUNNABLE" in each for each in everything) and not any(
+            "RUNNING" in each or "STARTING" in each for each in everything
+        )
+
+    # -- pending terminations
+
+    def terminate(self, job_ids: Iterable[str]) -> None:
+        """Have jobs terminated by the next polls."""
+        for job_id in job_ids:
+            self.terminations.setdefault(job_id, 0)
+
+    def terminated(self, job_id: str, *, is_done: bool) -> bool:
+        """Note an attempt to terminate a job. Returns False when it failed too often and is given up."""
+        tries = self.terminations.get(job_id, 0)
+        if is_done or tries >= MAX_TERMINATE_TRIES:
+            self.terminations.pop(job_id, None)
+            return is_done
+        self.terminations[job_id] = tries + 1
+        return True
+
+    def is_listing_due(self, now: float) -> bool:
+        """Tell whether to list the jobs of earlier sessions: one submitted just before a restart is listed late."""
+        return self._earlier_at is not None and now >= self._earlier_at
+
+    def found_earlier(self, job_ids: Iterable[str], now: float) -> int:
+        """Terminate the listed jobs of earlier sessions. Returns how many are new."""
+        new = set(job_ids) - self._earlier
+        self._earlier |= new
+        self.terminate(new)
+        self._earlier_at = now + EARLIER_PAUSE_SECONDS if now < self._earlier_until else None
+        return len(new)
+
+    def given_up(self, now: float) -> list[str]:
+        """Return the names of submissions to search for, when that is due."""
+        if not self._given_up or now < self._given_up_at:
+            return []
+        self._given_up_at = now + GIVEN_UP_PAUSE_SECONDS
+        return list(self._given_up)
+
+    def searched(self, name: str, *, is_found: bool, now: float) -> None:
+        """Note the search for a submission that counts as failed."""
+        if is_found or now > self._given_up[name]:
+            del self._given_up[name]
+
+    # -- obsolete objects
+
+    def discard(self, keys: Iterable[str]) -> None:
+        """Note objects that are not needed any more."""
+        self._obsolete.update(dict.fromkeys(keys))
+
+    def take_obsolete(self, least: int) -> list[str]:
+        """Return the keys of obsolete objects, once: when there are at least this many, or nothing is open."""
+        if len(self._obsolete) < least and self._submissions:
+            return []
+        obsolete, self._obsolete = list(self._obsolete), {}
+        return obsolete
+
+    def check(self) -> None:
+        """Assert the laws that this module's head states."""
+        for key, (submission, index) in self._positions.items():
+            assert submission.keys[index] == key
+            assert index in submission.open
+            assert self._submissions[submission.number] is submission
+        assert len(self._positions) == sum(len(each.open) for each in self._submissions.values())
+        assert all(each.open or not each.job_id for each in self._submissions.values())
+
     def _close(self, submission: Submission, index: int) -> None:
         submission.open.discard(index)
         key = submission.keys[index]
-        if self._places.get(key, (None, 0))[0] is submission:
-            del self._places[key]
+        if self._positions.get(key, (None, 0))[0] is submission:
+            del self._positions[key]
         if not submission.open and submission.job_id:
             self._forget(submission)
 
     def _forget(self, submission: Submission) -> None:
         if self._submissions.pop(submission.number, None) is not None and submission.call_key:
-            self._garbage[submission.call_key] = None
+            self._obsolete[submission.call_key] = None

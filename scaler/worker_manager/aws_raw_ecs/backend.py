@@ -1,108 +1,241 @@
-"""The worker manager's backend on ECS: starts, stops and lists tasks."""
+"""The backend of the type aws_raw_ecs: starts, stops and lists ECS tasks.
+
+RunTask is called no faster than ECS allows, and a call without an answer is repeated word for word: by its client
+token, ECS then says what it has started for it, and starts what it has not.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.known_units import KnownUnits
-from scaler.worker_manager.aws.reach import unreachable
-from scaler.worker_manager.aws.session import AwsCalls, AwsClient
-from scaler.worker_manager.aws.stops import Stops
-from scaler.worker_manager.aws_raw_ecs.fleet import Fleet
-from scaler.worker_manager.aws_raw_ecs.launches import Launches, with_hint
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.worker_manager.aws.calls import AwsCalls, AwsClient, AwsError, steady
+from scaler.worker_manager.aws.containers import exit_text, unreachable, versions
+from scaler.worker_manager.aws_raw_ecs.definition import (
+    CONTAINER,
+    SETUP,
+    Fields,
+    document_of,
+    ensure_definition,
+    overrides,
+    run_request,
+    start_command,
+    started_by,
+    worker_container,
+)
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.tasks import STOP_REASON
-from scaler.worker_manager.backend import BackendError, Capacity, Unit
+from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager.polled import STOP_REASON, PolledBackend, Stopped
+from scaler.worker_manager.units import SeenUnit
 
-MANAGER_STOP_SECONDS = 20.0
-"""How long the manager may take to have ECS accept that all tasks stop. Nobody waits for their end."""
-LISTING_SHARE = 0.9
-"""Tasks are listed at most once in this part of a heartbeat, however often something else happens."""
+MAX_STARTED = 10
+"""Tasks of one RunTask."""
+LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18
+CALLS_AT_ONCE, CALLS_PER_SECOND = 18, 18
+"""ECS allows a tenth more: it counts by when calls arrive. Source: service quotas of ECS and Fargate."""
+UNANSWERED_SECONDS = 30.0
+"""After this time ECS lists what a call without an answer has started."""
+MAX_DESCRIBED = 100
+_STATES = {
+    "PROVISIONING": UnitState.PENDING,
+    "PENDING": UnitState.PENDING,
+    "ACTIVATING": UnitState.PENDING,
+    "RUNNING": UnitState.RUNNING,
+    "DEACTIVATING": UnitState.STOPPING,
+    "STOPPING": UnitState.STOPPING,
+    "DEPROVISIONING": UnitState.STOPPING,
+}
 
 _log = logging.getLogger(__name__)
 
 
-class EcsBackend:
-    """Starts, stops and lists ECS tasks: a `Backend`. ecs: boto3's by default. Raises UsageError."""
+class EcsBackend(PolledBackend):
+    """Units are ECS tasks. ecs: boto3's client by default. Raises UsageError for settings that ECS cannot take."""
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsCalls | None = None) -> None:
-        self._config = config
-        self._ecs: AwsCalls = AwsClient(config, "ecs") if ecs is None else ecs
         limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
-        units = None if limit < 0 else -(-limit // cpus)
-        self.capacity = Capacity(
-            unit_slots=cpus,
-            max_slots=-1 if units is None else units * cpus,
-            max_units=units,
-            running_is_joined=False,
-            stop_seconds=MANAGER_STOP_SECONDS,
-            outlive_manager=True,
+        super().__init__(
+            service="ECS",
+            noun="tasks",
+            stop_by_hand=f"stop each with `aws ecs stop-task --region {config.aws_region} "
+            f"--cluster {config.ecs_cluster} --task TASK`",
+            slots=cpus,
+            max_units=None if limit < 0 else -(-limit // cpus),
+            heartbeat_seconds=config.heartbeat_interval_seconds,
         )
-        self._known = KnownUnits(cpus, first_state=None)
-        self._fleet = Fleet(config, self._ecs, self._known)
-        self._stops = Stops(self._try_stop)
-        self._launches = Launches(config, self._ecs)
-        self._listing_seconds = config.heartbeat_interval_seconds * LISTING_SHARE
-        self._listed_at: float | None = None
+        self._config = config
+        self._document = document_of(config)
+        # Both are made again for the task definition that is used; what is wrong with them is reported now.
+        overrides(CONTAINER, self._document)
+        start_command(config, versions())
+        self._ecs: AwsCalls = AwsClient(config, "ecs") if ecs is None else ecs
+        self._template: Fields | None = None
+        """The parameters that all RunTask share, once the task definition is ensured."""
+        self._unanswered: tuple[Fields, float] | None = None
+        """A RunTask that was not answered, and when."""
+        now = time.monotonic()
+        self._launches = TokenBucket(LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND, now)
+        self._calls = TokenBucket(CALLS_AT_ONCE, CALLS_PER_SECOND, now)
         if warning := unreachable("workers on ECS", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s", warning)
 
-    def start(self, count: int) -> list[str]:
-        try:
-            started = self._launches.start(count, self._known.knows)
-        except BackendError as error:
-            self._known.started(error.started)
-            raise
-        self._known.started(started)
-        return started
+    def start_some(self, count: int) -> list[str]:
+        return self._run(self._prepared() | {"count": min(count, MAX_STARTED), "clientToken": uuid.uuid4().hex})
 
-    def stop(self, unit_ids: Sequence[str]) -> None:
-        self._stops.stop(self._known.to_stop(unit_ids))
+    def started_unanswered(self) -> list[str]:
+        return [] if self._unanswered is None else self._run(self._unanswered[0])
 
-    def list(self) -> list[Unit]:
-        now = time.monotonic()
-        if self._listed_at is None or now - self._listed_at >= self._listing_seconds:
-            try:
-                self._fleet.look()
-            except AwsError as error:
-                raise with_hint(error) from error
-            self._listed_at = now
-            self._launches.listed()
-        return self._known.units()
-
-    def fileno(self) -> int | None:
-        return None
-
-    def close(self) -> None:
-        try:
-            self.stop(self._launches.settle())
-        except BackendError as error:
-            _log.error("a start of tasks that ECS did not answer may have left some: %s", error)
-        if self._stops.refused:
-            _log.error(
-                "these tasks may be left: %s; stop each with `aws ecs stop-task --region %s --cluster %s --task TASK`",
-                ", ".join(sorted(self._stops.refused)),
-                self._config.aws_region,
-                self._config.ecs_cluster,
-            )
-        self._ecs.close()
-
-    def _try_stop(self, unit_id: str) -> Callable[[str], None] | AwsError:
+    def stop_one(self, unit_id: str) -> Stopped:
         try:
             answer = self._ecs.call("StopTask", cluster=self._config.ecs_cluster, task=unit_id, reason=STOP_REASON)
         except AwsError as error:
-            if not _is_not_found(error):
-                return error
-            if self._known.is_new(unit_id):
-                return AwsError("ECS does not know a task yet that was started just now", "broken")
-            return self._known.gone
+            if error.code == "InvalidParameterException" and "not found" in error.message:
+                return "not found"
+            raise
         if answer["task"].get("desiredStatus") != "STOPPED":
-            return AwsError("ECS StopTask did not stop a task, and gave no reason", "broken")
-        return self._known.stopping
+            raise AwsError("ECS StopTask did not stop a task, and gave no reason", "broken")
+        return "stopping"
+
+    def list_ids(self, *, search: bool) -> list[str]:
+        # Tasks of an earlier process that are to stop may not have ended yet.
+        statuses = ("RUNNING", "STOPPED") if search else ("RUNNING",)
+        parameters = {"cluster": self._config.ecs_cluster, "startedBy": started_by(self._config)}
+        try:
+            pages = [
+                page for status in statuses for page in self._ecs.pages("ListTasks", **parameters, desiredStatus=status)
+            ]
+        except AwsError as error:
+            raise with_hint(error) from error
+        if self._unanswered is not None and time.monotonic() - self._unanswered[1] > UNANSWERED_SECONDS:
+            self._unanswered = None
+        return [unit_id_of(arn) for page in pages for arn in page["taskArns"]]
+
+    def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
+        now = datetime.now(UTC)
+        seen = {}
+        for at in range(0, len(unit_ids), MAX_DESCRIBED):
+            some = list(unit_ids[at : at + MAX_DESCRIBED])
+            for task in self._ecs.call("DescribeTasks", cluster=self._config.ecs_cluster, tasks=some)["tasks"]:
+                unit = SeenUnit(state_of(task), age_seconds(task, now), reason_of(task))
+                seen[unit_id_of(task["taskArn"])] = unit
+        return seen
+
+    def disconnect(self) -> None:
+        self._ecs.close()
+
+    def _run(self, request: Fields) -> list[str]:
+        count = int(request["count"])
+        now = time.monotonic()
+        time.sleep(max(self._launches.take(count, now), self._calls.take(1, now)))
+        try:
+            answer = self._ecs.call("RunTask", **request)
+        except AwsError as error:
+            if error.is_uncertain:
+                self._unanswered = (request, time.monotonic())
+            elif error.kind == "refused":
+                self._unanswered = None
+            raise with_hint(error) from error
+        self._unanswered = None
+        unit_ids = [unit_id_of(task["taskArn"]) for task in answer["tasks"]]
+        if len(unit_ids) < count:
+            reasons = sorted({_failure_text(failure) for failure in answer.get("failures", [])})
+            raise BackendError(f"ECS does not start all tasks: {'; '.join(reasons) or 'no reason given'}", unit_ids)
+        return unit_ids
+
+    def _prepared(self) -> Fields:
+        """Return the parameters that all starts share, after ensuring the task definition once."""
+        if self._template is None:
+            try:
+                definition = ensure_definition(self._config, self._ecs, {}, _log.info).definition
+                container = worker_container(definition, self._config.ecs_task_definition)
+                changed = overrides(container, self._document)
+            except UsageError as error:
+                raise BackendError(str(error)) from error  # the definition may be corrected while the manager runs
+            self._template = run_request(self._config, definition["taskDefinitionArn"], changed)
+        return self._template
 
 
-def _is_not_found(error: AwsError) -> bool:
-    return error.code == "InvalidParameterException" and "not found" in error.message
+@dataclass(slots=True)
+class TokenBucket:
+    """`burst` tokens at once, then `per_second`. A debt is paid by waiting before the next ones are used."""
+
+    burst: float
+    per_second: float
+    at: float
+    tokens: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.tokens = self.burst
+
+    def take(self, count: float, now: float) -> float:
+        """Take tokens, and return how many seconds to wait before they are used."""
+        self.tokens = min(self.burst, self.tokens + (now - self.at) * self.per_second) - count
+        self.at = now
+        return max(0.0, -self.tokens / self.per_second)
+
+
+# -- what a described task says
+
+
+def unit_id_of(arn: str) -> str:
+    """Return the last part of a task's ARN."""
+    return arn.rpartition("/")[2]
+
+
+def state_of(task: Mapping[str, Any]) -> UnitState:
+    """Return the state of a described task. STOPPED: this platform stopped it, or its worker exited with code 0.
+
+    A worker that ECS takes away (a spot interruption, a retired host) is FAILED however it ended.
+    """
+    status = task.get("lastStatus", "")
+    if status != "STOPPED":
+        is_stopping = task.get("desiredStatus") == "STOPPED"
+        return UnitState.STOPPING if is_stopping else _STATES.get(status, UnitState.PENDING)
+    code = task.get("stopCode")
+    if code == "UserInitiated" and str(task.get("stoppedReason", "")).startswith(STOP_REASON):
+        return UnitState.STOPPED
+    exit_codes = {container.get("exitCode") for container in task.get("containers", [])}
+    in_order = code == "EssentialContainerExited" and exit_codes == {0}
+    return UnitState.STOPPED if in_order else UnitState.FAILED
+
+
+def reason_of(task: Mapping[str, Any]) -> str:
+    """Return why a task stopped or stops, as display text; empty when ECS gives no reason."""
+    code, reason = task.get("stopCode", ""), steady(task.get("stoppedReason", "")).rstrip(".")
+    parts = [": ".join(part for part in (code, reason) if part)]
+    for container in task.get("containers", []):
+        if container.get("exitCode") is not None:
+            parts.append(exit_text(container["exitCode"]))
+        if container.get("reason") and steady(container["reason"]) not in reason:
+            parts.append(steady(container["reason"]))
+    return "; ".join(part for part in parts if part)
+
+
+def age_seconds(task: Mapping[str, Any], now: datetime) -> float:
+    """Return how long a task has existed, or had when it stopped. Clocks may differ; it is never below 0."""
+    created, stopped = task.get("createdAt"), task.get("stoppedAt")
+    if created is None:
+        return 0.0
+    age: float = ((stopped or now) - created).total_seconds()
+    return max(0.0, age)
+
+
+def with_hint(error: AwsError) -> AwsError:
+    """Return the error with what to do about it, where that is known."""
+    hint = ""
+    if error.code == "ClusterNotFoundException":
+        hint = f"{SETUP} makes the cluster, or change ecs_cluster"
+    elif "capacity provider" in error.message:
+        hint = f"{SETUP} attaches ecs_capacity_provider to the cluster"
+    return AwsError(f"{error}; {hint}", error.kind, error.code, error.message) if hint else error
+
+
+def _failure_text(failure: Mapping[str, Any]) -> str:
+    return steady(": ".join(str(failure[key]) for key in ("reason", "detail") if failure.get(key)))

@@ -1,18 +1,26 @@
-"""What a worker's task is made of: its task definition, its start command, and what each start adds. Pure."""
+"""The task definition of the workers, and what each RunTask adds to it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.install import pip_install, requirements_of
-from scaler.worker_manager.aws.session import tag_value
+from scaler.worker_manager.aws.calls import AwsCalls, AwsError, tag_value
+from scaler.worker_manager.aws.containers import (
+    MAX_OVERRIDES_CHARACTERS,
+    default_image,
+    pip_install,
+    requirements_of,
+    versions,
+    worker_document,
+)
+from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 
 CONTAINER = "worker"
@@ -20,11 +28,10 @@ STOP_SECONDS = 120
 """From SIGTERM to SIGKILL: the most that Fargate allows, and as long as the notice of a spot task."""
 STOP_GRACE_SECONDS = 110.0
 """How long running tasks of a worker that is stopped may take."""
-MAX_OVERRIDES_CHARACTERS = 8192
-"""Of all container overrides together. Source: RunTask in the API reference."""
 WORKER_COMMAND = ("python", "-m", "scaler.worker")
 MANAGER_TAG = "scaler:manager"
 CLUSTER_TAG = "scaler:cluster"
+SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 Fields = dict[str, Any]
 
@@ -50,13 +57,13 @@ _REGISTERED = (
 
 def image_of(config: AwsRawEcsConfig) -> str:
     """Return the image of the worker's container."""
-    return config.ecs_task_image or f"python:{config.ecs_python_version}-slim"
+    return config.ecs_task_image or default_image(config.ecs_python_version)
 
 
 def start_command(config: AwsRawEcsConfig, versions: Mapping[str, str]) -> list[str]:
     """Return the container's command.
 
-    versions: what the default image gets with pip, by name, unless the configuration asks for these packages itself.
+    versions: packages that the default image installs with pip unless the settings name them, and their versions.
     Raises UsageError when the requirements cannot be read.
     """
     pinned = versions if config.ecs_task_image is None else {}
@@ -69,11 +76,11 @@ def start_command(config: AwsRawEcsConfig, versions: Mapping[str, str]) -> list[
 def wanted_definition(
     config: AwsRawEcsConfig, current: Mapping[str, Any] | None, versions: Mapping[str, str], extras: Mapping[str, Any]
 ) -> Fields:
-    """Return what to register, without family and tags.
+    """Return the definition to register, without family and tags.
 
     current: the newest revision. What it has beyond the manager's own settings (roles, volumes, variables, logging)
-    stays. extras: what else is to be so: roles, and under `logConfiguration` that of the container.
-    Raises UsageError when it has several containers and none is called `worker`.
+    stays. extras: other fields to set: roles, and under `logConfiguration` that of the container.
+    Raises UsageError when it has several containers and none is named `worker`.
     """
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name != "logConfiguration"}
@@ -84,7 +91,7 @@ def wanted_definition(
         "command": start_command(config, versions),
         "essential": True,
         "stopTimeout": STOP_SECONDS,
-        # Some process must reap what tasks leave behind, and end at SIGTERM also while pip installs.
+        # An init process reaps what tasks leave behind, and ends at SIGTERM also while pip installs.
         "linuxParameters": {**(container.get("linuxParameters") or {}), "initProcessEnabled": True},
     }
     if "logConfiguration" in extras:
@@ -101,7 +108,7 @@ def wanted_definition(
 
 
 def registered(definition: Mapping[str, Any]) -> Fields:
-    """Return of a described definition what was registered."""
+    """Return the part of a described definition that can be registered."""
     return {name: definition[name] for name in _REGISTERED if name in definition}
 
 
@@ -120,10 +127,9 @@ def _worker_container(containers: Sequence[Fields], family: str) -> Fields:
     return (named or list(containers))[0]
 
 
-def worker_document(config: AwsRawEcsConfig) -> str:
-    """Return what every worker is told. Log files of the manager's machine are none of its container's."""
-    worker = config.worker_config("", config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=STOP_GRACE_SECONDS)
-    return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
+def document_of(config: AwsRawEcsConfig) -> str:
+    """Return the configuration of every worker."""
+    return worker_document(config, config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=STOP_GRACE_SECONDS)
 
 
 def overrides(container: str, document: str) -> Fields:
@@ -133,14 +139,14 @@ def overrides(container: str, document: str) -> Fields:
     length = len(json.dumps(found))
     if length > MAX_OVERRIDES_CHARACTERS:
         raise UsageError(
-            f"what the workers are told takes {length} characters, and ECS allows {MAX_OVERRIDES_CHARACTERS}: "
+            f"the workers' configuration takes {length} characters, and ECS allows {MAX_OVERRIDES_CHARACTERS}: "
             "shorten per_worker_capabilities or preload"
         )
     return found
 
 
 def started_by(config: AwsRawEcsConfig) -> str:
-    """Return the mark of all tasks of this manager for this scheduler; ListTasks finds them by it."""
+    """Return the startedBy of all tasks of this manager and scheduler, by which ListTasks finds them."""
     whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
     return f"scaler/{hashlib.sha256(whole.encode()).hexdigest()[:28]}"
 
@@ -165,3 +171,49 @@ def run_request(config: AwsRawEcsConfig, definition_arn: str, task_overrides: Fi
             {"key": CLUSTER_TAG, "value": tag_value(config.worker_scheduler_address)},
         ],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class EnsuredDefinition:
+    """A task definition as DescribeTaskDefinition shows it. is_new: it was registered just now, or would be."""
+
+    definition: Fields
+    is_new: bool
+
+
+def ensure_definition(
+    config: AwsRawEcsConfig, ecs: AwsCalls, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
+) -> EnsuredDefinition:
+    """Return the newest task definition, after registering it when it is missing or differs from the settings.
+
+    extras: see `wanted_definition`. dry_run: register nothing. Raises AwsError, UsageError.
+    """
+    family = config.ecs_task_definition
+    current, tags = describe_definition(family, ecs)
+    wanted = wanted_definition(config, current, versions(), extras)
+    if current is not None and registered(current) == wanted:
+        return EnsuredDefinition(current, is_new=False)
+    if dry_run:
+        return EnsuredDefinition({**wanted, "family": family}, is_new=True)
+    if current is None and "executionRoleArn" not in wanted:
+        say(f"the task definition {family} is made without roles: there are no logs, and no private images ({SETUP})")
+    tags = tags if current is not None else [{"key": MANAGED_TAG, "value": "aws_raw_ecs"}]
+    # ECS refuses an empty list of tags.
+    answer = ecs.call("RegisterTaskDefinition", family=family, **wanted, **({"tags": tags} if tags else {}))
+    made: Fields = answer["taskDefinition"]
+    say(f"registered the task definition {family}:{made['revision']}")
+    return EnsuredDefinition(made, is_new=True)
+
+
+def describe_definition(family: str, ecs: AwsCalls) -> tuple[Fields | None, list[dict[str, str]]]:
+    """Return the newest active revision of a family with its tags; None when there is none. Raises AwsError."""
+    try:
+        answer = ecs.call("DescribeTaskDefinition", taskDefinition=family, include=["TAGS"])
+    except AwsError as error:
+        if error.code != "ClientException":
+            raise
+        return None, []
+    found: Fields = answer["taskDefinition"]
+    if found.get("status", "ACTIVE") != "ACTIVE":
+        return None, []
+    return found, [tag for tag in answer.get("tags", []) if not tag["key"].startswith("aws:")]

@@ -2,205 +2,167 @@
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from scaler.worker_manager.aws.errors import AwsError
-from scaler.worker_manager.aws.session import AwsCalls, AwsClient, aws_session
-from scaler.worker_manager.aws.setup_tools import (
+from scaler.config.commands import Verb
+from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws.setup import (
     MANAGED_TAG,
-    NOT_OURS,
-    Document,
+    TASKS_SERVICE,
+    Account,
+    Change,
+    Fields,
+    LogGroup,
+    Resource,
     Role,
-    Steps,
-    ensure_log_group,
-    ensure_role,
-    is_ours,
-    remove_log_group,
-    remove_role,
+    default_subnets,
+    execution_statements,
+    log_configuration,
     role_name,
-    show_log_group,
-    show_role,
+    run,
 )
-from scaler.worker_manager.aws_raw_ecs.definition import Fields, image_of, registered
-from scaler.worker_manager.aws_raw_ecs.launches import describe_definition, ensure_definition
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition, image_of, registered
+from scaler.worker_manager.aws_raw_ecs.settings import NOT_GIVEN, AwsRawEcsConfig
 
-if TYPE_CHECKING:
-    from scaler.config.commands import Verb
-
-SERVICES = ("ecs", "iam", "logs", "sts")
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
-SERVICE = "ecs-tasks.amazonaws.com"
-ROLE_SECONDS = 30.0
-"""A role that was made just now is not known everywhere at once."""
-ROLE_PAUSE_SECONDS = 2.0
-
-_ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where it is done, and what all of it is called."""
-
-    config: AwsRawEcsConfig
-    steps: Steps
-    ecs: AwsCalls
-    iam: AwsCalls
-    logs: AwsCalls
-    sts: AwsCalls
-
-    @property
-    def log_group(self) -> str:
-        return f"/scaler/{self.config.ecs_task_definition}"
-
-    def role(self, purpose: str) -> str:
-        return role_name(self.config.ecs_task_definition, self.config.aws_region, purpose)
 
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
-    """Make, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
-    from scaler.worker_manager.aws_raw_ecs.settings import NOT_GIVEN  # noqa: PLC0415 (a manager's process does without the models)
-
-    session = aws_session(config)
-    ecs, iam, logs, sts = clients = [AwsClient(config, name, session=session) for name in SERVICES]
-    place = _Place(config, Steps(say, dry_run=dry_run), ecs, iam, logs, sts)
+    """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
+    account = Account(config, say, dry_run=dry_run)
     try:
-        match verb:
-            case "setup":
-                _setup(place)
-            case "show":
-                _show(place)
-            case "teardown":
-                return _teardown(place)
-        if tuple(config.ecs_subnets) == (NOT_GIVEN,):
-            clients.append(AwsClient(config, "ec2", session=session))
-            _suggest_subnets(clients[-1], place.steps)
+        cluster = Cluster(account, config)
+        log_group = LogGroup(account, f"/scaler/{config.ecs_task_definition}")
+        execution = Role(
+            account,
+            role_name(config.ecs_task_definition, config.aws_region, "execution"),
+            TASKS_SERVICE,
+            "ECS, to pull the image and to write logs",
+            lambda: execution_statements(image_of(config), log_group.arn(config.aws_region), account.partition),
+        )
+        tasks = Role(
+            account,
+            role_name(config.ecs_task_definition, config.aws_region, "task"),
+            TASKS_SERVICE,
+            "the tasks, which may do nothing on AWS unless you add it",
+        )
+        definition = TaskDefinition(account, config, execution, tasks, log_group)
+        code = run(
+            verb,
+            [cluster, log_group, execution, tasks, definition],
+            [cluster, definition, execution, tasks, log_group],
+        )
+        if verb != "teardown" and tuple(config.ecs_subnets) == (NOT_GIVEN,):
+            _suggest_subnets(account)
+        return code
     finally:
-        for client in clients:
-            client.close()
-    return 0
+        account.close()
 
 
-def execution_role(name: str, image: str, log_group_arn: str, partition: str) -> Role:
-    """Return the role by which ECS itself pulls the image and writes the logs of a task."""
-    statements: list[Document] = [
-        {
-            "Effect": "Allow",
-            "Action": ["logs:CreateLogStream", "logs:PutLogEvents"],
-            "Resource": f"{log_group_arn}:*",
-        }
-    ]
-    if found := _ECR.match(image):
-        account, region, repository = found.groups()
-        statements += [
-            {"Effect": "Allow", "Action": "ecr:GetAuthorizationToken", "Resource": "*"},
-            {
-                "Effect": "Allow",
-                "Action": ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
-                "Resource": f"arn:{partition}:ecr:{region}:{account}:repository/{repository}",
-            },
-        ]
-    return Role(name, SERVICE, "ECS, to pull the image and to write logs", statements)
+class Cluster(Resource):
+    """The ECS cluster. Capacity providers are also attached to one that is not ours: tasks need them."""
 
+    shows_changes_apart = True
+    foreign_note = "made by others"
 
-def task_role(name: str) -> Role:
-    """Return the role of the tasks themselves: they may do nothing until somebody lets them."""
-    return Role(name, SERVICE, "the tasks, which may do nothing on AWS unless you add it")
+    def __init__(self, account: Account, config: AwsRawEcsConfig) -> None:
+        super().__init__(account, f"cluster {config.ecs_cluster}")
+        self._name = config.ecs_cluster
+        self._provider = config.ecs_capacity_provider
+        self._ecs = account.client("ecs")
 
+    def describe(self) -> Fields | None:
+        answer = self._ecs.call("DescribeClusters", clusters=[self._name], include=["TAGS"])
+        return next((cluster for cluster in answer["clusters"] if cluster["status"] == "ACTIVE"), None)
 
-# -- setup
-
-
-def _setup(place: _Place) -> None:
-    config, steps = place.config, place.steps
-    account, partition = _account(place.sts)
-    _ensure_cluster(place)
-    ensure_log_group(place.logs, steps, place.log_group)
-    log_group_arn = f"arn:{partition}:logs:{config.aws_region}:{account}:log-group:{place.log_group}"
-    execution = execution_role(place.role("execution"), image_of(config), log_group_arn, partition)
-    extras: Fields = {
-        "executionRoleArn": ensure_role(place.iam, steps, execution, account, partition),
-        "taskRoleArn": ensure_role(place.iam, steps, task_role(place.role("task")), account, partition),
-        "logConfiguration": {
-            "logDriver": "awslogs",
-            "options": {
-                "awslogs-group": place.log_group,
-                "awslogs-region": config.aws_region,
-                "awslogs-stream-prefix": "scaler",
-            },
-        },
-    }
-    _ensure_definition(place, extras)
-
-
-def _account(sts: AwsCalls) -> tuple[str, str]:
-    """Return the account, and the part of AWS that it is in: `aws`, `aws-cn`."""
-    answer = sts.call("GetCallerIdentity")
-    return answer["Account"], answer["Arn"].split(":")[1]
-
-
-def _ensure_cluster(place: _Place) -> None:
-    name = place.config.ecs_cluster
-    cluster = _describe_cluster(place)
-    if cluster is None:
+    def create(self) -> None:
         tags = [{"key": MANAGED_TAG, "value": "true"}]
-        place.steps.create(
-            f"cluster {name}",
-            lambda: place.ecs.call("CreateCluster", clusterName=name, capacityProviders=list(PROVIDERS), tags=tags),
-        )
-        return
-    place.steps.exists(f"cluster {name}", "" if is_ours(cluster.get("tags", [])) else "made by others")
-    attached = list(cluster.get("capacityProviders", []))
-    wanted = place.config.ecs_capacity_provider
-    if wanted not in attached:
-        place.steps.change(
-            f"capacity providers of the cluster {name}: {wanted} attached",
-            lambda: place.ecs.call(
+        self._ecs.call("CreateCluster", clusterName=self._name, capacityProviders=list(PROVIDERS), tags=tags)
+
+    def changes(self, found: Fields) -> Sequence[Change]:
+        attached = list(found.get("capacityProviders", []))
+        if self._provider in attached:
+            return ()
+
+        def attach() -> None:
+            self._ecs.call(
                 "PutClusterCapacityProviders",
-                cluster=name,
-                capacityProviders=[*attached, wanted],
-                defaultCapacityProviderStrategy=cluster.get("defaultCapacityProviderStrategy", []),
-            ),
-        )
+                cluster=self._name,
+                capacityProviders=[*attached, self._provider],
+                defaultCapacityProviderStrategy=found.get("defaultCapacityProviderStrategy", []),
+            )
+
+        return [(f"capacity providers of the {self.what}: {self._provider} attached", attach)]
+
+    def detail(self, found: Fields) -> str:
+        providers = ", ".join(found.get("capacityProviders", [])) or "no capacity providers"
+        return f": {found['runningTasksCount']} tasks running, {found['pendingTasksCount']} starting; {providers}"
+
+    def in_use(self, found: Fields) -> str:
+        tasks = found["runningTasksCount"] + found["pendingTasksCount"]
+        return f"{tasks} tasks are in it: stop their worker manager first" if tasks else ""
+
+    def delete(self, _: Fields) -> None:
+        self._ecs.call("DeleteCluster", cluster=self._name)
 
 
-def _describe_cluster(place: _Place) -> Fields | None:
-    answer = place.ecs.call("DescribeClusters", clusters=[place.config.ecs_cluster], include=["TAGS"])
-    active = [cluster for cluster in answer["clusters"] if cluster["status"] == "ACTIVE"]
-    return active[0] if active else None
+class TaskDefinition(Resource):
+    """The task definition: the newest revision counts, and teardown removes all."""
 
+    def __init__(
+        self, account: Account, config: AwsRawEcsConfig, execution: Role, tasks: Role, log_group: LogGroup
+    ) -> None:
+        super().__init__(account, f"task definition {config.ecs_task_definition}")
+        self._family = config.ecs_task_definition
+        self._config = config
+        self._roles = {"executionRoleArn": execution, "taskRoleArn": tasks}
+        self._log_group = log_group
+        self._ecs = account.client("ecs")
 
-def _ensure_definition(place: _Place, extras: Fields) -> None:
-    family = place.config.ecs_task_definition
-    current, _ = describe_definition(family, place.ecs)
-    ensured = ensure_definition(place.config, place.ecs, extras, _nothing, dry_run=True)
-    if not ensured.is_new:
-        place.steps.exists(f"task definition {family}:{ensured.definition['revision']}")
-        return
+    def describe(self) -> Fields | None:
+        current, tags = describe_definition(self._family, self._ecs)
+        return None if current is None else {**current, "tags": tags}
 
-    def register() -> None:
-        deadline = time.monotonic() + ROLE_SECONDS
-        while True:
-            try:
-                ensure_definition(place.config, place.ecs, extras, _nothing)
-            except AwsError as error:
-                if "role" not in error.message.lower() or time.monotonic() > deadline:
-                    raise
-                time.sleep(ROLE_PAUSE_SECONDS)
-            else:
-                return
+    def describe_all(self) -> list[Fields]:
+        pages = self._ecs.pages("ListTaskDefinitions", familyPrefix=self._family, status="ACTIVE")
+        arns = [arn for page in pages for arn in page["taskDefinitionArns"]]
+        mine = [arn for arn in arns if arn.rpartition("/")[2].rpartition(":")[0] == self._family]
+        answers = [self._ecs.call("DescribeTaskDefinition", taskDefinition=arn, include=["TAGS"]) for arn in mine]
+        return [{**answer["taskDefinition"], "tags": answer.get("tags", [])} for answer in answers]
 
-    if current is None:
-        place.steps.create(f"task definition {family}", register)
-    else:
-        place.steps.change(
-            f"task definition {family}: {_differences(registered(current), ensured.definition)}", register
-        )
+    def tags(self, found: Fields) -> Iterable[Mapping[str, str]]:
+        tags: Iterable[Mapping[str, str]] = found["tags"]
+        return tags
+
+    def ensure(self) -> None:
+        # Users may add to the definition what they need, so a revision without the tag is extended like any other.
+        current = self.describe()
+        extras: Fields = {name: role.arn() for name, role in self._roles.items()}
+        extras |= {"logConfiguration": log_configuration(self._log_group.name, self._config.aws_region)}
+        ensured = ensure_definition(self._config, self._ecs, extras, _nothing, dry_run=True)
+
+        def register() -> None:
+            self.account.when_roles_are_known(lambda: ensure_definition(self._config, self._ecs, extras, _nothing))
+
+        if not ensured.is_new:
+            self.account.line("exists", f"{self.what}:{ensured.definition['revision']}")
+        elif current is None:
+            self.account.create(self.what, register)
+        else:
+            self.account.change(f"{self.what}: {_differences(registered(current), ensured.definition)}", register)
+
+    def create(self) -> None:
+        raise AssertionError("ensure registers revisions")
+
+    def suffix(self, found: Fields) -> str:
+        return f":{found['revision']}"
+
+    def detail(self, found: Fields) -> str:
+        images = ", ".join(container["image"] for container in found["containerDefinitions"])
+        return f":{found['revision']} with {images}"
+
+    def delete(self, found: Fields) -> None:
+        self._ecs.call("DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"])
 
 
 def _differences(current: Fields, wanted: Fields) -> str:
@@ -213,92 +175,16 @@ def _differences(current: Fields, wanted: Fields) -> str:
 
 
 def _nothing(_: str) -> None:
-    """The step says it."""
+    """The line of the step says it."""
 
 
-# -- show
-
-
-def _show(place: _Place) -> None:
-    name, family = place.config.ecs_cluster, place.config.ecs_task_definition
-    cluster = _describe_cluster(place)
-    if cluster is None:
-        place.steps.missing(f"cluster {name}")
-    else:
-        tasks = f"{cluster['runningTasksCount']} tasks running, {cluster['pendingTasksCount']} starting"
-        providers = ", ".join(cluster.get("capacityProviders", [])) or "no capacity providers"
-        place.steps.exists(f"cluster {name}: {tasks}; {providers}", _owner(cluster.get("tags", [])))
-    show_log_group(place.logs, place.steps, place.log_group)
-    for purpose in ("execution", "task"):
-        show_role(place.iam, place.steps, place.role(purpose))
-    current, tags = describe_definition(family, place.ecs)
-    if current is None:
-        place.steps.missing(f"task definition {family}")
-    else:
-        images = ", ".join(container["image"] for container in current["containerDefinitions"])
-        place.steps.exists(f"task definition {family}:{current['revision']} with {images}", _owner(tags))
-
-
-def _owner(tags: list[dict[str, str]]) -> str:
-    return "" if is_ours(tags) else NOT_OURS
-
-
-def _suggest_subnets(ec2: AwsCalls, steps: Steps) -> None:
-    filters = [{"Name": "default-for-az", "Values": ["true"]}]
+def _suggest_subnets(account: Account) -> None:
     try:
-        found = [subnet for page in ec2.pages("DescribeSubnets", Filters=filters) for subnet in page["Subnets"]]
+        found = default_subnets(account.client("ec2"))
     except AwsError as error:
-        steps.note(f"cannot list subnets to suggest: {error}")
+        account.line("note", f"cannot list subnets to suggest: {error}")
         return
     if found:
-        names = ", ".join(f'"{subnet["SubnetId"]}"' for subnet in sorted(found, key=lambda item: item["SubnetId"]))
-        public = all(subnet.get("MapPublicIpOnLaunch") for subnet in found)
-        steps.note(
-            f"subnets of the default VPC: ecs_subnets = [{names}]{', ecs_assign_public_ip = true' if public else ''}"
-        )
-
-
-# -- teardown
-
-
-def _teardown(place: _Place) -> int:
-    """Remove all that is ours; what is in use is kept, and makes the exit code 1."""
-    is_done = _remove_cluster(place)
-    _remove_definitions(place)
-    for purpose in ("execution", "task"):
-        remove_role(place.iam, place.steps, place.role(purpose))
-    remove_log_group(place.logs, place.steps, place.log_group)
-    return 0 if is_done else 1
-
-
-def _remove_cluster(place: _Place) -> bool:
-    name = place.config.ecs_cluster
-    cluster = _describe_cluster(place)
-    if cluster is None:
-        place.steps.missing(f"cluster {name}")
-        return True
-    if not is_ours(cluster.get("tags", [])):
-        place.steps.keep(f"cluster {name}", NOT_OURS)
-        return True
-    tasks = cluster["runningTasksCount"] + cluster["pendingTasksCount"]
-    if tasks:
-        place.steps.keep(f"cluster {name}", f"{tasks} tasks are in it: stop their worker manager first")
-        return False
-    place.steps.remove(f"cluster {name}", lambda: place.ecs.call("DeleteCluster", cluster=name))
-    return True
-
-
-def _remove_definitions(place: _Place) -> None:
-    family = place.config.ecs_task_definition
-    pages = place.ecs.pages("ListTaskDefinitions", familyPrefix=family, status="ACTIVE")
-    arns = [arn for page in pages for arn in page["taskDefinitionArns"]]
-    mine = [arn for arn in arns if arn.rpartition("/")[2].rpartition(":")[0] == family]
-    if not mine:
-        place.steps.missing(f"task definition {family}")
-    for arn in mine:
-        what = f"task definition {arn.rpartition('/')[2]}"
-        tags = place.ecs.call("DescribeTaskDefinition", taskDefinition=arn, include=["TAGS"]).get("tags", [])
-        if is_ours(tags):
-            place.steps.remove(what, partial(place.ecs.call, "DeregisterTaskDefinition", taskDefinition=arn))
-        else:
-            place.steps.keep(what, NOT_OURS)
+        names = ", ".join(f'"{name}"' for name in sorted(subnet["SubnetId"] for subnet in found))
+        public = ", ecs_assign_public_ip = true" if all(subnet.get("MapPublicIpOnLaunch") for subnet in found) else ""
+        account.line("note", f"subnets of the default VPC: ecs_subnets = [{names}]{public}")

@@ -25,9 +25,8 @@ from botocore.exceptions import (
 )
 
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.errors import MAX_MESSAGE_CHARACTERS, AwsError, aws_error, steady
-from scaler.worker_manager.aws.rates import Bucket
-from scaler.worker_manager.aws.session import AwsClient, tag_value
+from scaler.worker_manager.aws.calls import MAX_MESSAGE_CHARACTERS, AwsClient, AwsError, aws_error, steady, tag_value
+from scaler.worker_manager.aws_raw_ecs.backend import TokenBucket
 
 
 @dataclass
@@ -206,7 +205,7 @@ def test_credentials_that_were_renewed_in_their_file_are_used(tmp_path: Path, mo
 
 
 def test_a_bucket_lets_a_burst_through_and_then_so_many_a_second() -> None:
-    bucket = Bucket(burst=100, per_second=20, now=0.0)
+    bucket = TokenBucket(burst=100, per_second=20, at=0.0)
     assert [bucket.take(10, 0.0) for _ in range(10)] == [0.0] * 10
     assert bucket.take(10, 0.0) == 0.5
     assert bucket.take(10, 0.0) == 1.0

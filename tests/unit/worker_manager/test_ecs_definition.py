@@ -11,8 +11,10 @@ import pytest
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
+from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS
+from scaler.worker_manager.aws_raw_ecs.backend import age_seconds, reason_of, state_of, unit_id_of
 from scaler.worker_manager.aws_raw_ecs.definition import (
-    MAX_OVERRIDES_CHARACTERS,
+    document_of,
     overrides,
     registered,
     run_request,
@@ -20,10 +22,9 @@ from scaler.worker_manager.aws_raw_ecs.definition import (
     started_by,
     wanted_definition,
     worker_container,
-    worker_document,
 )
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.tasks import STOP_REASON, age_seconds, reason_of, state_of, unit_id_of
+from scaler.worker_manager.polled import STOP_REASON
 
 VERSIONS = {"scaler": "1.2", "cloudpickle": "3.1"}
 
@@ -164,7 +165,7 @@ def test_of_several_containers_the_one_called_worker_is_the_workers() -> None:
 
 def test_a_worker_is_told_everything_by_one_document() -> None:
     told = WorkerConfig.from_json(
-        worker_document(
+        document_of(
             config(
                 worker_scheduler_address="tcp://10.0.0.1:8516",
                 ecs_task_cpu=8,

@@ -12,9 +12,9 @@ import pytest
 from scaler.config.commands import launcher_config
 from scaler.config.files import read_file
 from scaler.config.setting import describe
+from scaler.worker_manager.aws.setup import execution_statements
 from scaler.worker_manager.aws_raw_ecs.definition import WORKER_COMMAND
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.setup import execution_role
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/aws_raw_ecs.md").read_text()
@@ -35,20 +35,19 @@ def calls(*modules: str) -> set[str]:
     found: set[str] = set()
     for module in modules:
         text = (ROOT / f"scaler/worker_manager/{module}.py").read_text()
-        for client, operation in re.findall(r'(\w+)\.(?:call|pages)(?:\(|,)\s*"(\w+)"', text):
-            found.add(f"{SERVICES.get(client, 'ecs')}:{operation}")
+        for client, operation in re.findall(r'(\w+?)(?:"\))?\.(?:call|pages)\(\s*"(\w+)"', text):
+            found.add(f"{SERVICES.get(client.strip('_'), 'ecs')}:{operation}")
     assert found
     return found
 
 
 def test_the_managers_policy_allows_what_the_manager_calls() -> None:
-    called = calls("aws_raw_ecs/backend", "aws_raw_ecs/fleet", "aws_raw_ecs/launches")
+    called = calls("aws_raw_ecs/backend", "aws_raw_ecs/definition")
     assert called | {"ecs:TagResource", "iam:PassRole"} == actions(MANAGER)
 
 
 def test_the_policy_of_setup_allows_what_setup_calls() -> None:
-    called = calls("aws_raw_ecs/setup", "aws/setup_tools") - {"iam:AttachRolePolicy"}
-    called |= {"ecs:DescribeTaskDefinition", "ecs:RegisterTaskDefinition"}  # by the manager's own functions
+    called = calls("aws_raw_ecs/setup", "aws_raw_ecs/definition", "aws/setup") - {"iam:AttachRolePolicy"}
     beside = {"ecs:TagResource", "logs:TagResource", "iam:TagRole", "iam:PassRole", "iam:CreateServiceLinkedRole"}
     assert called | beside == actions(SETUP)
 
@@ -56,8 +55,8 @@ def test_the_policy_of_setup_allows_what_setup_calls() -> None:
 def test_the_execution_role_is_the_one_that_setup_makes() -> None:
     image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/scaler-worker:1"
     group = "arn:aws:logs:us-east-1:123456789012:log-group:/scaler/scaler-task-definition"
-    assert EXECUTION["Statement"] == execution_role("name", image, group, "aws").statements
-    assert EXECUTION["Statement"][:1] == execution_role("name", "python:3.11-slim", group, "aws").statements
+    assert EXECUTION["Statement"] == execution_statements(image, group, "aws")
+    assert EXECUTION["Statement"][:1] == execution_statements("python:3.11-slim", group, "aws")
 
 
 def test_the_page_names_no_setting_that_is_none() -> None:

@@ -12,27 +12,25 @@ from scaler.config.load import model_of
 from scaler.errors import ConfigError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
-from scaler.worker_manager.aws_hpc import batches
-from scaler.worker_manager.aws_hpc.batches import batches_of
-from scaler.worker_manager.aws_hpc.pace import FIRST_SECONDS, LAST_FAILURE_SECONDS, LAST_SECONDS, Pace
-from scaler.worker_manager.aws_hpc.place import Place
-from scaler.worker_manager.aws_hpc.requests import Definition, fits, places_for, submission
-from scaler.worker_manager.aws_hpc.service import counts_of, index_in
+from scaler.worker_manager.aws_hpc import tracking
+from scaler.worker_manager.aws_hpc.context import BatchContext
+from scaler.worker_manager.aws_hpc.exits import classify_exit, reason_of
+from scaler.worker_manager.aws_hpc.job_spec import JobSpec, from_text, index_of
+from scaler.worker_manager.aws_hpc.service import Definition, counts_of, encodings_for, fits, index_in, submission
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.ticket import Ticket, from_text, index_of
-from scaler.worker_manager.aws_hpc.verdicts import reason_of, verdict_on
+from scaler.worker_manager.aws_hpc.tracking import FIRST_POLL_SECONDS, LAST_POLL_SECONDS, batches_of, poll_interval
 
 DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)
 
 
-def place(**changes: Any) -> Place:
+def context(**changes: Any) -> BatchContext:
     settings = {"scheduler_address": "tcp://h:1", "worker_manager_id": "burst", "job_queue": "q", "job_definition": "d"}
-    return Place.of(model_of(AwsHpcConfig, {**settings, "s3_bucket": "bucket", **changes}))
+    return BatchContext.of(model_of(AwsHpcConfig, {**settings, "s3_bucket": "bucket", **changes}))
 
 
 def request(**changes: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"size": 1, "repeat": True, **changes}
-    return submission(place(), DEFINITION, "name", "module", {"A": "b"}, **arguments)
+    return submission(context(), DEFINITION, "name", "module", {"A": "b"}, **arguments)
 
 
 def call(number: int, *, once: bool = False, size: int = 10) -> tuple[Call, bytes]:
@@ -44,36 +42,36 @@ def call(number: int, *, once: bool = False, size: int = 10) -> tuple[Call, byte
 
 
 def test_names_of_jobs_are_what_batch_allows_and_tell_whose_they_are() -> None:
-    mine = place(name="a b/c")
+    mine = context(name="a b/c")
     name = mine.job_name("0a1b2c3d", 12)
     assert name == f"a_b_c-{mine.mark}-0a1b2c3d-12"
     assert mine.owns(name)
-    assert place(name="renamed").owns(name)
-    assert not place(worker_manager_id="other").owns(name)
-    assert not place(scheduler_address="tcp://other:1").owns(name)
-    assert len(place(name="x" * 300).job_name("0a1b2c3d", 10**6)) <= 128
-    assert place(name="-x").job_name("0", 1).startswith("scaler-x-")
+    assert context(name="renamed").owns(name)
+    assert not context(worker_manager_id="other").owns(name)
+    assert not context(scheduler_address="tcp://other:1").owns(name)
+    assert len(context(name="x" * 300).job_name("0a1b2c3d", 10**6)) <= 128
+    assert context(name="-x").job_name("0", 1).startswith("scaler-x-")
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:8816", "tcp://localhost:8816", "ipc:///tmp/scheduler"])
 def test_the_same_file_on_two_machines_makes_two_managers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = place(scheduler_address=address)
-    assert place(scheduler_address=address) == mine, "the next one on this machine finds what this one has left"
+    mine = context(scheduler_address=address)
+    assert context(scheduler_address=address) == mine, "the next one on this machine finds what this one has left"
     monkeypatch.setattr(platform, "node", lambda: "another")
-    other = place(scheduler_address=address)
+    other = context(scheduler_address=address)
     assert not other.owns(mine.job_name("0a1b2c3d", 1))
     assert not mine.session_keys("0a1b2c3d").startswith(other.keys)
 
 
 def test_keys_begin_with_prefix_manager_and_session() -> None:
-    mine = place(s3_prefix="here", worker_manager_id="a/b c")
+    mine = context(s3_prefix="here", worker_manager_id="a/b c")
     assert mine.session_keys("5e").startswith("here/a_b_c/")
     assert mine.session_keys("5e").endswith("-5e/")
-    assert place(worker_manager_id="a_b_c").keys != mine.keys
+    assert context(worker_manager_id="a_b_c").keys != mine.keys
 
 
 def test_a_place_travels_as_json() -> None:
-    assert Place.from_json(json.loads(json.dumps(place().to_json()))) == place()
+    assert BatchContext.from_json(json.loads(json.dumps(context().to_json()))) == context()
 
 
 # -- requests
@@ -99,7 +97,7 @@ def test_the_module_is_named_by_the_command_or_by_a_parameter_that_the_definitio
     described = {"jobDefinitionArn": "arn", "containerProperties": {"command": ["sh", "-c", "x", "Ref::module"]}}
     definition = Definition.of(described)
     assert (definition.arn, definition.vcpus, definition.takes_module) == ("arn", 1.0, True)
-    made = submission(place(), definition, "n", "module", {}, size=1, repeat=True)
+    made = submission(context(), definition, "n", "module", {}, size=1, repeat=True)
     assert "command" not in made["containerOverrides"]
     assert made["parameters"] == {"module": "module"}
 
@@ -112,21 +110,21 @@ def test_the_cpus_of_a_definition_are_read_in_both_spellings() -> None:
 
 @pytest.mark.parametrize(("size", "ways"), [(1, ["variable", "parameter"]), (2, ["variable"])])
 def test_small_calls_travel_in_the_request(size: int, ways: list[str]) -> None:
-    assert [way for way, _ in places_for(b"x" * 100, size)] == ways
-    assert all(from_text(text) == b"x" * 100 for _, text in places_for(b"x" * 100, size))
+    assert [way for way, _ in encodings_for(b"x" * 100, size)] == ways
+    assert all(from_text(text) == b"x" * 100 for _, text in encodings_for(b"x" * 100, size))
 
 
 def test_a_call_of_28_kib_as_text_travels_in_the_request_and_a_larger_one_does_not() -> None:
     largest = 28 * 1024 // 4 * 3
-    [*_, (way, text)] = places_for(bytes(largest), 1)
+    [*_, (way, text)] = encodings_for(bytes(largest), 1)
     assert (way, len(text)) == ("parameter", 28 * 1024)
     assert fits(request(parameters={"call": text}), DEFINITION)
-    assert places_for(bytes(largest + 1), 1) == ()
+    assert encodings_for(bytes(largest + 1), 1) == ()
 
 
 def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
     assert fits(request(), DEFINITION)
-    long = submission(place(), DEFINITION, "n", "m", {"A": "x" * 6800}, size=1, repeat=True)
+    long = submission(context(), DEFINITION, "n", "m", {"A": "x" * 6800}, size=1, repeat=True)
     assert fits(long, DEFINITION)
     wordy = Definition.of(
         {"jobDefinitionArn": "a", "containerProperties": {"environment": [{"name": "B", "value": "x" * 300}]}}
@@ -148,27 +146,27 @@ def test_calls_that_arrive_together_are_one_job_except_those_that_may_run_once_o
 def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [call(number) for number in range(10_001)]
     assert [len(batch.keys) for batch in batches_of(calls)] == [10_000, 1]
-    monkeypatch.setattr(batches, "MAX_TOGETHER_BYTES", 1000)
+    monkeypatch.setattr(tracking, "MAX_TOGETHER_BYTES", 1000)
     assert [len(batch.keys) for batch in batches_of([call(number, size=400) for number in range(4)])] == [1, 1, 1, 1]
 
 
-# -- what a job is told
+# -- the specification of a job
 
 
-def test_a_ticket_travels_as_a_variable() -> None:
-    ticket = Ticket("us-east-1", "b", "p/results/1/", "s3", "p/calls/1")
-    assert Ticket.from_environment({"SCALER_JOB": ticket.to_json()}) == ticket
+def test_a_job_spec_travels_as_a_variable() -> None:
+    spec = JobSpec("us-east-1", "b", "p/results/1/", "s3", "p/calls/1")
+    assert JobSpec.from_environment({"SCALER_JOB": spec.to_json()}) == spec
     assert [index_of({}), index_of({"AWS_BATCH_JOB_ARRAY_INDEX": "7"})] == [0, 7]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"input_from": "pigeon"}', '{"input_from": "s3", "x": 1}'])
-def test_what_is_no_ticket_is_said_to_be_none(text: str) -> None:
-    with pytest.raises(ConfigError, match="SCALER_JOB is not what a job of this version of scaler is told"):
-        Ticket.from_environment({"SCALER_JOB": text})
+def test_a_variable_that_is_no_job_spec_is_an_error(text: str) -> None:
+    with pytest.raises(ConfigError, match="SCALER_JOB is no job of this version of scaler"):
+        JobSpec.from_environment({"SCALER_JOB": text})
 
 
-def test_a_call_that_is_no_base64_is_said_to_be_none() -> None:
-    with pytest.raises(ConfigError, match="5 characters that should be a call"):
+def test_a_call_that_is_no_base64_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="a call of 5 characters cannot be decoded"):
         from_text("a$bcd")
 
 
@@ -220,7 +218,7 @@ EXITED = "Essential container in task exited"
     ],
 )
 def test_what_the_end_of_a_job_without_a_result_means(job: dict[str, Any], outcome: Outcome, text: str) -> None:
-    found, said = verdict_on(job, 60)
+    found, said = classify_exit(job, 60)
     assert found is outcome
     assert said.startswith("the AWS Batch job j:1 ")
     assert text in said
@@ -231,30 +229,14 @@ def test_reasons_are_those_of_the_last_attempt() -> None:
     job["attempts"].insert(0, {"container": {"exitCode": 1}, "statusReason": "Host EC2 terminated"})
     assert reason_of(job) == "exit code 2"
     assert reason_of({"status": "RUNNABLE", "statusReason": "MISCONFIGURATION:X - y."}) == "MISCONFIGURATION:X - y"
-    assert verdict_on(job, 60)[0] is Outcome.PROCESSOR_DIED
+    assert classify_exit(job, 60)[0] is Outcome.PROCESSOR_DIED
 
 
-# -- how often to look
+# -- how often to poll
 
 
-def test_jobs_are_looked_at_often_while_something_happens_and_seldom_otherwise() -> None:
-    pace = Pace()
-    assert pace.wait_seconds(0.0, has_news=False) == FIRST_SECONDS
-    assert pace.wait_seconds(30.0, has_news=False) == pytest.approx(3.0)
-    assert pace.wait_seconds(1e6, has_news=False) == LAST_SECONDS
-    assert pace.wait_seconds(1e6, has_news=True) == FIRST_SECONDS
-
-
-def test_after_failures_it_waits_longer_and_longer_and_says_so_from_the_second_on() -> None:
-    pace = Pace()
-    waits = []
-    for _ in range(12):
-        pace.failed("throttled", 0.5)
-        waits.append(pace.wait_seconds(0.0, has_news=True))
-    assert waits == sorted(waits)
-    assert waits[-1] == LAST_FAILURE_SECONDS
-    assert pace.trouble == "cannot see how jobs are: throttled"
-    pace.succeeded()
-    assert not pace.is_failing
-    pace.failed("once", 0.5)
-    assert pace.trouble == ""
+def test_jobs_are_polled_often_while_something_happens_and_seldom_otherwise() -> None:
+    assert poll_interval(0.0, has_updates=False) == FIRST_POLL_SECONDS
+    assert poll_interval(30.0, has_updates=False) == pytest.approx(3.0)
+    assert poll_interval(1e6, has_updates=False) == LAST_POLL_SECONDS
+    assert poll_interval(1e6, has_updates=True) == FIRST_POLL_SECONDS

@@ -11,123 +11,178 @@ def keys(*numbers: int) -> list[tuple[bytes, int]]:
     return [(number.to_bytes(16, "big"), 1) for number in numbers]
 
 
+def tracking_of() -> Tracking:
+    """Return one that has found what earlier sessions have left: nothing."""
+    made = Tracking(-1000.0)
+    made.found_earlier([], 0.0)
+    return made
+
+
+def terminated(tracking: Tracking) -> list[str]:
+    """Terminate all jobs that are due, and return them."""
+    found = list(tracking.terminations)
+    assert all(tracking.terminated(job_id, is_done=True) for job_id in found)
+    return found
+
+
 def submitted(tracking: Tracking, number: int, *calls: int, job_id: str = "") -> Submission:
     made = tracking.add(number, f"job-{number}", keys(*calls), f"calls/{number}", 0.0)
     if job_id:
-        assert tracking.accepted(made, job_id) == []
+        tracking.accepted(made, job_id)
+        assert not tracking.terminations
     return made
 
 
 def test_a_result_is_awaited_once() -> None:
-    tracking = Tracking(0.0)
+    tracking = tracking_of()
     submitted(tracking, 1, 10, 11, job_id="a")
-    assert tracking.waits_for(1, 0)
-    assert tracking.take(1, 0, 1.0) == keys(10)[0]
-    assert tracking.take(1, 0, 1.0) is None
-    assert not tracking.waits_for(1, 0)
-    assert not tracking.waits_for(7, 0)
+    assert tracking.is_awaited(1, 0)
+    assert tracking.arrived(1, 0, 1.0) == keys(10)[0]
+    assert tracking.arrived(1, 0, 1.0) is None
+    assert not tracking.is_awaited(1, 0)
+    assert not tracking.is_awaited(7, 0)
     tracking.check()
 
 
-def test_calls_are_thrown_away_when_all_have_ended_and_not_before() -> None:
-    tracking = Tracking(0.0)
+def test_calls_are_obsolete_when_all_have_ended_and_not_before() -> None:
+    tracking = tracking_of()
     submitted(tracking, 1, 10, 11, job_id="a")
-    tracking.take(1, 0, 1.0)
-    assert tracking.take_garbage(1) == []
-    tracking.lose(1, 1, 1.0)
-    assert tracking.take_garbage(1) == ["calls/1"]
+    tracking.arrived(1, 0, 1.0)
+    assert tracking.take_obsolete(1) == []
+    tracking.failed(1, 1, 1.0)
+    assert tracking.take_obsolete(1) == ["calls/1"]
     assert tracking.is_idle()
 
 
-def test_little_garbage_is_left_while_there_is_work() -> None:
-    tracking = Tracking(0.0)
+def test_few_obsolete_objects_are_left_while_there_is_work() -> None:
+    tracking = tracking_of()
     submitted(tracking, 1, 10, job_id="a")
-    tracking.throw_away(["x", "y"])
-    assert tracking.take_garbage(3) == []
-    assert tracking.take_garbage(2) == ["x", "y"]
-    assert tracking.take_garbage(0) == []
+    tracking.discard(["x", "y"])
+    assert tracking.take_obsolete(3) == []
+    assert tracking.take_obsolete(2) == ["x", "y"]
+    assert tracking.take_obsolete(0) == []
 
 
 def test_children_are_terminated_one_by_one_and_the_array_when_nothing_else_is_left_of_it() -> None:
-    tracking = Tracking(0.0)
+    tracking = tracking_of()
     submitted(tracking, 1, 10, 11, 12, job_id="a")
     submitted(tracking, 2, 20, job_id="b")
-    assert tracking.cancel(keys(11)) == ["a:1"]
-    assert tracking.cancel(keys(11)) == []
-    assert tracking.cancel(keys(10, 12, 20)) == ["a", "b"]
+    for cancelled, jobs in ((keys(11), ["a:1"]), (keys(11), []), (keys(10, 12, 20), ["a", "b"])):
+        tracking.cancel(cancelled)
+        assert terminated(tracking) == jobs
     assert tracking.is_idle()
     tracking.check()
 
 
 def test_what_has_ended_is_not_terminated() -> None:
-    tracking = Tracking(0.0)
+    tracking = tracking_of()
     made = submitted(tracking, 1, 10, 11, job_id="a")
     tracking.ended(made, [0])
-    assert tracking.cancel(keys(10)) == []
+    tracking.cancel(keys(10))
+    assert terminated(tracking) == []
 
 
 def test_what_was_cancelled_before_batch_had_answered_is_terminated_then() -> None:
-    tracking = Tracking(0.0)
+    tracking = tracking_of()
     one, two = submitted(tracking, 1, 10, 11), submitted(tracking, 2, 20)
-    assert tracking.cancel(keys(10, 20)) == []
-    assert tracking.unanswered() == [one, two]
-    assert tracking.accepted(one, "a") == ["a:0"]
-    assert tracking.accepted(two, "b") == ["b"]
+    tracking.cancel(keys(10, 20))
+    assert terminated(tracking) == []
+    assert tracking.without_id(only_unanswered=False) == [one, two]
+    tracking.accepted(one, "a")
+    tracking.accepted(two, "b")
+    assert terminated(tracking) == ["a:0", "b"]
     assert tracking.known() == [one]
     tracking.check()
 
 
 def test_calls_of_a_job_that_is_not_there_may_be_submitted_again() -> None:
-    tracking = Tracking(0.0)
+    tracking = tracking_of()
     made = submitted(tracking, 1, 10, 11)
-    tracking.doubtful(made, 1.0)
-    assert tracking.doubts() == [made]
-    assert tracking.refused(made) == keys(10, 11)
+    tracking.unanswered(made, 1.0)
+    assert tracking.without_id() == [made]
+    assert tracking.not_listed(made, 20.0) == [], "it may be listed late"
+    assert tracking.not_listed(made, 22.0) == keys(10, 11)
+    assert tracking.given_up(22.0) == ["job-1"]
+    assert tracking.given_up(23.0) == [], "it was searched for just now"
+    tracking.searched("job-1", is_found=True, now=23.0)
     submitted(tracking, 2, 11, 10, job_id="b")
-    assert tracking.take(2, 1, 1.0) == keys(10)[0]
+    assert tracking.arrived(2, 1, 1.0) == keys(10)[0]
     tracking.check()
 
 
 def test_children_are_listed_only_when_the_counts_say_something_new() -> None:
-    tracking = Tracking(0.0)
+    tracking = tracking_of()
     made = submitted(tracking, 1, 10, 11, 12, job_id="a")
     assert tracking.statuses_to_list(made, {"RUNNABLE": 3}) == []
     assert tracking.statuses_to_list(made, {"RUNNING": 2, "RUNNABLE": 1}) == ["RUNNING"]
     assert tracking.running(made, [0, 2], 1.0) == keys(10, 12)
     assert tracking.running(made, [0, 2], 1.0) == []
     assert tracking.statuses_to_list(made, {"RUNNING": 2, "RUNNABLE": 1}) == []
-    tracking.take(1, 0, 2.0)
+    tracking.arrived(1, 0, 2.0)
     assert tracking.statuses_to_list(made, {"RUNNING": 2, "SUCCEEDED": 1}) == ["RUNNING"], "another one runs"
     assert tracking.statuses_to_list(made, {"FAILED": 1}) == ["FAILED"]
 
 
 def test_successes_without_a_result_are_noticed() -> None:
-    tracking = Tracking(0.0)
+    tracking = tracking_of()
     made = submitted(tracking, 1, 10, 11, job_id="a")
     assert not tracking.has_lost_successes(made, {"RUNNING": 2})
     assert tracking.has_lost_successes(made, {"SUCCEEDED": 1})
-    tracking.take(1, 0, 1.0)
+    tracking.arrived(1, 0, 1.0)
     assert not tracking.has_lost_successes(made, {"SUCCEEDED": 1})
     tracking.ended(made, [1])
     assert not tracking.has_lost_successes(made, {"SUCCEEDED": 2}), "it is looked at already"
 
 
 def test_jobs_are_stuck_when_they_wait_for_long_and_none_runs() -> None:
-    tracking = Tracking(0.0)
+    tracking = tracking_of()
     submitted(tracking, 1, 10, job_id="a")
     waiting = [{"RUNNABLE": 1}]
     assert not tracking.is_stuck(waiting, 119.0, 120.0)
     assert tracking.is_stuck(waiting, 121.0, 120.0)
     assert not tracking.is_stuck([*waiting, {"RUNNING": 1}], 121.0, 120.0)
     assert not tracking.is_stuck([{"PENDING": 1}], 121.0, 120.0)
-    tracking.lose(1, 0, 100.0)
+    tracking.failed(1, 0, 100.0)
     assert not tracking.is_stuck(waiting, 121.0, 120.0)
+
+
+def test_jobs_of_earlier_sessions_are_listed_until_all_of_them_must_have_been() -> None:
+    tracking = Tracking(0.0)
+    assert tracking.is_listing_due(0.0)
+    assert tracking.found_earlier(["a"], 0.0) == 1
+    assert not tracking.is_listing_due(1.0)
+    assert not tracking.is_idle()
+    assert tracking.is_listing_due(6.0)
+    assert tracking.found_earlier(["a", "b"], 6.0) == 1, "one is listed late"
+    assert terminated(tracking) == ["a", "b"]
+    assert tracking.found_earlier([], 61.0) == 0
+    assert not tracking.is_listing_due(1e9)
+    assert tracking.is_idle()
+
+
+def test_a_job_that_cannot_be_terminated_is_given_up_after_many_tries() -> None:
+    tracking = tracking_of()
+    tracking.terminate(["a"])
+    tries = 1
+    while tracking.terminated("a", is_done=False):
+        tries += 1
+    assert tries == 101
+    assert tracking.is_idle()
+
+
+def test_a_job_that_batch_does_not_know_for_long_does_not_exist() -> None:
+    tracking = tracking_of()
+    made = submitted(tracking, 1, 10, job_id="a")
+    assert tracking.not_found(made, 1.0) == []
+    assert tracking.not_found(made, 120.0) == []
+    assert tracking.not_found(made, 122.0) == keys(10)
+    tracking.check()
 
 
 def test_whatever_happens_every_call_ends_once() -> None:
     for seed in range(30):
         chance = random.Random(seed)
-        tracking = Tracking(0.0)
+        tracking = tracking_of()
         numbers = iter(range(10_000))
         ended: list[tuple[bytes, int]] = []
         all_keys: list[tuple[bytes, int]] = []
@@ -138,31 +193,32 @@ def test_whatever_happens_every_call_ends_once() -> None:
             if chance.random() < 0.8:
                 tracking.accepted(made, f"j{number}")
             else:
-                tracking.doubtful(made, 0.0)
+                tracking.unanswered(made, 0.0)
             index, other = chance.randrange(4), chance.randint(1, number)
             match chance.randrange(5):
                 case 0:
-                    ended += filter(None, [tracking.take(other, index, 1.0)])
+                    ended += filter(None, [tracking.arrived(other, index, 1.0)])
                 case 1:
-                    ended += filter(None, [tracking.lose(other, index, 1.0)])
+                    ended += filter(None, [tracking.failed(other, index, 1.0)])
                 case 2:
                     gone = [key for key in keys(*calls[:2]) if key not in ended]
                     tracking.cancel(gone)
                     ended += gone
                 case 3:
-                    for doubted in tracking.doubts():
+                    for unanswered in tracking.without_id():
                         if chance.random() < 0.5:
-                            ended += tracking.refused(doubted)
+                            ended += tracking.refused(unanswered)
                         else:
-                            tracking.accepted(doubted, "late")
+                            tracking.accepted(unanswered, "late")
                 case _:
                     tracking.running(made, [index], 1.0)
             tracking.check()
-        for doubted in tracking.doubts():
-            ended += tracking.refused(doubted)
+        for unanswered in tracking.without_id():
+            ended += tracking.refused(unanswered)
         for known in tracking.known():
             ended += [
-                key for index in sorted(known.open) if (key := tracking.take(known.number, index, 1.0)) is not None
+                key for index in sorted(known.open) if (key := tracking.arrived(known.number, index, 1.0)) is not None
             ]
         assert sorted(ended) == sorted(all_keys)
+        terminated(tracking)
         assert tracking.is_idle()

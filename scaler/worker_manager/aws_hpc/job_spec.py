@@ -1,7 +1,7 @@
-"""What a job is told, in the variable SCALER_JOB of its container: where its call is, and where its result goes. Pure.
+"""The specification of a job, in the variable SCALER_JOB of its container: where its call is, where its result goes.
 
-A call travels inside the job's request when it fits, and otherwise through S3. There are two places inside: the
-container's variables, and the parameters of a job that is no array, which Batch shows to whoever asks for them.
+Pure. A call travels inside the job's request when it fits, and otherwise through S3. A request has room in two places:
+the container's variables, and the parameters of a job that is no array, which the job reads with DescribeJobs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from scaler.errors import ConfigError
 
-TICKET_VARIABLE = "SCALER_JOB"
+JOB_SPEC_VARIABLE = "SCALER_JOB"
 INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
 JOB_VARIABLE = "AWS_BATCH_JOB_ID"
 PARAMETER = "call"
@@ -24,27 +24,27 @@ WORKER_MODULE = "scaler.worker"
 
 MAX_VARIABLES_CHARACTERS = 8192 - 1192
 """Batch starts containers through ECS, which takes overrides of 8,192 characters. The job definition's own command and
-variables count too, and some hundred characters that Batch adds; 7,680 are known to have been too many. A longer one is
-accepted, and its job fails."""
+variables count too, and some hundred characters that Batch adds; 7,680 have been too many. Batch accepts a longer
+request, and its job fails."""
 MAX_PARAMETER_CHARACTERS = 28 * 1024
 MAX_REQUEST_CHARACTERS = 30 * 1024
 """Of a whole SubmitJob. Source: service quotas of AWS Batch."""
 FIRST_BYTES = 128 * 1024
-"""Of the object with the calls, that a job reads at first."""
+"""A job reads this much of the object with the calls at first."""
 
 EXIT_NO_CALL = 90
-"""The job could not read its call: its task has not begun."""
+"""The job could not read its call: its task did not start."""
 EXIT_NO_RESULT = 91
-"""The task has run, and its result could not be written."""
+"""The task ran, and its result could not be written."""
 EXIT_TERMINATED = 143
-"""The job was told to end: 128 and SIGTERM, as shells count."""
+"""The job received SIGTERM: 128 and its number, as shells report it."""
 
 InputFrom = Literal["variable", "parameter", "s3"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
-    """results: the beginning of the keys of results; a job's index follows. input: base64, or a key."""
+class JobSpec:
+    """results: the prefix of the keys of results; a job's index follows. input: base64, or a key."""
 
     region: str
     bucket: str
@@ -53,13 +53,13 @@ class Ticket:
     input: str
 
     def to_json(self) -> str:
-        """Return it as the variable's value."""
+        """Return the value of the variable."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Ticket:
+    def from_environment(cls, environment: Mapping[str, str]) -> JobSpec:
         """Read it. Raises ConfigError."""
-        text = environment.get(TICKET_VARIABLE, "")
+        text = environment.get(JOB_SPEC_VARIABLE, "")
         try:
             document: Any = json.loads(text)
             if document["input_from"] not in get_args(InputFrom):
@@ -67,24 +67,24 @@ class Ticket:
             return cls(**document)
         except (TypeError, KeyError, ValueError) as error:
             raise ConfigError(
-                f"{TICKET_VARIABLE} is not what a job of this version of scaler is told ({text[:200]!r}): "
-                "such jobs are submitted by `scaler_worker_manager aws_hpc`; use the same version in the job's image"
+                f"{JOB_SPEC_VARIABLE} is no job of this version of scaler ({text[:200]!r}): "
+                "`scaler_worker_manager aws_hpc` submits such jobs; use the same version in the job's image"
             ) from error
 
 
 def index_of(environment: Mapping[str, str]) -> int:
-    """Return which child of its array a job is; 0 for one that is no child."""
+    """Return the index of a job in its array; 0 for a job that is no child."""
     return int(environment.get(INDEX_VARIABLE, "0"))
 
 
 def as_text(data: bytes) -> str:
-    """Return bytes as text that may stand in a request."""
+    """Return bytes as text for a request."""
     return base64.b64encode(data).decode("ascii")
 
 
 def from_text(text: str) -> bytes:
-    """Return what `as_text` was given. Raises ConfigError."""
+    """Return the bytes of a text that `as_text` made. Raises ConfigError."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ConfigError(f"{len(text)} characters that should be a call are not: {error}") from error
+        raise ConfigError(f"a call of {len(text)} characters cannot be decoded: {error}") from error

@@ -1,7 +1,7 @@
-"""Where a manager's jobs and objects are, and what they are called. Pure, but for the machine's name in `Place.of`.
+"""Where a manager's jobs and objects are, and how they are named.
 
-A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of the manager and its scheduler, so that jobs of an
-earlier process of the same manager are found; the session is one process's own.
+A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of the manager and its scheduler, by which jobs of an
+earlier process of the same manager are found; the session is different for each process.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from scaler.worker_manager.aws.reach import is_only_here
-from scaler.worker_manager.aws.session import tag_value
+from scaler.worker_manager.aws.calls import tag_value
+from scaler.worker_manager.aws.containers import is_loopback
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 
 MANAGER_TAG = "scaler:manager"
@@ -25,12 +25,12 @@ MAX_BASE_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What all jobs of a manager have in common. JSON values only: it travels to the offload agent."""
+class BatchContext:
+    """What all jobs of a manager have in common. JSON values only: the offload agent's configuration contains it."""
 
     manager: str
     cluster: str
-    """The scheduler's address, with the machine where it means something there only."""
+    """The scheduler's address, with the host's name when the address is a loopback address."""
     name: str
     job_queue: str
     job_definition: str
@@ -43,12 +43,12 @@ class Place:
 
     @classmethod
     def of(cls, config: AwsHpcConfig) -> Self:
-        """Return that of a configuration."""
+        """Return the context of a configuration."""
         address = config.worker_scheduler_address
         return cls(
             manager=config.worker_manager_id,
-            # Two people who start the same file on their own machines must not end the jobs of each other.
-            cluster=f"{address} on {platform.node()}" if is_only_here(address) else address,
+            # The same file started on two machines must not end the jobs of the other.
+            cluster=f"{address} on {platform.node()}" if is_loopback(address) else address,
             name=config.name or config.worker_manager_id,
             job_queue=config.job_queue,
             job_definition=config.job_definition,
@@ -62,16 +62,16 @@ class Place:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return what `to_json` made."""
+        """Return the context from JSON values."""
         return cls(**values)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as JSON values."""
+        """Return the context as JSON values."""
         return asdict(self)
 
     @property
     def mark(self) -> str:
-        """Return what the names of all jobs of this manager for this scheduler contain."""
+        """The part of the names of all jobs of this manager and scheduler."""
         return hashlib.sha256(f"{self.manager}\0{self.cluster}".encode()).hexdigest()[:12]
 
     def job_name(self, session: str, number: int) -> str:
@@ -82,24 +82,24 @@ class Place:
         return f"{base}-{self.mark}-{session}-{number}"
 
     def owns(self, job_name: str) -> bool:
-        """Tell whether a job is this manager's, of any session and mode, whatever `name` was then."""
+        """Tell whether a job is this manager's, of any session, mode and `name`."""
         return re.fullmatch(rf".*-{self.mark}-[0-9a-f]+-\d+", job_name) is not None
 
     def is_of_session(self, job_name: str, session: str) -> bool:
-        """Tell whether a job that this manager owns was submitted by this session."""
+        """Tell whether this session submitted a job that this manager owns."""
         return f"-{self.mark}-{session}-" in job_name
 
     @property
     def keys(self) -> str:
-        """Return the beginning of the keys of all of this manager's objects; a session follows."""
+        """The prefix of the keys of all objects of this manager; a session follows."""
         manager = re.sub(r"[^A-Za-z0-9!_.*'()-]", "_", self.manager)
         return f"{self.s3_prefix}/{manager}/{self.mark}-"
 
     def session_keys(self, session: str) -> str:
-        """Return the beginning of the keys of a session's objects."""
+        """Return the prefix of the keys of a session's objects."""
         return f"{self.keys}{session}/"
 
     @property
     def tags(self) -> dict[str, str]:
-        """Return the tags of all jobs."""
+        """The tags of all jobs."""
         return {MANAGER_TAG: tag_value(self.manager), CLUSTER_TAG: tag_value(self.cluster)}

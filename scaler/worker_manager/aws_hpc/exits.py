@@ -1,17 +1,16 @@
-"""What the end of a job says, for people and for the scheduler. Pure."""
+"""Exit classification: what the end of a job means for its task, and its display text. Pure."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from typing import Any
 
 from scaler.protocol.messages import Outcome
-from scaler.worker_manager.aws.errors import steady
-from scaler.worker_manager.aws_hpc.ticket import EXIT_NO_CALL, EXIT_NO_RESULT
+from scaler.worker_manager.aws.calls import steady
+from scaler.worker_manager.aws.containers import exit_text
+from scaler.worker_manager.aws_hpc.job_spec import EXIT_NO_CALL, EXIT_NO_RESULT
 
-STOP_REASON = "Stopped by scaler"
-"""Tells what we have ended from what others have."""
+NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
 _LOST_HOST = ("Host EC2", "Your Spot Task was interrupted")
 _TIMEOUT = "attempt duration exceeded timeout"
 _NOT_STARTED = "Task failed to start"
@@ -19,24 +18,24 @@ _EXITED = "Essential container in task exited"
 
 
 def reason_of(job: Mapping[str, Any]) -> str:
-    """Return why a job has ended, or waits; empty when nobody has said. Of the last attempt, when there was one."""
+    """Return why a job ended or waits, by its last attempt; empty when Batch gives no reason."""
     container = _last_container(job)
     said = steady(str(job.get("statusReason") or ""))
     parts = [] if said.startswith(_EXITED) and "exitCode" in container else [said]
     if "exitCode" in container:
-        parts.append(f"exit code {container['exitCode']}{_signal_of(int(container['exitCode']))}")
+        parts.append(exit_text(int(container["exitCode"])))
     if container.get("reason") and steady(container["reason"]) not in said:
         parts.append(steady(container["reason"]))
     return "; ".join(part.rstrip(".") for part in parts if part)
 
 
 def has_run(job: Mapping[str, Any]) -> bool:
-    """Tell whether a container of this job has ever started."""
+    """Tell whether a container of this job ever started."""
     return any(attempt.get("startedAt") for attempt in _attempts(job)) or bool(job.get("startedAt"))
 
 
-def verdict_on(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
-    """Return what a job without a result means for its task, with a text for people."""
+def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
+    """Return the outcome of a task whose job left no result, with a display text."""
     container = _last_container(job)
     status_reason = str(job.get("statusReason") or "")
     code = container.get("exitCode")
@@ -74,10 +73,3 @@ def _last_container(job: Mapping[str, Any]) -> Mapping[str, Any]:
     attempts = _attempts(job)
     found: Mapping[str, Any] = (attempts[-1] if attempts else job).get("container") or {}
     return found
-
-
-def _signal_of(exit_code: int) -> str:
-    try:
-        return f" ({signal.Signals(exit_code - 128).name})" if exit_code > 128 else ""
-    except ValueError:
-        return ""

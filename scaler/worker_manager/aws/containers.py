@@ -1,0 +1,98 @@
+"""What containers on ECS and Batch have in common: their image, start command, worker configuration and exit codes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from urllib.parse import urlsplit
+
+from scaler._version import __version__
+from scaler.config.worker import UnitIdFrom
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.errors import UsageError
+
+MAX_OVERRIDES_CHARACTERS = 8192
+"""Of all container overrides together. Source: RunTask in the API reference of ECS, which also runs Batch's jobs."""
+
+
+def versions() -> dict[str, str]:
+    """Return the packages that a worker needs in the same version as this process."""
+    return {"scaler": __version__, "cloudpickle": version("cloudpickle")}
+
+
+def default_image(python_version: str = f"{sys.version_info.major}.{sys.version_info.minor}") -> str:
+    """Return the image of containers whose settings name none."""
+    return f"python:{python_version}-slim"
+
+
+def requirements_of(setting: str, text: str, pinned: Mapping[str, str]) -> list[str]:
+    """Return what a container installs: what the setting says, and the pinned packages that it does not name.
+
+    pinned: versions by name. Raises UsageError when the text cannot be read.
+    """
+    try:
+        requirements = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{setting} = {text!r}: {error}; requirements are separated by blanks, and one that has blanks itself "
+            "stands in quotes"
+        ) from None
+    named = {package_of(requirement) for requirement in requirements}
+    return [*(f"{name}=={version}" for name, version in pinned.items() if name not in named), *requirements]
+
+
+def package_of(requirement: str) -> str:
+    """Return the name of what a requirement installs: `scaler[x]>=1`, `scaler @ URL`, or a URL or path by its end."""
+    named = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*($|[\[@<>=!~;])", requirement)
+    if named and not requirement.endswith((".whl", ".tar.gz", ".zip")):
+        name = named.group(1)
+    else:
+        name = re.split("[-@#]", requirement.rpartition("/")[2])[0].removesuffix(".git")
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pip_install(requirements: Sequence[str]) -> str:
+    """Return the shell command that installs these."""
+    words = ["pip", "install", "--no-cache-dir", "--disable-pip-version-check", "--quiet", *requirements]
+    return shlex.join(words)
+
+
+def worker_document(
+    config: WorkerManagerConfig, slots: int, *, unit_id_from: UnitIdFrom, stop_grace_seconds: float
+) -> str:
+    """Return the configuration of every worker of a manager, for SCALER_WORKER_CONFIG.
+
+    Its log goes to the container's output: log files of the manager's machine do not exist there.
+    """
+    worker = config.worker_config("", slots, unit_id_from=unit_id_from, stop_grace_seconds=stop_grace_seconds)
+    return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
+
+
+def exit_text(exit_code: int) -> str:
+    """Return an exit code as display text, with the signal that it stands for."""
+    try:
+        name = f" ({signal.Signals(exit_code - 128).name})" if exit_code > 128 else ""
+    except ValueError:
+        name = ""
+    return f"exit code {exit_code}{name}"
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address means another machine on every machine."""
+    host = urlsplit(address).hostname or ""
+    return host in ("localhost", "0.0.0.0", "::1", "") or host.startswith("127.")  # noqa: S104 (it is not bound)
+
+
+def unreachable(what: str, address: str, endpoint_url: str | None) -> str:
+    """Return a warning when workers on AWS cannot reach their scheduler; empty when they can, or run elsewhere."""
+    if endpoint_url is not None or not is_loopback(address):
+        return ""
+    return (
+        f"{what} cannot reach the scheduler at {address}: set worker_scheduler_address to the address that they know "
+        "it by"
+    )

@@ -1,0 +1,152 @@
+"""The backend of mode worker: starts, stops and lists AWS Batch jobs that run workers.
+
+A unit is a plain job, or a child of an array job: `JOB`, or `JOB:INDEX`, as AWS_BATCH_JOB_ID names it for the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scaler.config.worker import WORKER_CONFIG_VARIABLE
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
+from scaler.worker_manager.aws_hpc.context import BatchContext
+from scaler.worker_manager.aws_hpc.exits import NO_REASON, reason_of
+from scaler.worker_manager.aws_hpc.job_spec import WORKER_MODULE
+from scaler.worker_manager.aws_hpc.service import BatchService, child_id, fits, submission
+from scaler.worker_manager.aws_hpc.settings import MAX_ARRAY_SIZE, AwsHpcConfig
+from scaler.worker_manager.backend import Backend, BackendError
+from scaler.worker_manager.polled import STOP_REASON, PolledBackend, Stopped
+from scaler.worker_manager.units import SeenUnit
+
+STOP_GRACE_SECONDS = 25.0
+"""How long running tasks of a worker that is stopped may take: Batch kills its container 30 s after SIGTERM."""
+UNANSWERED_SECONDS = 20.0
+"""A SubmitJob that was not answered and is not listed after this time counts as failed."""
+STUCK_SECONDS = 120.0
+"""A job that is RUNNABLE for longer shows a reason even if Batch gives none."""
+_STATES = {
+    "SUBMITTED": UnitState.PENDING,
+    "PENDING": UnitState.PENDING,
+    "RUNNABLE": UnitState.PENDING,
+    "STARTING": UnitState.PENDING,
+    "RUNNING": UnitState.RUNNING,
+    "SUCCEEDED": UnitState.STOPPED,
+    "FAILED": UnitState.FAILED,
+}
+
+_log = logging.getLogger(__name__)
+
+
+def make_backend(config: AwsHpcConfig) -> Backend:
+    """Return the backend of the configuration's mode. Raises UsageError and, in mode worker, AwsError."""
+    if config.mode == "worker":
+        return BatchBackend(config)
+    from scaler.worker_manager.aws_hpc.executor import offload_backend  # noqa: PLC0415 (mode worker does without)
+
+    return offload_backend(config)
+
+
+class BatchBackend(PolledBackend):
+    """Units are jobs. service: by boto3 by default. Raises UsageError, and AwsError when AWS cannot be asked."""
+
+    def __init__(self, config: AwsHpcConfig, service: BatchService | None = None) -> None:
+        self._context = context = BatchContext.of(config)
+        self._service = BatchService(context) if service is None else service
+        definition = self._service.definition()
+        slots = max(1, int(definition.vcpus))
+        limit, jobs = config.max_task_concurrency, config.max_concurrent_jobs
+        super().__init__(
+            service="AWS Batch",
+            noun="jobs",
+            stop_by_hand=f"end each with `aws batch terminate-job --region {config.aws_region} "
+            "--reason left --job-id JOB`",
+            slots=slots,
+            max_units=jobs if limit < 0 else min(jobs, -(-limit // slots)),
+            heartbeat_seconds=config.heartbeat_interval_seconds,
+            first_state=UnitState.PENDING,
+        )
+        document = worker_document(config, slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
+        variables = {WORKER_CONFIG_VARIABLE: document}
+        # A unit is one attempt: a second one would be another worker under the same id.
+        self._request = submission(context, definition, "", WORKER_MODULE, variables, size=1, repeat=False)
+        if not fits(self._request, definition):
+            raise UsageError(
+                f"the workers' configuration takes {len(document)} characters, and AWS allows "
+                f"{MAX_OVERRIDES_CHARACTERS:,} with all the rest: shorten per_worker_capabilities or preload"
+            )
+        self._session = secrets.token_hex(4)
+        self._count = 0
+        self._unanswered: tuple[str, int, float] | None = None
+        """Name and size of a submission that was not answered, and when."""
+        if warning := unreachable("workers on AWS Batch", config.worker_scheduler_address, config.aws_endpoint_url):
+            _log.warning("%s, or choose mode offload, which needs none", warning)
+
+    def start_some(self, count: int) -> list[str]:
+        size = min(count, MAX_ARRAY_SIZE)
+        self._count += 1
+        name = self._context.job_name(self._session, self._count)
+        request = self._request | {"jobName": name} | ({"arrayProperties": {"size": size}} if size > 1 else {})
+        try:
+            return _unit_ids(self._service.submit(request), size)
+        except AwsError as error:
+            if error.is_uncertain:
+                self._unanswered = (name, size, time.monotonic())
+            raise
+
+    def started_unanswered(self) -> list[str]:
+        # SubmitJob has no client token, but Batch lists jobs by their names after a while.
+        if self._unanswered is None:
+            return []
+        name, size, since = self._unanswered
+        asked_at = time.monotonic()
+        job_id = self._service.find(name)
+        if job_id is None and asked_at - since < UNANSWERED_SECONDS:
+            raise BackendError("AWS Batch did not answer SubmitJob: looking whether the jobs are there")
+        self._unanswered = None
+        return [] if job_id is None else _unit_ids(job_id, size)
+
+    def stop_one(self, unit_id: str) -> Stopped:
+        try:
+            self._service.terminate(unit_id, STOP_REASON)
+        except AwsError as error:
+            if error.kind != "refused":
+                raise
+            return "not found"  # also children of an array that was submitted just now
+        return "stopping"
+
+    def list_ids(self, *, search: bool) -> Iterable[str]:
+        if not search:
+            return
+        for job_id, summary in self._service.alive().items():
+            yield from _unit_ids(job_id, int((summary.get("arrayProperties") or {}).get("size", 1)))
+
+    def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
+        return {unit_id: _seen(job) for unit_id, job in self._service.describe(unit_ids).items()}
+
+    def disconnect(self) -> None:
+        self._service.close()
+
+
+def _unit_ids(job_id: str, size: int) -> list[str]:
+    return [child_id(job_id, index, size) for index in range(size)]
+
+
+def _seen(job: Mapping[str, Any]) -> SeenUnit:
+    state = _STATES.get(str(job["status"]), UnitState.PENDING)
+    reason = reason_of(job)
+    created = job.get("createdAt")
+    age = 0.0 if created is None else max(0.0, time.time() - float(created) / 1000)  # clocks may differ
+    if state is UnitState.FAILED and str(job.get("statusReason", "")).startswith(STOP_REASON):
+        state = UnitState.STOPPED
+    elif state in (UnitState.PENDING, UnitState.RUNNING) and job.get("isTerminated"):
+        state = UnitState.STOPPING
+    if job["status"] == "RUNNABLE" and (reason or age > STUCK_SECONDS):
+        reason = f"RUNNABLE: {reason or NO_REASON}"
+    return SeenUnit(state, age, reason)
