@@ -1,4 +1,4 @@
-"""The screen of `scaler_top`: the panels, the table of workers, counts, and the keys that work on them."""
+"""The main screen of `scaler_top`: the panels, the table of workers, counts, and their keys."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from textual.widgets import Input, Static
 
 from scaler.monitor.connection import ModelSource
 from scaler.monitor.top import formats, panels
-from scaler.monitor.top.detail import DetailScreen
-from scaler.monitor.top.help import HelpScreen
 from scaler.monitor.top.lines import Lines
+from scaler.monitor.top.screens import DetailScreen, HelpScreen
 from scaler.monitor.top.table import BY_KEY, Sorting, matching, sort, table
-from scaler.protocol.monitor_rows import Status, WorkerRow
+from scaler.protocol.monitor_rows import Status
 
 REDRAW_SECONDS = 0.25
-"""Redraws are no closer together, however often the scheduler tells something."""
+"""Shortest time between two redraws."""
 QUIET_SECONDS = 5.0
-"""A connected scheduler that has told nothing for this long is said to be silent."""
+"""Time without a report after which a connected scheduler counts as silent."""
 SIDE_FROM = 120
-"""From this width on, counts stand beside the table; below it they stand under it."""
+"""From this width on, counts are beside the table; below it they are under it."""
 SIDE_WIDTH = 44
 STRIP_FROM = 20
 """Below this height there is no room for counts."""
@@ -60,7 +59,7 @@ HelpScreen, DetailScreen { align: left top; }
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A state of the cluster that stays on the screen. at: since when, in unix seconds."""
+    """A state of the cluster that stays on the screen. at: when it was frozen, in unix seconds."""
 
     status: Status
     per_second: float
@@ -68,7 +67,7 @@ class Frozen:
 
 
 class TopApp(App[None]):
-    """See the module. Draws what the connection's model holds, some times a second while it changes."""
+    """Draws the connection's model, a few times a second while it changes."""
 
     CSS = _CSS
     ENABLE_COMMAND_PALETTE = False
@@ -84,41 +83,32 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, watched: ModelSource) -> None:
+    def __init__(self, source: ModelSource) -> None:
         super().__init__()
-        self.watched = watched
+        self.source = source
         self.sorting = Sorting()
         self.wanted = ""
-        """The filter's text."""
+        """Text of the filter."""
         self.frozen: Frozen | None = None
-        """What is shown while it is frozen."""
-        # Kept, and not looked up: a redraw may come while the screen is taken down, and finds nothing then.
-        texts = ("panels", "keys", "totals", "head", "side", "strip", "state")
-        (
-            self._panels_part,
-            self._keys_part,
-            self._totals_part,
-            self._head_part,
-            self._side_part,
-            self._strip_part,
-            self._state_part,
-        ) = (Static(id=name, markup=False) for name in texts)
+        # Attributes, not queries: a redraw while the screen is being removed would find nothing.
+        self._panels_part, self._keys_part, self._totals_part = _texts("panels", "keys", "totals")
+        self._head_part, self._side_part, self._strip_part, self._state_part = _texts("head", "side", "strip", "state")
         self._workers_part = Lines(id="workers")
         self._filter_part = Input(
             id="filter", placeholder="part of a name; enter keeps it, escape clears it", compact=True
         )
         self._drawn: object = None
-        self._heard = time.monotonic()
-        self._heard_status: Status | None = None
+        self._reported_at = time.monotonic()
+        self._reported: Status | None = None
 
     @property
     def status(self) -> Status:
-        """What is shown."""
-        return self.frozen.status if self.frozen is not None else self.watched.model.status
+        """The shown state."""
+        return self.frozen.status if self.frozen is not None else self.source.model.status
 
     @property
     def _per_second(self) -> float:
-        return self.frozen.per_second if self.frozen is not None else self.watched.model.series.last("tasks_per_second")
+        return self.frozen.per_second if self.frozen is not None else self.source.model.series.last("tasks_per_second")
 
     def compose(self) -> ComposeResult:
         """Return the widgets (Textual's App)."""
@@ -181,36 +171,36 @@ class TopApp(App[None]):
 
     @on(Lines.Chosen, "#workers")
     async def _detail(self, event: Lines.Chosen) -> None:
-        screen = DetailScreen(self.watched, event.key, lambda: self.status, lambda: self.frozen is not None)
+        screen = DetailScreen(self.source, event.key, lambda: self.status, lambda: self.frozen is not None)
         await self.push_screen(screen, lambda _: self.redraw())
 
     # -- drawing
 
     def _tick(self) -> None:
-        status = self.watched.model.status
-        if status is not self._heard_status:
-            self._heard_status, self._heard = status, time.monotonic()
-        silent = int(time.monotonic() - self._heard) if self._silence() else 0
-        now = (id(self.status), status.at, self.watched.trouble, silent)
+        status = self.source.model.status
+        if status is not self._reported:
+            self._reported, self._reported_at = status, time.monotonic()
+        silent = int(time.monotonic() - self._reported_at) if self._silence() else 0
+        now = (id(self.status), status.at, self.source.trouble, silent)
         if now != self._drawn:
             self._drawn = now
             self.redraw()
 
     def redraw(self) -> None:
-        """Draw everything anew, as wide and high as the terminal is now."""
+        """Draw everything in the present size of the terminal."""
         if len(self.screen_stack) > 1:
             if isinstance(self.screen, DetailScreen):
                 self.screen.redraw()
             return
         width, height = self.size
         above = self._draw_panels(width, height)
-        # Totals, the table's head and the state take a line each; the workers need what is left, or not all of it.
+        # Totals, the head of the table and the state take a line each; the rest is for the workers.
         self._draw_counts(width, height, height - above - 3 - len(self.status.workers))
         self._draw_workers(width - SIDE_WIDTH - 3 if width >= SIDE_FROM else width)
         self._draw_state(width)
 
     def _draw_panels(self, width: int, height: int) -> int:
-        """Draw what stands above the table; return how many lines that takes."""
+        """Draw the part above the table; return its height."""
         found = panels.panels(self.status, self._per_second)
         most = 3 if height < PANELS_FROM else max(7, min(14, height // 4))
         lines = panels.beside(found, width, panels.height_of(found, most))
@@ -223,7 +213,7 @@ class TopApp(App[None]):
         return len(lines) + 1 + (keys.count("\n") + 1 if height >= PANELS_FROM else 0)
 
     def _draw_counts(self, width: int, height: int, spare: int) -> None:
-        """spare: lines that the table of workers leaves empty."""
+        """Draw the counts. spare: lines that the table of workers leaves empty."""
         found = [panel for panel in panels.sides(self.status) if panel.pairs]
         side, strip = self._side_part, self._strip_part
         side.display = width >= SIDE_FROM
@@ -246,29 +236,29 @@ class TopApp(App[None]):
         # One column of the terminal is the scroll bar's.
         shown = table(rows, self.sorting, width - 1)
         totals = panels.totals(self.status, len(listed), len(rows), self.wanted)
-        self._totals_part.update(Text(f"{totals}; by {self.sorting.words}", no_wrap=True, overflow="ellipsis"))
+        self._totals_part.update(Text(f"{totals}; by {self.sorting.description}", no_wrap=True, overflow="ellipsis"))
         self._head_part.update(Text(shown.head, no_wrap=True, overflow="crop", style="bold underline"))
-        self._workers_part.show(shown.lines, [row.id for row in rows], _styles_of(rows))
+        styles = {row.id: _STYLES[row.state] for row in rows if row.state}
+        self._workers_part.show(shown.lines, [row.id for row in rows], styles)
 
     def _draw_state(self, width: int) -> None:
         text = Text(no_wrap=True, overflow="ellipsis")
-        trouble = self.watched.trouble or self._silence()
+        trouble = self.source.trouble or self._silence()
         if trouble:
-            age = formats.duration(max(0.0, time.monotonic() - self._heard))
-            text.append(f"shown is what was {age} ago, trying again: {formats.safe(trouble)}", _TROUBLE)
+            age = formats.duration(max(0.0, time.monotonic() - self._reported_at))
+            text.append(f"this is the state of {age} ago, trying again: {formats.safe(trouble)}", _TROUBLE)
         elif self.frozen is not None:
             at = time.strftime("%H:%M:%S", time.localtime(self.frozen.at))
             text.append(f"frozen at {at}; space goes on", Style(reverse=True))
         else:
-            text.append(formats.safe(self.watched.address), Style(dim=True))
+            text.append(formats.safe(self.source.address), Style(dim=True))
         text.truncate(width)
         self._state_part.update(text)
 
     def _silence(self) -> str:
-        seconds = time.monotonic() - self._heard
-        return f"{self.watched.address} has told nothing for {seconds:.0f} s" if seconds > QUIET_SECONDS else ""
+        seconds = time.monotonic() - self._reported_at
+        return f"{self.source.address} has sent nothing for {seconds:.0f} s" if seconds > QUIET_SECONDS else ""
 
 
-def _styles_of(rows: list[WorkerRow]) -> dict[int, Style]:
-    states = ((place, row.state) for place, row in enumerate(rows))
-    return {place: _STYLES[state] for place, state in states if state}
+def _texts(*names: str) -> tuple[Static, ...]:
+    return tuple(Static(id=name, markup=False) for name in names)

@@ -1,11 +1,16 @@
-"""Figures and names as short texts for a terminal. Pure."""
+"""Short display texts of figures and names for a terminal. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from rich.cells import cell_len, set_cell_size
 
+from scaler.protocol.monitor_rows import Unit
+
 MARK = "+"
-"""Stands at the end of a text that was cut."""
+"""The end of a text that was cut."""
 
 _UNITS = ("", "k", "m", "g", "t", "p")
 _MINUTE = 60
@@ -17,7 +22,7 @@ def size(size_bytes: float) -> str:
     """Return bytes as `130.1m`, in powers of 1024; `0` for none."""
     amount = max(0.0, size_bytes)
     for unit in _UNITS:
-        # As it will be printed: 1023.96 would be written as 1024.0.
+        # Compared as printed: 1023.96 would be written as 1024.0.
         if round(amount, 1) < 1024 or unit == _UNITS[-1]:
             return f"{amount:.0f}" if not unit else f"{amount:.1f}{unit}"
         amount /= 1024
@@ -64,7 +69,7 @@ def short_count(value: int) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text whose control characters (and others that print nothing) are shown and not sent."""
+    """Return a text with escapes instead of control characters and others that are not printable."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
@@ -90,5 +95,16 @@ def right(text: str, width: int) -> str:
 
 
 def _trimmed(value: float) -> str:
-    """Return a number with one decimal, without one that says nothing."""
+    """Return a number with one decimal below 10, without a decimal of 0."""
     return f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:.0f}"
+
+
+FORMATS: Mapping[Unit, Callable[[Any], str]] = {
+    "text": str,
+    "flags": str,
+    "count": short_count,
+    "bytes": size,
+    "percent": percent,
+    "seconds": duration,
+}
+"""How the table of workers shows a value of this unit."""

@@ -1,8 +1,12 @@
-"""A list in which one line is chosen: draws what is on the screen only, however many rows there are."""
+"""A list of lines with a cursor, which draws only the visible ones.
+
+Textual's DataTable and OptionList look the same, but lay out all rows at each change: with 500 rows a redraw takes 150
+and 95 ms instead of 24.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -16,28 +20,22 @@ from textual.strip import Strip
 from scaler.monitor.top import formats
 
 _CURSOR = Style(reverse=True)
-_PLAIN = Style()
+_MOVES = {"up": -1, "down": 1, "home": -1_000_000, "end": 1_000_000}
 
 
 class Lines(ScrollView, can_focus=True):
-    """Lines of text, one of which is chosen: the first, until another is chosen by hand.
-
-    A line is known by its key, so that the choice survives another order.
-    """
+    """Lines of text with a cursor: on the first line, until a key moves it. It then follows the key of its line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", show=False),
-        Binding("down", "move(1)", show=False),
+        *(Binding(key, f"move({count})", show=False) for key, count in _MOVES.items()),
         Binding("pageup", "page(-1)", show=False),
         Binding("pagedown", "page(1)", show=False),
-        Binding("home", "move(-1000000)", show=False),
-        Binding("end", "move(1000000)", show=False),
         Binding("enter", "choose", show=False),
     ]
     DEFAULT_CSS = "Lines { scrollbar-size: 1 1; overflow-x: hidden; }"
 
     class Chosen(Message):
-        """Enter, or a click on the line that is chosen already."""
+        """Enter was pressed on a line."""
 
         def __init__(self, lines: Lines, key: str) -> None:
             super().__init__()
@@ -46,57 +44,48 @@ class Lines(ScrollView, can_focus=True):
 
         @property
         def control(self) -> Lines:
-            """The list that says it (as Textual calls it)."""
+            """The list (Textual's name for the sender)."""
             return self.lines
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 (Textual's own name for it)
         super().__init__(id=id)
         self.texts: tuple[str, ...] = ()
+        self.cursor = 0
+        """Index of the line under the cursor."""
         self._keys: tuple[str, ...] = ()
-        self._styles: dict[int, Style] = {}
-        self._place = 0
-        self._by_hand = False
+        self._styles: Mapping[str, Style] = {}
+        self._follows = False
 
     @property
     def key(self) -> str:
-        """The key of the chosen line; empty when there is none."""
-        return self._keys[self._place] if self._keys else ""
+        """The key of the line under the cursor; empty when there is none."""
+        return self._keys[self.cursor] if self._keys else ""
 
-    @property
-    def place(self) -> int:
-        """Which line is chosen, from 0."""
-        return self._place
-
-    def show(self, texts: Sequence[str], keys: Sequence[str], styles: dict[int, Style]) -> None:
-        """Show other lines; a choice by hand stays with its key, or else in its place.
-
-        styles: by line, where not plain.
-        """
-        chosen = self.key if self._by_hand else ""
-        self.texts, self._keys, self._styles = tuple(texts), tuple(keys), styles
-        place = self._keys.index(chosen) if chosen in self._keys else self._place
-        moved = place != self._place
-        self._place = max(0, min(place, len(self._keys) - 1))
+    def show(self, texts: Sequence[str], keys: Sequence[str], styles: Mapping[str, Style] | None = None) -> None:
+        """Show other lines. styles: by key, of lines that are not plain."""
+        key, before = self.key if self._follows else "", self.cursor
+        self.texts, self._keys, self._styles = tuple(texts), tuple(keys), styles or {}
+        cursor = self._keys.index(key) if key in self._keys else before
+        self.cursor = max(0, min(cursor, len(self._keys) - 1))
         self.virtual_size = Size(self.size.width, len(self.texts))
-        if moved:
-            self._follow()
+        if self.cursor != before:
+            self._scroll()
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the screen (Textual's ScrollView)."""
-        place = y + self.scroll_offset.y
-        if place >= len(self.texts):
+        index = y + self.scroll_offset.y
+        if index >= len(self.texts):
             return Strip.blank(self.size.width, self.rich_style)
-        style = self.rich_style + self._styles.get(place, _PLAIN)
-        if place == self._place:
+        style = self.rich_style + self._styles.get(self._keys[index], Style.null())
+        if index == self.cursor:
             style += _CURSOR
-        text = formats.left(self.texts[place], self.size.width)
-        return Strip([Segment(text, style)], self.size.width)
+        return Strip([Segment(formats.left(self.texts[index], self.size.width), style)], self.size.width)
 
     def action_move(self, count: int) -> None:
-        self._place = max(0, min(self._place + count, len(self._keys) - 1))
-        self._by_hand = self._place > 0
-        self._follow()
+        self.cursor = max(0, min(self.cursor + count, len(self._keys) - 1))
+        self._follows = self.cursor > 0
+        self._scroll()
         self.refresh()
 
     def action_page(self, count: int) -> None:
@@ -106,5 +95,5 @@ class Lines(ScrollView, can_focus=True):
         if self.key:
             self.post_message(self.Chosen(self, self.key))
 
-    def _follow(self) -> None:
-        self.scroll_to_region(Region(0, self._place, 1, 1), animate=False)
+    def _scroll(self) -> None:
+        self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False)

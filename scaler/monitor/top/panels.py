@@ -1,4 +1,4 @@
-"""What stands around the table of workers: the four panels, the totals, counts by client and function. Pure."""
+"""The texts around the table of workers: four panels, totals, counts by client and function, one worker. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from rich.cells import cell_len
 
 from scaler.monitor.top import formats
 from scaler.monitor.top.table import BY_KEY
-from scaler.protocol.monitor_rows import CANCELLED, DONE, ManagerRow, Status
+from scaler.protocol.messages import TaskLog
+from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, ClientRow, FunctionRow, Status, TaskRow, WorkerRow
 
 BAR = " | "
 KEYS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
 MORE_KEYS = "other columns[< >] filter[/] freeze[space] detail[enter] help[?] quit[q]"
+TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 
 Pairs = Sequence[tuple[str, str]]
-
-
 _COUNTS = "queued    run  ended failed"
+_STATES = {"away": "out of contact", "held": "held: too many failures", "ends": "ends: takes no new tasks"}
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A titled list of names and values. least and most: the columns of a terminal that it may have."""
+    """A titled list of names and values. least and most: its width in columns of the terminal. head: of the values."""
 
     title: str
     pairs: Pairs
     least: int
     most: int
     head: str = ""
-    """Of the values."""
 
     @property
     def natural(self) -> int:
@@ -39,40 +39,37 @@ class Panel:
         return max(len(self.title) + 1 + len(self.head), widest)
 
     def lines(self, width: int, height: int) -> list[str]:
-        """Return exactly this many lines of this width; more pairs than fit end with how many more there are."""
+        """Return exactly `height` lines of this width; the last one counts the pairs that do not fit."""
         shown = list(self.pairs)
-        left_out = len(shown) - (height - 1)
-        if left_out > 0:
-            shown = shown[: height - 2] if height > 1 else []
-            left_out = len(self.pairs) - len(shown)
+        if len(shown) > height - 1:
+            shown = shown[: max(0, height - 2)]
         lines = [_line(name, value, width) for name, value in [(self.title, self.head), *shown]]
-        if left_out > 0 and height > 1:
-            lines.append(formats.right(f"{left_out} more", width))
+        if len(shown) < len(self.pairs) and height > 1:
+            lines.append(formats.right(f"{len(self.pairs) - len(shown)} more", width))
         return lines[:height] + [" " * width] * (height - len(lines))
 
 
 def panels(status: Status, per_second: float | None = None) -> list[Panel]:
     """Return the four panels: the scheduler, tasks by state, messages sent and received by kind.
 
-    per_second: how many tasks end, None when nobody has looked for long enough to know.
+    per_second: rate of ended tasks, None while it is unknown.
     """
     return [
         Panel("scheduler", _scheduler(status), 10, 18),
         Panel("tasks", _tasks(status, per_second), 17, 24),
-        Panel("sent", _messages(status.sent), 18, 34),
-        Panel("received", _messages(status.received), 18, 34),
+        Panel("sent", _by_count(status.sent), 18, 34),
+        Panel("received", _by_count(status.received), 18, 34),
     ]
 
 
 def sides(status: Status) -> list[Panel]:
     """Return the counts by function, by client and by worker manager."""
-    functions = [
-        (row.name or "(no name)", _counts(row.queued, row.running, row.ended, row.failed)) for row in status.functions
+    functions = [(row.name or "(no name)", _counts(row)) for row in status.functions]
+    clients = [(row.name or row.id[:8], _counts(row)) for row in status.clients]
+    managers = [
+        (row.id, f"{row.running}{'' if row.desired is None else f' of {row.desired}'}{' (!)' if row.trouble else ''}")
+        for row in status.managers
     ]
-    clients = [
-        (row.name or row.id[:8], _counts(row.queued, row.running, row.ended, row.failed)) for row in status.clients
-    ]
-    managers = [(row.id, f"{_units(row)}{' (!)' if row.trouble else ''}") for row in status.managers]
     return [
         Panel("functions", functions, 38, 44, _COUNTS),
         Panel("clients", clients, 38, 44, _COUNTS),
@@ -81,27 +78,27 @@ def sides(status: Status) -> list[Panel]:
 
 
 def beside(found: Sequence[Panel], width: int, height: int) -> list[str]:
-    """Return panels beside each other, in lines of at most this width; the last ones are left out where none fits."""
+    """Return panels beside each other, in lines of at most this width, without the last ones if they do not fit."""
     chosen = list(found)
     while len(chosen) > 1 and _sum([panel.least for panel in chosen]) > width:
         chosen.pop()
     widths = [min(panel.least, width) for panel in chosen]
     room = width - _sum(widths)
-    for place, panel in enumerate(chosen):
-        more = max(0, min(room, min(panel.natural, panel.most) - widths[place]))
-        widths[place] += more
+    for index, panel in enumerate(chosen):
+        more = max(0, min(room, min(panel.natural, panel.most) - widths[index]))
+        widths[index] += more
         room -= more
     columns = [panel.lines(wide, height) for panel, wide in zip(chosen, widths, strict=True)]
     return [BAR.join(parts).rstrip() for parts in zip(*columns, strict=True)]
 
 
 def height_of(found: Sequence[Panel], most: int) -> int:
-    """Return how many lines panels need beside each other, at most so many."""
+    """Return how many lines panels need beside each other, at most `most`."""
     return min(most, 1 + max((len(panel.pairs) for panel in found), default=0))
 
 
 def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
-    """Return one line on how many of what there is, and what of it is shown. listed: rows that the scheduler told."""
+    """Return one line of totals, and of what the table shows. listed: rows that the scheduler sent."""
     total = status.totals
     workers = max(total.workers, listed)
     parts = [f"Total {formats.count(workers)} worker(s), {formats.count(total.slots)} slot(s)"]
@@ -138,33 +135,82 @@ def _scheduler(status: Status) -> Pairs:
 
 def _tasks(status: Status, per_second: float | None) -> Pairs:
     tasks = status.tasks
-    # The first ones are there however low the terminal is.
-    now = [
-        ("ready", tasks.ready),
-        ("running", tasks.running),
-        (DONE, tasks.ended.get(DONE, 0)),
-        ("failed", tasks.failed_total),
-        (CANCELLED, tasks.ended.get(CANCELLED, 0)),
-        ("waiting", tasks.waiting),
-        ("assigned", tasks.assigned),
-        ("suspended", tasks.suspended),
-    ]
-    pairs = [(name, formats.count(number)) for name, number in now]
+    # The most important first: a low terminal shows only these.
+    now = {
+        "ready": tasks.ready,
+        "running": tasks.running,
+        DONE: tasks.ended.get(DONE, 0),
+        "failed": tasks.failed_total,
+        CANCELLED: tasks.ended.get(CANCELLED, 0),
+        "waiting": tasks.waiting,
+        "assigned": tasks.assigned,
+        "suspended": tasks.suspended,
+    }
+    pairs = [(name, formats.count(number)) for name, number in now.items()]
     if per_second is not None:
         pairs.append(("per second", formats.short_count(round(per_second))))
     kinds = {kind: number for kind, number in tasks.ended.items() if number and kind not in (DONE, CANCELLED)}
-    return [*pairs, *_messages(kinds)]
+    return [*pairs, *_by_count(kinds)]
 
 
-def _messages(counts: Mapping[str, int]) -> Pairs:
+def _by_count(counts: Mapping[str, int]) -> Pairs:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [(name, formats.count(number)) for name, number in ordered]
 
 
-def _units(manager: ManagerRow) -> str:
-    """Return how many run, of how many are desired; a manager with a fixed number of them is told none."""
-    return str(manager.running) if manager.desired is None else f"{manager.running} of {manager.desired}"
-
-
-def _counts(*numbers: int) -> str:
+def _counts(row: FunctionRow | ClientRow) -> str:
+    numbers = (row.queued, row.running, row.ended, row.failed)
     return " ".join(formats.right(formats.short_count(number), 6) for number in numbers)
+
+
+# -- one worker
+
+
+def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[str]:
+    """Return lines about a worker, and a line for each of its first processors, of at most this width."""
+    agent = f"{formats.percent(worker.agent_cpu_percent)} {formats.size(worker.agent_rss_bytes)}"
+    tasks = f"sent {formats.count(worker.sent)}  queued {worker.queued}  suspended {worker.suspended}"
+    lag = formats.duration(worker.latency_seconds)
+    lines = [
+        f"worker {worker.name} ({worker.id}): {_STATES.get(worker.state, 'takes tasks')}",
+        f"manager {worker.manager or 'none'}  unit {worker.unit or 'none'}",
+        f"capabilities {worker.capabilities or 'none'}",
+        f"slots {worker.slots}  free {worker.free}  {tasks}  lag {lag}  agent {agent}",
+        f"{'pid':>8} {'cpu':>7} {'rss':>8} ITL",
+    ]
+    for each in worker.processors[:most_processors]:
+        figures = f"{each.pid:>8} {formats.percent(each.cpu_percent):>7} {formats.size(each.rss_bytes):>8}"
+        lines.append(f"{figures} {each.itl}{' suspended' if each.suspended else ''}")
+    if len(worker.processors) > most_processors:
+        lines.append(f"{len(worker.processors) - most_processors} more".rjust(8))
+    return [formats.cut(line, width) for line in lines]
+
+
+def task_lines(worker: WorkerRow, recent: Sequence[TaskRow]) -> dict[str, str]:
+    """Return lines by task id: the worker's running tasks, the longest first, then its recent ones."""
+    lines: dict[str, str] = {}
+    for each in worker.busy:
+        state = "suspended" if each.suspended else RUNNING
+        lines[each.running] = _task_line(each.running, state, each.running_seconds, str(each.pid), each.function)
+    for task in recent:
+        if task.id not in lines:
+            text = f"{task.function} {task.text}"
+            lines[task.id] = _task_line(task.id, task.state, task.duration_us / 1e6, "", text)
+    return lines
+
+
+def _task_line(task: str, state: str, seconds: float, pid: str, function: str) -> str:
+    name, duration = f"{formats.left(task, 32)} {formats.left(state, 12)}", formats.duration(seconds)
+    return f"{name} {duration:>7} {pid:>8} {formats.safe(function.strip())}"
+
+
+def log_text(log: TaskLog) -> str:
+    """Return the output of a task without control characters, stderr apart from stdout."""
+    parts = []
+    for name, data in (("stdout", log.stdout), ("stderr", log.stderr)):
+        if data:
+            lines = data.decode("utf-8", errors="backslashreplace").splitlines()
+            parts.append("\n".join([f"--- {name}", *(formats.safe(line.expandtabs()) for line in lines)]))
+    if log.truncated_bytes:
+        parts.append(f"--- {formats.count(log.truncated_bytes)} bytes were left out")
+    return "\n".join(parts) or "there is no output of this task"

@@ -166,7 +166,7 @@ def test_what_is_told_is_drawn_and_the_choice_stays_with_its_worker() -> None:
         assert lines.key == "id-w2"
         stage.cluster.tell(worker("a"), worker("b"), worker("w2"), worker("w9"))
         await stage.until(lambda: stage.rows == ["a", "b", "w2", "w9"])
-        assert (lines.key, lines.place) == ("id-w2", 2)
+        assert (lines.key, lines.cursor) == ("id-w2", 2)
         stage.cluster.tell(worker("a"))
         await stage.until(lambda: stage.rows == ["a"])
         assert lines.key == "id-a"
@@ -197,7 +197,7 @@ def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one()
         await stage.press("e")
         await stage.until(lambda: "did not answer within 5 s" in stage.text("#text"))
         stage.cluster.tell()
-        await stage.until(lambda: "it is gone" in stage.text("#facts"))
+        await stage.until(lambda: "it has terminated" in stage.text("#facts"))
         await stage.press("escape")
         assert "Total 0 worker(s)" in stage.text("#totals")
 
@@ -231,7 +231,7 @@ def test_a_frozen_detail_shows_no_tasks_that_came_later() -> None:
 def test_a_worker_without_tasks_has_nothing_to_ask_about() -> None:
     async def story(stage: Stage) -> None:
         await stage.press("enter", "e")
-        assert "no tasks" in stage.text("#text")
+        assert "no listed tasks" in stage.text("#text")
         assert stage.cluster.asked == []
 
     on_a_screen(story)

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from scaler.monitor.model import Model
 from scaler.monitor.rows import decode_status
 from scaler.monitor.top import panels, report
-from scaler.monitor.top.facts import facts, log_text, tasks_of
+from scaler.monitor.top.panels import log_text, task_lines, worker_lines
 from scaler.monitor.top.table import BY_KEY, BY_TITLE, COLUMNS, Sorting, matching, sort, table
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import ProcessorRow, TaskRow, WorkerRow
@@ -186,18 +186,18 @@ def test_a_workers_tasks_are_those_that_run_and_then_the_recent_ones() -> None:
         ]}]}
     )  # fmt: skip
     recent = [TaskRow("bb", "running"), TaskRow("cc", "exception", "odd", ended_at=1.0, text="ValueError: \x1b[2J")]
-    listed = tasks_of(status.workers[0], recent)
-    assert [each.id for each in listed] == ["bb", "aa", "cc"]
-    assert "suspended" in listed[0].text
-    assert listed[2].text.endswith(r"odd ValueError: \x1b[2J")
+    listed = task_lines(status.workers[0], recent)
+    assert list(listed) == ["bb", "aa", "cc"]
+    assert "suspended" in listed["bb"]
+    assert listed["cc"].endswith(r"odd ValueError: \x1b[2J")
 
 
 def test_facts_of_a_worker_fit_in_the_width_and_count_the_processors_that_do_not_fit() -> None:
     many = WorkerRow("1", "n" * 90, processors=(ProcessorRow(1),) * 16, connected=False)
-    lines = facts(many, 60, 4)
+    lines = worker_lines(many, 60, 4)
     assert all(len(line) <= 60 for line in lines)
     assert lines[-1].strip() == "12 more"
-    assert "out of contact" in facts(many, 200, 4)[0]
+    assert "out of contact" in worker_lines(many, 200, 4)[0]
 
 
 def test_a_log_tells_the_streams_apart_and_cannot_move_the_cursor() -> None:
@@ -205,4 +205,4 @@ def test_a_log_tells_the_streams_apart_and_cannot_move_the_cursor() -> None:
     assert text.splitlines() == [
         "--- stdout", "one", r"\x1b[2Jtwo\xff", "--- stderr", "oh      no", "--- 1,234 bytes were left out"
     ]  # fmt: skip
-    assert log_text(TaskLog(b"", b"", b"", 0)) == "it has printed nothing that is kept"
+    assert log_text(TaskLog(b"", b"", b"", 0)) == "there is no output of this task"
