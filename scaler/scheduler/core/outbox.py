@@ -50,14 +50,16 @@ class Outbox:
         """Where the next attempts of a group go: part of a Run in `_runs`."""
         self._run_bytes: dict[Worker, int] = {}
         self._recalls: dict[tuple[Worker, bool], Recall] = {}
-        self._undelivered: TasksEnded | None = None
 
     # -- to clients
 
     def finish(
         self, client: Client, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int
     ) -> None:
-        """Add one entry to the client's next Finished. The task has its last state."""
+        """Add one entry to the client's next Finished. The task has its last state.
+
+        A client that has left gets no Finished any more; history and monitors learn of its tasks all the same.
+        """
         group = task.group
         state = task.state
         results = self._results.get(client)
@@ -85,33 +87,16 @@ class Outbox:
         if results.size_bytes > SPLIT_BATCH_BYTES:
             self._close_results(client, self._results.pop(client))
 
-    def finish_undelivered(self, task: Task, outcome: int, payload: bytes, duration_us: int) -> None:
-        """Publish the end of a task whose client has left."""
-        ended = self._undelivered
-        if ended is None:
-            ended = self._undelivered = TasksEnded(task.group, task.state, [], [], [], [], [])
-        elif task.group is not ended.group or task.state is not ended.state:
-            ended.begin_run(task.group, task.state)
-        ended.failure_records[len(ended)] = _failure_record(task, outcome, payload)
-        ended.ids.append(task.id)
-        ended.outcomes.append(outcome)
-        ended.duration_us.append(duration_us)
-
     def _close_results(self, client: Client, results: _Results) -> None:
         message = results.message
         if message.cpu_us:
             _pad_profiles(message, len(message.ids))
-        client.number += 1
-        message.number = client.number
-        client.unacknowledged.append(message)
         self._remember(results.ended)
-        self.send_to_client(client, message)
-
-    def drop_results(self, client: Client) -> None:
-        """Drop the next Finished of a client that has left; the history keeps what was in it."""
-        results = self._results.pop(client, None)
-        if results is not None:
-            self._remember(results.ended)
+        if not client.terminated:
+            client.number += 1
+            message.number = client.number
+            client.unacknowledged.append(message)
+            self.send_to_client(client, message)
 
     def _remember(self, ended: TasksEnded) -> None:
         ended.close(self._state.now)
@@ -205,9 +190,6 @@ class Outbox:
             for client, results in self._results.items():
                 self._close_results(client, results)
             self._results = {}
-        if self._undelivered is not None:
-            self._remember(self._undelivered)
-            self._undelivered = None
         if self._runs:
             commands.extend([Send(worker.id, run) for worker, run in self._runs.items()])
             self._runs = {}

@@ -23,8 +23,6 @@ _SWEEP_AT = 1024
 class _Lane:
     """Tasks of one rank: a deque per client, and the round-robin order of the clients."""
 
-    __slots__ = ("by_client", "order")
-
     def __init__(self) -> None:
         self.by_client: dict[bytes, deque[Task]] = {}
         self.order: deque[bytes] = deque()
@@ -32,8 +30,6 @@ class _Lane:
 
 class ReadyQueue:
     """Ready tasks of one requirement. count is the number of live ones."""
-
-    __slots__ = ("_lanes", "_ranks", "count", "needs", "tombstones")
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs

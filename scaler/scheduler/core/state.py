@@ -36,8 +36,6 @@ _NONE: Final[frozenset[bytes]] = frozenset()
 class Timing:
     """Measured duration of one function: an exponential moving average."""
 
-    __slots__ = ("measured", "seconds")
-
     def __init__(self) -> None:
         self.seconds = UNKNOWN_DURATION_SECONDS
         self.measured = 0
@@ -63,8 +61,6 @@ class Function:
 
 class Group:
     """Tasks of one client and one spec that are alive. rank orders queues: priority, then depth, both descending."""
-
-    __slots__ = ("assigned", "client", "depth", "function", "live", "needs", "rank", "ready", "spec", "timing")
 
     def __init__(self, client: Client, spec: Spec, depth: int, timing: Timing, function: Function) -> None:
         self.client = client
@@ -127,8 +123,6 @@ TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Terminated
 class AttemptErrors:
     """What went wrong with one task so far; made at the first error, so that healthy tasks carry nothing."""
 
-    __slots__ = ("avoid_until", "failures", "last_worker", "lost_workers", "texts")
-
     def __init__(self) -> None:
         self.failures = 0
         self.lost_workers: set[bytes] = set()
@@ -169,8 +163,6 @@ class RetainedResult:
 class Peer:
     """Identity and liveness of a client, worker or manager. Times are the core's own."""
 
-    __slots__ = ("broken_at", "id", "last_message_at", "name")
-
     def __init__(self, identifier: bytes, name: str, now: float) -> None:
         self.id = identifier
         self.name = name
@@ -194,18 +186,6 @@ class Peer:
 class Client(Peer):
     """A client: a process, or one inside a task (`via` is the worker that relays its messages)."""
 
-    __slots__ = (
-        "failed",
-        "groups",
-        "number",
-        "retained",
-        "submitted",
-        "tasks",
-        "terminated",
-        "unacknowledged",
-        "via",
-    )
-
     def __init__(self, identifier: bytes, name: str, via: Worker | None, now: float) -> None:
         super().__init__(identifier, name, now)
         self.via = via
@@ -224,8 +204,6 @@ class Client(Peer):
 class WorkerPool:
     """Workers with the same offers that have credit: with a free slot (idle), or with capacity to prefetch."""
 
-    __slots__ = ("idle", "offers", "prefetching", "workers")
-
     def __init__(self, offers: Offers) -> None:
         self.offers = offers
         self.workers = 0
@@ -239,33 +217,6 @@ class Worker(Peer):
     by_function: its tasks per function, without the blocked ones. blocked: ids of started tasks that wait for tasks of
     their own and have lent their slots. progressed_at: when it last finished or began a task.
     """
-
-    __slots__ = (
-        "announced",
-        "assigned",
-        "blocked",
-        "by_function",
-        "checks_without_progress",
-        "details",
-        "draining",
-        "failures_in_row",
-        "heartbeat",
-        "heartbeat_at",
-        "hostname",
-        "idle_since",
-        "limit",
-        "nested",
-        "offers",
-        "pid",
-        "progressed_at",
-        "quarantined",
-        "recalled",
-        "sent",
-        "side",
-        "slots",
-        "stalled",
-        "tasks",
-    )
 
     def __init__(self, identifier: bytes, details: WorkerDetails, hostname: str, pid: int, now: float) -> None:
         super().__init__(identifier, f"{hostname}|{pid}|{identifier.hex()[:8]}", now)

@@ -393,7 +393,7 @@ class Tasks:
         if client.terminated:
             self._count_end(group, outcome)
             if task.attempt:
-                self._outbox.finish_undelivered(task, outcome, payload, duration_us)
+                self._outbox.finish(client, task, outcome, payload, duration_us, 0, 0)
             self._drop_late(payload)
             if not client.tasks:
                 self._departs(client)
@@ -510,7 +510,6 @@ class Tasks:
     def client_left(self, client: Client) -> None:
         """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
         client.terminated = True
-        self._outbox.drop_results(client)
         client.unacknowledged.clear()
         for retained in client.retained.values():
             if is_stored(retained.payload):
