@@ -1,8 +1,8 @@
 """The black box: the last inputs of the core, written to a file when the core finds a fault of its own, and its replay.
 
-A file is a line of JSON about the core (its configuration, whether the record goes back to the start), then per input a
-line of JSON (time, kind, peer, size of the body) and the body: the encoded message. The answers of the scaling policy
-are inputs too, so a replay asks no policy.
+A file is lines of JSON: one about the core (its configuration, whether the record goes back to the start), then one per
+step (time, inputs). Bytes are hexadecimal, messages are encoded. The answers of the scaling policy are inputs too, so a
+replay asks no policy.
 
 `python -m scaler.scheduler.recorder FILE` steps a new core through a file and checks every invariant after every step.
 """
@@ -13,17 +13,17 @@ import json
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 from scaler.config.servers import SchedulerConfig
-from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.net.connection import Received
 from scaler.policy.load import load_policy
 from scaler.policy.view import Wanted
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Done, Hello, Output, Printed, Submit
-from scaler.scheduler.core.commands import Input, MonitoringChanged, NestedOpened, PolicyAnswered
+from scaler.protocol.messages import Done, Message, Output, Printed, Submit
+from scaler.scheduler.core.commands import Input
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 
@@ -32,6 +32,8 @@ MAX_RECORDED_BYTES = 16 * 1024 * 1024
 """Rough size of the recorded messages: bounds the memory that the black box keeps alive."""
 _ROW_BYTES = 512
 """What a task in a message takes beside its payload."""
+_MESSAGES = get_args(Message)
+_RECORDS = {kind.__name__: kind for kind in (*get_args(Input), Wanted)}
 
 
 class Recorder:
@@ -55,13 +57,10 @@ class Recorder:
     def write(self, path: Path) -> None:
         """Write the record to a file that only this user can read: it holds users' data."""
         path.touch(mode=0o600)
-        with path.open("wb") as file:
-            head = {"config": vars(self._config), "complete": self._complete}
-            file.write(json.dumps(head).encode() + b"\n")
+        with path.open("w") as file:
+            file.write(json.dumps({"config": vars(self._config), "complete": self._complete}) + "\n")
             for now, inputs, _ in self._steps:
-                _write_line(file, {"now": now, "inputs": len(inputs)}, b"")
-                for item in inputs:
-                    _write_input(file, item)
+                file.write(json.dumps({"now": now, "inputs": list(inputs)}, default=_to_json) + "\n")
 
 
 def _size_of(item: Input) -> int:
@@ -83,55 +82,26 @@ def _columns(payloads: list[bytes]) -> int:
     return _ROW_BYTES * len(payloads) + sum(map(len, payloads))
 
 
-def _write_line(file: IO[bytes], line: dict[str, object], body: bytes) -> None:
-    file.write(json.dumps({**line, "size": len(body)}).encode() + b"\n" + body)
+def _to_json(value: object) -> dict[str, Any]:
+    """Return a value that JSON does not know as an object with its kind."""
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, _MESSAGES):
+        return {"message": encode(value).hex()}
+    parts = {part.name: getattr(value, part.name) for part in fields(value)}  # type: ignore[arg-type]
+    return {"record": type(value).__name__, **parts}
 
 
-def _write_input(file: IO[bytes], item: Input) -> None:
-    kind = {"kind": type(item).__name__}
-    match item:
-        case Opened(peer, hello):
-            _write_line(file, {**kind, "peer": peer.hex()}, encode(hello))
-        case Received(peer, message):
-            _write_line(file, {**kind, "peer": peer.hex()}, encode(message))
-        case NestedOpened(peer, via):
-            _write_line(file, {**kind, "peer": peer.hex(), "via": via.hex()}, b"")
-        case Closed(peer, text):
-            _write_line(file, {**kind, "peer": peer.hex(), "text": text}, b"")
-        case Broken(peer) | Resumed(peer):
-            _write_line(file, {**kind, "peer": peer.hex()}, b"")
-        case PolicyAnswered(wanted, complaint):
-            answer = {manager_id: (answer.units, answer.reason) for manager_id, answer in wanted.items()}
-            _write_line(file, {**kind, "wanted": answer, "complaint": complaint}, b"")
-        case MonitoringChanged(is_watched):
-            _write_line(file, {**kind, "is_watched": is_watched}, b"")
-
-
-def _read_input(line: dict[str, Any], body: bytes) -> Input:
-    peer = bytes.fromhex(line.get("peer", ""))
-    match line["kind"]:
-        case "Opened":
-            hello = decode(body)
-            assert isinstance(hello, Hello), "a session begins with Hello"
-            return Opened(peer, hello)
-        case "Received":
-            return Received(peer, decode(body))
-        case "NestedOpened":
-            return NestedOpened(peer, bytes.fromhex(line["via"]))
-        case "Closed":
-            return Closed(peer, line["text"])
-        case "Broken":
-            return Broken(peer)
-        case "Resumed":
-            return Resumed(peer)
-        case "PolicyAnswered":
-            return PolicyAnswered(
-                {key: Wanted(units, reason) for key, (units, reason) in line["wanted"].items()}, line["complaint"]
-            )
-        case "MonitoringChanged":
-            return MonitoringChanged(line["is_watched"])
-        case other:
-            raise ValueError(f"unknown kind of input {other!r}")
+def _from_json(value: dict[str, Any]) -> Any:
+    match value:
+        case {"record": kind, **parts}:
+            return _RECORDS[kind](**parts)
+        case {"bytes": text}:
+            return bytes.fromhex(text)
+        case {"message": text}:
+            return decode(bytes.fromhex(text))
+        case _:
+            return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +113,7 @@ class Record:
     steps: Iterator[tuple[float, list[Input]]]
 
 
-def read(file: IO[bytes]) -> Record:
+def read(file: IO[str]) -> Record:
     """Read a black box. Raises ValueError when the file is not one."""
     try:
         head = json.loads(file.readline())
@@ -155,14 +125,10 @@ def read(file: IO[bytes]) -> Record:
         raise ValueError("its first line is not the head of a black box") from error
 
 
-def _read_steps(file: IO[bytes]) -> Iterator[tuple[float, list[Input]]]:
-    while header := file.readline():
-        step = json.loads(header)
-        inputs: list[Input] = []
-        for _ in range(step["inputs"]):
-            line = json.loads(file.readline())
-            inputs.append(_read_input(line, file.read(line["size"])))
-        yield step["now"], inputs
+def _read_steps(file: IO[str]) -> Iterator[tuple[float, list[Input]]]:
+    for line in file:
+        step = json.loads(line, object_hook=_from_json)
+        yield step["now"], step["inputs"]
 
 
 def replay(path: Path) -> int:
@@ -171,7 +137,7 @@ def replay(path: Path) -> int:
     Raises what the core raises, or AssertionError where an invariant does not hold; a note says in which step.
     Raises ValueError when the file is not a black box, and OSError when it cannot be read.
     """
-    with path.open("rb") as file:
+    with path.open() as file:
         record = read(file)
         policy = load_policy(record.config.policy_engine_type, record.config.policy_content)
         core: SchedulerCore | None = None

@@ -59,7 +59,7 @@ FAULTS: dict[str, Fault] = {
     "a worker's load is not reduced when a task leaves it": (
         Worker,
         "release",
-        "self._discount(task.group.timing)",
+        "self._count(task, -1)",
         "pass",
         "tasks by function",
     ),

@@ -158,7 +158,7 @@ class SchedulerCore:
                 case ClientDetails() | None:
                     name = details.name if details is not None else ""
                     self._retained_until.pop(peer, None)
-                    self.state.clients[peer] = Client(peer, name or f"{hello.hostname}|{hello.pid}", None, now)
+                    self.state.clients[peer] = Client(peer, name or f"{hello.hostname}|{hello.pid}", now)
                     self._outbox.publish(PeerJoined("client", peer, self.state.clients[peer].name))
                 case _:
                     assert_never(details)
@@ -169,7 +169,7 @@ class SchedulerCore:
         if details.slots < 1 or details.queue_size < 0:
             self._expel(peer, f"a worker with {details.slots} slots and queue size {details.queue_size}")
             return
-        worker = Worker(peer, details, hello.hostname, hello.pid, now)
+        worker = Worker(peer, f"{hello.hostname}|{hello.pid}|{peer.hex()[:8]}", now, details)
         self.state.workers[peer] = worker
         self._placement.add(worker)
         self._elastic.worker_joined(worker, now)
@@ -190,8 +190,7 @@ class SchedulerCore:
         worker = self.state.workers.get(via)
         if worker is None or self.state.peer(peer) is not None:
             return
-        worker.add_nested(peer)
-        self.state.clients[peer] = Client(peer, f"in a task on {worker.name}", worker, now)
+        self.state.clients[peer] = Client(peer, f"in a task on {worker.name}", now, worker)
 
     def _give_up(self, peer: bytes, why: str, now: float) -> None:
         """End the session of a peer that was out of contact for too long."""
@@ -215,8 +214,6 @@ class SchedulerCore:
     def _client_left(self, client: Client, why: str, now: float, retain: bool = False) -> None:
         """Forget a client; with retain, its stored objects stay for a while, should it come back."""
         del self.state.clients[client.id]
-        if client.via is not None:
-            client.via.remove_nested(client.id)
         self._tasks.client_left(client)
         self.state.objects.client_left(client.id, retain)
         if retain:
@@ -230,9 +227,9 @@ class SchedulerCore:
         self._touched.pop(worker, None)
         self._placement.remove(worker)
         self._elastic.worker_left(worker)
-        self.state.objects.worker_left(worker.id, worker.announced)
-        for nested in list(worker.nested):
-            self._client_left(self.state.clients[nested], f"its worker {worker.name} {why}", now)
+        self.state.objects.worker_left(worker.id)
+        for nested in [client for client in self.state.clients.values() if client.via is worker]:
+            self._client_left(nested, f"its worker {worker.name} {why}", now)
         self._tasks.worker_lost(worker, why, not worker.draining, now)
         self._outbox.discard(worker)
         self._outbox.publish(PeerLost("worker", worker.id, worker.name, why))

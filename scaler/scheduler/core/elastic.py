@@ -64,7 +64,7 @@ class Elastic:
     def join(self, peer: bytes, details: ManagerDetails, now: float) -> None:
         """Add a manager that came, or came back; its workers may have been here before it."""
         self._joined += 1
-        record = ManagerRecord(peer, details, self._joined, now)
+        record = ManagerRecord(peer, details.manager_id, now, details, self._joined)
         for worker in self._state.workers.values():
             if worker.details.manager_id == details.manager_id:
                 record.running_units[worker.details.unit_id] = worker

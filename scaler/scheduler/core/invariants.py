@@ -143,6 +143,3 @@ def _check_objects(state: ClusterState) -> None:
     for key, stored in state.objects.stored.items():
         assert stored.uses > 0 or stored.pinned, f"object {key.hex()} is kept for nothing"
         assert not stored.pinned or owner_of(key) in state.clients, f"{key.hex()}: the client that pins it has left"
-    for worker in state.workers.values():
-        sent = {key for key, function in state.objects.functions.items() if worker.id in function.announced_to}
-        assert sent == worker.announced, f"{worker.name} has other functions than it was sent"

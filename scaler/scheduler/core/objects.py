@@ -79,10 +79,10 @@ class ObjectTable:
         if is_stored(function.payload):
             self.forgotten.append(identifier)
 
-    def worker_left(self, worker: bytes, announced: set[bytes]) -> None:
+    def worker_left(self, worker: bytes) -> None:
         """Forget that this worker has functions."""
-        for identifier in announced & self.functions.keys():
-            self.functions[identifier].announced_to.discard(worker)
+        for function in self.functions.values():
+            function.announced_to.discard(worker)
 
     # -- objects in the storage
 

@@ -142,10 +142,9 @@ class Outbox:
             run.groups.append(columns)
         size = 0
         for identifier in (columns.spec.function, columns.spec.serializer):
-            if identifier and identifier not in worker.announced:
-                function = self._state.objects.functions[identifier]
+            function = self._state.objects.functions[identifier] if identifier else None
+            if function is not None and worker.id not in function.announced_to:
                 function.announced_to.add(worker.id)
-                worker.announce(identifier)
                 run.functions.append((identifier, function.payload))
                 size += len(function.payload)
         return size
@@ -218,9 +217,7 @@ class Outbox:
             for worker_id in announced_to:
                 by_worker.setdefault(worker_id, []).append(identifier)
         for worker_id, ids in by_worker.items():
-            worker = self._state.workers.get(worker_id)
-            if worker is not None:
-                worker.withdraw(ids)
+            if worker_id in self._state.workers:
                 self._commands.extend(Send(worker_id, part) for part in split_ids(ForgetFunctions(ids)))
         objects.withdrawn.clear()
 

@@ -174,8 +174,6 @@ class Placement:
         load = worker.load if count else 0.0
         full_load = slots * PREFETCH_SECONDS
         given = 0
-        if not count:
-            worker.note_begin(now)
         while given < share and count < limit:
             if count >= slots and (worker.stalled or (load >= full_load and count >= 2 * slots)):
                 break
@@ -196,7 +194,7 @@ class Placement:
                 queue.put_back(task)
                 self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
                 continue
-            self._tasks.assign(task, worker, inputs)
+            self._tasks.assign(task, worker, inputs, now)
             load += group.timing.seconds
             count += 1
             given += 1
@@ -290,9 +288,6 @@ class Balance:
 
     def _relieve_stalled(self, now: float) -> None:
         for worker in list(self._state.overloaded):
-            has_progressed = now - worker.progressed_at < self._check_seconds
-            worker.note_check(has_progressed=has_progressed)
-            if not has_progressed and worker.checks_without_progress >= self._checks and not worker.recalled:
-                worker.stall()
+            if worker.check_progress(now, self._check_seconds, self._checks):
                 self._recall_last(worker, len(worker.tasks), None, now)
                 self._placement.update(worker)

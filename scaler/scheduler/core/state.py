@@ -16,8 +16,7 @@ Only `tasks.py` writes a task's state. Only the methods below write a worker's a
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from scaler.needs import Needs, Offers
@@ -29,16 +28,12 @@ DURATION_WEIGHT = 0.2
 """Weight of a new measurement in the moving average of a function's duration."""
 
 
-_NONE: Final[frozenset[bytes]] = frozenset()
-"""Shared by all workers without such ids: a set of its own each would cost memory that every step visits."""
-
-
+@dataclass(slots=True, eq=False)
 class Timing:
     """Measured duration of one function: an exponential moving average."""
 
-    def __init__(self) -> None:
-        self.seconds = UNKNOWN_DURATION_SECONDS
-        self.measured = 0
+    seconds: float = UNKNOWN_DURATION_SECONDS
+    measured: int = 0
 
     def observe(self, seconds: float) -> None:
         if self.measured:
@@ -59,20 +54,24 @@ class Function:
     """Total duration of the tasks that ended."""
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """Tasks of one client and one spec that are alive. rank orders queues: priority, then depth, both descending."""
 
-    def __init__(self, client: Client, spec: Spec, depth: int, timing: Timing, function: Function) -> None:
-        self.client = client
-        self.function = function
-        self.spec = spec
-        self.needs = Needs(spec.needs)
-        self.depth = depth
-        self.rank = (-spec.priority, -depth)
-        self.timing = timing
-        self.live = 0
-        self.ready = 0
-        self.assigned = 0
+    client: Client
+    spec: Spec
+    depth: int
+    timing: Timing
+    function: Function
+    needs: Needs = field(init=False)
+    rank: tuple[int, int] = field(init=False)
+    live: int = 0
+    ready: int = 0
+    assigned: int = 0
+
+    def __post_init__(self) -> None:
+        self.needs = Needs(self.spec.needs)
+        self.rank = (-self.spec.priority, -self.depth)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,14 +88,12 @@ class Delayed:
     until: float
 
 
+@dataclass(slots=True, eq=False)
 class Assigned:
     """One instance per worker, shared by all its tasks. terminated: their state once they end there."""
 
-    __slots__ = ("terminated", "worker")
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.terminated = Terminated(worker.name)
+    worker: Worker
+    terminated: Terminated
 
 
 @dataclass(slots=True, eq=False)
@@ -120,15 +117,15 @@ TERMINATED: Final = Terminated("")
 TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Terminated
 
 
+@dataclass(slots=True, eq=False)
 class AttemptErrors:
     """What went wrong with one task so far; made at the first error, so that healthy tasks carry nothing."""
 
-    def __init__(self) -> None:
-        self.failures = 0
-        self.lost_workers: set[bytes] = set()
-        self.last_worker: Worker | None = None
-        self.avoid_until = 0.0
-        self.texts: list[str] = []
+    failures: int = 0
+    lost_workers: set[bytes] = field(default_factory=set)
+    last_worker: Worker | None = None
+    avoid_until: float = 0.0
+    texts: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -160,14 +157,14 @@ class RetainedResult:
     uses: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Peer:
     """Identity and liveness of a client, worker or manager. Times are the core's own."""
 
-    def __init__(self, identifier: bytes, name: str, now: float) -> None:
-        self.id = identifier
-        self.name = name
-        self.last_message_at = now
-        self.broken_at: float | None = None
+    id: bytes
+    name: str
+    last_message_at: float
+    broken_at: float | None = field(default=None, init=False)
 
     def received(self, now: float) -> None:
         """Note a message of this peer."""
@@ -183,71 +180,70 @@ class Peer:
         self.last_message_at = now
 
 
+@dataclass(slots=True, eq=False)
 class Client(Peer):
     """A client: a process, or one inside a task (`via` is the worker that relays its messages)."""
 
-    def __init__(self, identifier: bytes, name: str, via: Worker | None, now: float) -> None:
-        super().__init__(identifier, name, now)
-        self.via = via
-        self.tasks: dict[bytes, Task] = {}
-        self.groups: dict[Spec, Group] = {}
-        self.retained: dict[bytes, RetainedResult] = {}
-        self.number = 0
-        """Of the last Finished that it was sent."""
-        self.unacknowledged: deque[Finished] = deque()
-        self.submitted = 0
-        """All tasks since it joined; those that are not in `tasks` have ended."""
-        self.failed = 0
-        self.terminated = False
+    via: Worker | None = None
+    tasks: dict[bytes, Task] = field(default_factory=dict)
+    groups: dict[Spec, Group] = field(default_factory=dict)
+    retained: dict[bytes, RetainedResult] = field(default_factory=dict)
+    number: int = 0
+    """Of the last Finished that it was sent."""
+    unacknowledged: deque[Finished] = field(default_factory=deque)
+    submitted: int = 0
+    """All tasks since it joined; those that are not in `tasks` have ended."""
+    failed: int = 0
+    terminated: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class WorkerPool:
     """Workers with the same offers that have credit: with a free slot (idle), or with capacity to prefetch."""
 
-    def __init__(self, offers: Offers) -> None:
-        self.offers = offers
-        self.workers = 0
-        self.idle: OrderedDict[Worker, None] = OrderedDict()
-        self.prefetching: OrderedDict[Worker, None] = OrderedDict()
+    offers: Offers
+    workers: int = 0
+    idle: OrderedDict[Worker, None] = field(default_factory=OrderedDict)
+    prefetching: OrderedDict[Worker, None] = field(default_factory=OrderedDict)
 
 
+@dataclass(slots=True, eq=False)
 class Worker(Peer):
-    """A worker agent: what it offers, the tasks that it has, and what it was told.
+    """A worker agent: what it offers, and the tasks that it has. Only its methods change it."""
 
-    by_function: its tasks per function, without the blocked ones. blocked: ids of started tasks that wait for tasks of
-    their own and have lent their slots. progressed_at: when it last finished or began a task.
-    """
+    details: WorkerDetails
+    offers: Offers = field(init=False)
+    slots: int = field(init=False)
+    limit: int = field(init=False)
+    """The most tasks that it may have."""
+    assigned: Assigned = field(init=False)
+    tasks: dict[bytes, Task] = field(default_factory=dict, init=False)
+    blocked: frozenset[bytes] = field(default=frozenset(), init=False)
+    """Ids of started tasks that wait for tasks of their own and have lent their slots."""
+    by_function: dict[Timing, int] = field(default_factory=dict, init=False)
+    """Its tasks per function, without the blocked ones."""
+    recalled: int = field(default=0, init=False)
+    sent: int = field(default=0, init=False)
+    """Tasks that it was sent so far."""
+    side: OrderedDict[Worker, None] | None = field(default=None, init=False)
+    """The side of its pool that it is in; None without credit."""
+    stalled: bool = field(default=False, init=False)
+    draining: bool = field(default=False, init=False)
+    quarantined: bool = field(default=False, init=False)
+    failures_in_row: int = field(default=0, init=False)
+    checks_without_progress: int = field(default=0, init=False)
+    progressed_at: float = field(init=False)
+    """When it last finished or began a task."""
+    idle_since: float = field(init=False)
+    heartbeat: WorkerHeartbeat | None = field(default=None, init=False)
+    heartbeat_at: float = field(init=False)
 
-    def __init__(self, identifier: bytes, details: WorkerDetails, hostname: str, pid: int, now: float) -> None:
-        super().__init__(identifier, f"{hostname}|{pid}|{identifier.hex()[:8]}", now)
-        self.details = details
-        self.hostname = hostname
-        self.pid = pid
-        self.offers = Offers.of(details.capabilities)
-        self.slots = details.slots
-        self.limit = details.slots * (1 + details.queue_size)
-        self.assigned = Assigned(self)
-        self.tasks: dict[bytes, Task] = {}
-        self.blocked: AbstractSet[bytes] = _NONE
-        self.by_function: dict[Timing, int] = {}
-        self.recalled = 0
-        self.sent = 0
-        """Tasks that it was sent so far."""
-        self.side: OrderedDict[Worker, None] | None = None
-        """The side of its pool that it is in; None without credit."""
-        self.stalled = False
-        self.draining = False
-        self.quarantined = False
-        self.failures_in_row = 0
-        self.checks_without_progress = 0
-        self.progressed_at = now
-        self.idle_since = now
-        self.heartbeat: WorkerHeartbeat | None = None
-        self.heartbeat_at = now
-        self.announced: set[bytes] = set()
-        """Ids of the functions and serializers that it was sent."""
-        self.nested: AbstractSet[bytes] = _NONE
-        """Ids of the clients inside its tasks."""
+    def __post_init__(self) -> None:
+        self.offers = Offers.of(self.details.capabilities)
+        self.slots = self.details.slots
+        self.limit = self.slots * (1 + self.details.queue_size)
+        self.assigned = Assigned(self, Terminated(self.name))
+        self.progressed_at = self.idle_since = self.heartbeat_at = self.last_message_at
 
     @property
     def busy(self) -> int:
@@ -269,12 +265,14 @@ class Worker(Peer):
 
     # -- its tasks
 
-    def take(self, task: Task) -> None:
+    def take(self, task: Task, now: float) -> None:
         """Add a task that is sent to it."""
+        if not self.busy:
+            self.progressed_at = now
+            self.checks_without_progress = 0
         self.tasks[task.id] = task
         self.sent += 1
-        timing = task.group.timing
-        self.by_function[timing] = self.by_function.get(timing, 0) + 1
+        self._count(task, 1)
 
     def release(self, task: Task) -> None:
         """Remove a task, whose state still says how it was here."""
@@ -282,23 +280,19 @@ class Worker(Peer):
         if task.id in self.blocked:
             self.blocked -= {task.id}
         else:
-            self._discount(task.group.timing)
+            self._count(task, -1)
         if type(task.state) is Recalled:
             self.recalled -= 1
 
-    def block(self, task: Task) -> None:
-        """Note that a started task waits for tasks of its own."""
-        self.blocked |= {task.id}
-        self._discount(task.group.timing)
+    def block(self, task: Task, *, is_blocked: bool) -> None:
+        """Note that a started task waits for tasks of its own, or continues."""
+        if is_blocked != (task.id in self.blocked):
+            self.blocked ^= {task.id}
+            self._count(task, -1 if is_blocked else 1)
 
-    def unblock(self, task: Task) -> None:
-        """Note that a blocked task continues."""
-        self.blocked -= {task.id}
+    def _count(self, task: Task, change: int) -> None:
         timing = task.group.timing
-        self.by_function[timing] = self.by_function.get(timing, 0) + 1
-
-    def _discount(self, timing: Timing) -> None:
-        count = self.by_function[timing] - 1
+        count = self.by_function.get(timing, 0) + change
         if count:
             self.by_function[timing] = count
         else:
@@ -318,7 +312,7 @@ class Worker(Peer):
 
     # -- how it does
 
-    def note_progress(self, now: float, *, healthy: bool) -> None:
+    def note_progress(self, now: float, healthy: bool) -> None:
         """Note results. healthy: the code of a task came to its end, so that the worker itself works."""
         if healthy:
             self.failures_in_row = 0
@@ -326,26 +320,23 @@ class Worker(Peer):
         self.progressed_at = now
         self.checks_without_progress = 0
 
-    def note_begin(self, now: float) -> None:
-        """Note that it gets tasks after it had none: its progress is measured from now on."""
-        self.progressed_at = now
-        self.checks_without_progress = 0
+    def note_failure(self) -> None:
+        """Count an infrastructure failure."""
+        self.failures_in_row += 1
 
     def note_idle(self, now: float) -> None:
         """Note that it has no tasks."""
         self.idle_since = now
 
-    def note_failure(self) -> None:
-        """Count an infrastructure failure."""
-        self.failures_in_row += 1
+    def check_progress(self, now: float, seconds: float, checks: int) -> bool:
+        """Return whether it stalls: this many checks in a row found no progress for so many seconds.
 
-    def note_check(self, *, has_progressed: bool) -> None:
-        """Count a balancing check in which it made no progress, or forget the earlier ones."""
-        self.checks_without_progress = 0 if has_progressed else self.checks_without_progress + 1
-
-    def stall(self) -> None:
-        """Give it no more than it can start until it finishes something."""
-        self.stalled = True
+        It gets no more than it can start then, until it finishes something.
+        """
+        self.checks_without_progress = 0 if now - self.progressed_at < seconds else self.checks_without_progress + 1
+        stalls = self.checks_without_progress >= checks and not self.recalled
+        self.stalled = self.stalled or stalls
+        return stalls
 
     def drain(self, *, quarantined: bool = False) -> None:
         """Give it no more tasks."""
@@ -356,24 +347,6 @@ class Worker(Peer):
         """Keep its last heartbeat."""
         self.heartbeat = heartbeat
         self.heartbeat_at = now
-
-    # -- what it was told
-
-    def announce(self, identifier: bytes) -> None:
-        """Note that it is sent a function or serializer."""
-        self.announced.add(identifier)
-
-    def withdraw(self, identifiers: list[bytes]) -> None:
-        """Note that it is told to forget functions or serializers."""
-        self.announced.difference_update(identifiers)
-
-    def add_nested(self, client: bytes) -> None:
-        """Add a client inside one of its tasks."""
-        self.nested |= {client}
-
-    def remove_nested(self, client: bytes) -> None:
-        """Remove a client inside one of its tasks."""
-        self.nested -= {client}
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,25 +380,28 @@ class ScalingDecided:
     inputs: ScalingInputs
 
 
+@dataclass(slots=True, eq=False)
 class ManagerRecord(Peer):
-    """A worker manager: its details, its last status, and what it was last told. Only `elastic.py` writes it."""
+    """A worker manager: its details, its last status, and what it was last told. Only `elastic.py` changes it."""
 
-    def __init__(self, identifier: bytes, details: ManagerDetails, joined: int, now: float) -> None:
-        super().__init__(identifier, details.manager_id, now)
-        self.details = details
-        self.offers = Offers.of(details.capabilities)
-        self.joined = joined
-        self.status: ManagerStatus | None = None
-        self.status_at = 0.0
-        self.told: tuple[int, tuple[str, ...]] | None = None
-        self.decision: ScalingDecided | None = None
-        """The last one that was published."""
-        self.startup_seconds: float | None = None
-        self.running_units: dict[str, Worker] = {}
-        self.joined_units: set[str] = set()
-        """Units whose worker has come, and whose manager has not been told."""
-        self.left_units: set[str] = set()
-        """Units whose worker has come and gone, while the manager still lists them: they are not pending."""
-        self.unwanted_units: set[str] = set()
-        """Units that live and are to be stopped: their worker has not come yet, or was given up. A worker of such a
-        unit that comes after all gets no work."""
+    details: ManagerDetails
+    joined: int
+    """Managers are numbered in the order in which they join."""
+    offers: Offers = field(init=False)
+    status: ManagerStatus | None = None
+    status_at: float = 0.0
+    told: tuple[int, tuple[str, ...]] | None = None
+    decision: ScalingDecided | None = None
+    """The last one that was published."""
+    startup_seconds: float | None = None
+    running_units: dict[str, Worker] = field(default_factory=dict)
+    joined_units: set[str] = field(default_factory=set)
+    """Units whose worker has come, and whose manager has not been told."""
+    left_units: set[str] = field(default_factory=set)
+    """Units whose worker has come and gone, while the manager still lists them: they are not pending."""
+    unwanted_units: set[str] = field(default_factory=set)
+    """Units that live and are to be stopped: their worker has not come yet, or was given up. A worker of such a unit
+    that comes after all gets no work."""
+
+    def __post_init__(self) -> None:
+        self.offers = Offers.of(self.details.capabilities)

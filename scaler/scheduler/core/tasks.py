@@ -119,12 +119,12 @@ class Tasks:
 
     # -- to workers and back
 
-    def assign(self, task: Task, worker: Worker, inputs: tuple[bytes, ...]) -> None:
+    def assign(self, task: Task, worker: Worker, inputs: tuple[bytes, ...], now: float) -> None:
         """Send a ready task, which was taken from its queue, to a worker."""
         task.group.assigned += 1
         task.attempt += 1
         task.state = worker.assigned
-        worker.take(task)
+        worker.take(task, now)
         self._outbox.run(worker, task, inputs)
 
     def inputs_of(self, task: Task) -> tuple[bytes, ...]:
@@ -185,11 +185,7 @@ class Tasks:
             task = worker.tasks.get(identifier)
             if task is None or task.attempt != attempt:
                 continue
-            is_blocked = identifier in worker.blocked
-            if is_suspended and not is_blocked:
-                worker.block(task)
-            elif is_blocked and not is_suspended:
-                worker.unblock(task)
+            worker.block(task, is_blocked=is_suspended)
 
     # -- results
 
@@ -227,7 +223,7 @@ class Tasks:
                 )
             else:
                 self._ended_without_result(worker, task, outcome, payload, now)
-        worker.note_progress(now, healthy=healthy)
+        worker.note_progress(now, healthy)
 
     def _drop_late(self, payload: bytes) -> None:
         """Drop a result that no task waits for, and forget what it stored."""

@@ -10,7 +10,7 @@ from scaler.scheduler.core.facts import FailureRecord, History, TasksEnded
 from scaler.scheduler.core.state import Client, Function, Group, Terminated, Timing
 from tests.unit.scheduler.driver import Cluster
 
-GROUP = Group(Client(b"client..", "client", None, 0.0), Spec(b"f" * 16), 0, Timing(), Function("f"))
+GROUP = Group(Client(b"client..", "client", 0.0), Spec(b"f" * 16), 0, Timing(), Function("f"))
 
 
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:

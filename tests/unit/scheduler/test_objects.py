@@ -103,7 +103,7 @@ def test_workers_that_were_sent_a_function_are_told_to_forget_it(table: ObjectTa
 def test_a_worker_that_is_gone_is_not_told(table: ObjectTable) -> None:
     table.register(FUNCTION, b"\x80", ALICE)
     table.functions[FUNCTION].announced_to.add(WORKER)
-    table.worker_left(WORKER, {FUNCTION})
+    table.worker_left(WORKER)
     table.release(FUNCTION, ALICE)
     assert table.withdrawn == []
 

@@ -73,7 +73,7 @@ def test_a_replay_makes_the_same_commands(tmp_path: Path) -> None:
     cluster = eventful()
     path = tmp_path / "box"
     cluster.recorder.write(path)
-    with path.open("rb") as file:
+    with path.open() as file:
         record = read(file)
         assert record.config == CONFIG
         assert record.complete
@@ -118,7 +118,7 @@ def test_the_record_is_bounded_and_says_that_its_beginning_is_missing(
         cluster.submit(client, 3)
     path = tmp_path / "box"
     cluster.recorder.write(path)
-    with path.open("rb") as file:
+    with path.open() as file:
         record = read(file)
         assert not record.complete
         assert len(list(record.steps)) == 10

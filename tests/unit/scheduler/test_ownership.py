@@ -1,0 +1,71 @@
+"""One owner for each kind of state: no module but the owner's writes a task's state or anything of a worker."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import scaler.scheduler
+from scaler.scheduler.core.state import Client, Group, Peer, Recalled, Waiting, Worker
+
+ROOT = Path(scaler.scheduler.__file__).parent
+TASK_STATE = {"state"} | {part.name for kind in (Waiting, Recalled) for part in fields(kind)} - {"worker"}
+WORKER = {part.name for part in fields(Worker)}
+WORKERS_ALONE = {part.name for part in fields(Peer)} | WORKER - {
+    part.name for part in (*fields(Client), *fields(Group))
+}
+CHANGES = {"add", "append", "clear", "discard", "move_to_end", "pop", "popitem", "remove", "setdefault", "update"}
+
+
+def written(tree: ast.AST) -> Iterator[ast.Attribute]:
+    """Yield every attribute that is assigned, deleted, or changed by an item or by a method of a container."""
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        match node:
+            case ast.Assign() | ast.Delete():
+                targets = list(node.targets)
+            case ast.AugAssign() | ast.AnnAssign():
+                targets = [node.target]
+            case ast.Call(func=ast.Attribute(value=ast.Attribute() as container, attr=method)) if method in CHANGES:
+                targets = [container]
+            case _:
+                pass
+        for target in targets:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                inner = part.value if isinstance(part, ast.Subscript) else part
+                if isinstance(inner, ast.Attribute):
+                    yield inner
+
+
+def writers(is_meant: object) -> set[str]:
+    """Return the modules that write such an attribute of anything but `self`."""
+    assert callable(is_meant)
+    return {
+        path.stem
+        for path in ROOT.rglob("*.py")
+        for attribute in written(ast.parse(path.read_text()))
+        if not (isinstance(attribute.value, ast.Name) and attribute.value.id == "self") and is_meant(attribute)
+    }
+
+
+def of_worker(attribute: ast.Attribute) -> bool:
+    owner = ast.unparse(attribute.value)
+    if "worker" in owner:
+        return attribute.attr in WORKER
+    return attribute.attr in WORKERS_ALONE and "monitor" not in owner  # a monitor has a connection of its own
+
+
+def test_the_state_of_a_task_is_written_in_one_file() -> None:
+    assert writers(lambda attribute: attribute.attr in TASK_STATE) == {"tasks"}
+
+
+def test_what_is_counted_of_a_worker_is_written_by_its_record_alone() -> None:
+    assert writers(of_worker) == set()
+
+
+def test_a_worker_has_attributes_that_these_tests_know() -> None:
+    assert {"tasks", "recalled", "draining", "last_message_at", "by_function"} <= WORKER
+    assert {"recalled", "draining", "broken_at"} <= WORKERS_ALONE
+    assert {"state", "missing", "cancel"} == TASK_STATE
