@@ -23,8 +23,7 @@ from scaler.net.transport import (
     Transmit,
 )
 from scaler.net.zmq_transport import ZmqListener
-from scaler.protocol.messages import Goodbye, Message, Refused
-from scaler.protocol.roles import Server
+from scaler.protocol.messages import Goodbye, Message, Refused, Server
 from scaler.protocol.session import Buffer, Descriptor
 
 REPEAT_SECONDS = 60.0

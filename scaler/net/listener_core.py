@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from scaler.errors import ProtocolError
@@ -47,6 +47,7 @@ from scaler.net.transport import (
 from scaler.net.versions import python_version
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
+    MAY_SEND,
     PROTOCOL_VERSION,
     Acknowledge,
     Goodbye,
@@ -57,10 +58,10 @@ from scaler.protocol.messages import (
     RefusalReason,
     Refused,
     Role,
+    Server,
     Welcome,
     WorkerHeartbeat,
 )
-from scaler.protocol.roles import MAY_SEND, Server
 from scaler.protocol.session import Buffer, Descriptor, Header, OutboxFullError, Session, peer_of, read_header
 
 MAX_PEERS = 65_536
@@ -73,7 +74,7 @@ class _Peer:
     __slots__ = ("allowed", "confirmed", "id", "link", "malformed", "role", "session")
 
     def __init__(
-        self, session: Session, role: Role, allowed: frozenset[type[Message]], link: _Link, confirmed: bool
+        self, session: Session, role: Role, allowed: Collection[type[Message]], link: _Link, confirmed: bool
     ) -> None:
         self.id = peer_of(session.id)
         self.session = session

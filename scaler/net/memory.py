@@ -19,8 +19,7 @@ from scaler.net.connector_core import ConnectorCore
 from scaler.net.listener import ListenerShell
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, LinkWritable
-from scaler.protocol.messages import Hello, Message
-from scaler.protocol.roles import Server
+from scaler.protocol.messages import Hello, Message, Server
 from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor, Envelope, read_header
 
 WIRE_MESSAGES = 100

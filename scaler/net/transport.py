@@ -26,7 +26,6 @@ LINGER_SECONDS = 0.5
 MAX_MALFORMED_IN_A_ROW = 5
 """A peer that sends this many malformed or forbidden messages one after another is cut off."""
 
-UNSEQUENCED_TYPES = frozenset(UNSEQUENCED)
 ACKNOWLEDGE_BODY = encode(Acknowledge())
 
 
@@ -211,7 +210,7 @@ def queue(
 ) -> None:
     """Queue a message for the next flush. Raises LimitError when it is too large, or the outbox is full."""
     body = encode(message)
-    if type(message) in UNSEQUENCED_TYPES:
+    if type(message) in UNSEQUENCED:
         if attachments:
             raise ValueError(f"a {type(message).__name__} carries no attachments")
         if is_connected:

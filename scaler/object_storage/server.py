@@ -19,8 +19,7 @@ from scaler.object_storage.core import StorageCore
 from scaler.object_storage.descriptors import DescriptorDoor
 from scaler.object_storage.shared_memory import SharedMemory, is_supported
 from scaler.object_storage.state import Expire, ReceivedMemory, Send
-from scaler.protocol.messages import Hello, PutObject, RefusalReason, Refused, Role, StorageReply, Welcome
-from scaler.protocol.roles import Server
+from scaler.protocol.messages import Hello, PutObject, RefusalReason, Refused, Role, Server, StorageReply, Welcome
 
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 2.0

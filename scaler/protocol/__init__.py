@@ -1,1 +1,1 @@
-"""The wire: the vocabulary (`messages`), its only translator (`codec`), and reliable delivery (`session`)."""
+"""The wire: the messages (`messages`), their bytes (`codec`), and reliable delivery (`session`)."""

@@ -1,31 +1,64 @@
-"""The vocabulary: everything that peers say to each other, as plain objects.
+"""The vocabulary: every message that peers exchange, declared once.
 
-A message is a batch. Its lists are columns of one length: entry i of every column belongs to task i. Only `codec` knows
-how these look on the wire.
+A declaration is a class: its docstring and those of its fields are the comments of the schema, the types of its fields
+say what they look like on the wire (see `fields`), and `@message` says who may send it. The codec, the tables of roles
+and `scaler.capnp` follow from it. The order of the classes numbers the messages, the order of the fields numbers them.
 
-*Payloads* are bytes that begin with a tag (see `PayloadTag`); the platform never looks behind the tag. Anything larger
-than `INLINE_LIMIT_BYTES` is left in the object storage, and its payload is a stored reference: tag 3, the object's id
-(16 bytes), its size (8 bytes, little endian).
+A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
+
+*Payloads* are bytes that begin with a tag (see `PayloadTag`); the platform reads nothing behind the tag. A payload
+larger than `INLINE_LIMIT_BYTES` lies in the object storage, and a stored reference takes its place: tag 3, the object's
+id (16 bytes), its size (8 bytes, little endian).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Annotated, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-PROTOCOL_VERSION = 1
+from scaler.protocol.fields import (
+    BYTES,
+    Attempts,
+    Clock,
+    Count32,
+    Count64,
+    Durations,
+    Flags,
+    Id,
+    Ids,
+    Limit,
+    Number,
+    Numbers,
+    OptionalId,
+    PartList,
+    PartSizes,
+    Payloads,
+    PeerId,
+    Percent,
+    Profile,
+    RaggedIds,
+    RaggedPayloads,
+    Seconds,
+    Signed64,
+    Totals,
+    needs_of,
+    offers_of,
+    pairs_of,
+)
+
+PROTOCOL_VERSION = 2
 INLINE_LIMIT_BYTES = 32 * 1024
 MAX_CONTROL_BYTES = 1024 * 1024
-"""Largest body of any message but those of `MAX_BATCH_BYTES`."""
+"""Largest body of any message that is not a batch."""
 MAX_BATCH_BYTES = 64 * 1024 * 1024
-"""Largest body of Submit, Run, Done, Finished and Relay; senders split their batches near `SPLIT_BATCH_BYTES`."""
+"""Largest body of a batch; senders split their batches near `SPLIT_BATCH_BYTES`."""
 SPLIT_BATCH_BYTES = 1024 * 1024
 MAX_CHUNK_BYTES = 64 * 1024 * 1024
 """Largest attachment (a frame of an object's bytes)."""
 
 STORED_REFERENCE_BYTES = 25
 STARTED_AFTER_SECONDS = 0.05
-"""A task that has run for so long is said to have started; shorter ones are over before anybody could look."""
+"""A worker reports a task as started when it has run this long; shorter tasks end without such a report."""
 
 
 class PayloadTag(IntEnum):
@@ -38,7 +71,7 @@ class PayloadTag(IntEnum):
     STORED = 3
     """A stored reference."""
     EXCEPTION = 4
-    """Texts about an exception, then a pickle of it: see `failures`."""
+    """Texts about an exception, then a pickle of it: see `serialization.exceptions`."""
     PICKLE = 0x80
     """A pickle as it is: protocol 2 and later begin with this byte."""
 
@@ -54,6 +87,8 @@ def is_stored(payload: bytes) -> bool:
 
 
 class Role(StrEnum):
+    """What a connecting side is. A server decides by it which messages it accepts."""
+
     CLIENT = "client"
     WORKER = "worker"
     MANAGER = "manager"
@@ -61,6 +96,82 @@ class Role(StrEnum):
     ADMIN = "admin"
     SCHEDULER = "scheduler"
     """The scheduler as a peer of the object storage."""
+
+
+class Server(StrEnum):
+    """What a peer connects to."""
+
+    SCHEDULER = "scheduler"
+    OBJECT_STORAGE = "object_storage"
+
+
+class Message:
+    """Base of all messages."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
+
+
+MESSAGES: list[type[Message]] = []
+"""All messages, in the order of their declaration: their numbers on the wire."""
+BATCHES: set[type[Message]] = set()
+"""Messages whose body may have MAX_BATCH_BYTES."""
+UNSEQUENCED: set[type[Message]] = set()
+"""Messages that are sent once, and not repeated after a break, because losing one does no harm."""
+MAY_SEND = {server: {role: set[type[Message]]() for role in Role} for server in Server}
+"""What a peer of each role may send to each server; nothing at all: that role does not connect to it.
+
+The messages of a nested client, inside a Relay, have the rules of a client.
+"""
+MAY_ANSWER = {server: {role: set[type[Message]]() for role in Role} for server in Server}
+"""What each server may send to a peer of each role."""
+
+_Declared = TypeVar("_Declared", bound=Message)
+_Roles = tuple[Role, ...]
+
+
+@dataclass_transform(field_specifiers=(field,))
+def message(
+    *,
+    to_scheduler: _Roles = (),
+    from_scheduler: _Roles = (),
+    to_storage: _Roles = (),
+    from_storage: _Roles = (),
+    batch: bool = False,
+    sequenced: bool = True,
+) -> Callable[[type[_Declared]], type[_Declared]]:
+    """Declare a class as a message: make it a dataclass, and enter it in the tables above.
+
+    to_scheduler, to_storage: roles of peers that may send it to this server.
+    from_scheduler, from_storage: roles of peers that this server may send it to.
+    """
+
+    def declare(of: type[_Declared]) -> type[_Declared]:
+        made = dataclass(slots=True)(of)
+        MESSAGES.append(made)
+        if batch:
+            BATCHES.add(made)
+        if not sequenced:
+            UNSEQUENCED.add(made)
+        for table, server, roles in (
+            (MAY_SEND, Server.SCHEDULER, to_scheduler),
+            (MAY_SEND, Server.OBJECT_STORAGE, to_storage),
+            (MAY_ANSWER, Server.SCHEDULER, from_scheduler),
+            (MAY_ANSWER, Server.OBJECT_STORAGE, from_storage),
+        ):
+            for role in roles:
+                table[server][role].add(made)
+        return made
+
+    return declare
+
+
+CLIENT, WORKER, MANAGER, MONITOR, ADMIN = Role.CLIENT, Role.WORKER, Role.MANAGER, Role.MONITOR, Role.ADMIN
+PEERS = (CLIENT, WORKER, MANAGER, MONITOR, ADMIN)
+"""Peers of the scheduler."""
+OBJECT_PEERS = (CLIENT, WORKER, Role.SCHEDULER)
+"""Peers that use objects of the storage."""
+STORAGE_PEERS = (*OBJECT_PEERS, MONITOR, ADMIN)
 
 
 class Outcome(IntEnum):
@@ -82,75 +193,117 @@ class Outcome(IntEnum):
     """The attempt never began and may move for free. From workers only."""
 
 
-# -- handshake, life and end: every peer --------------------------------------------------------------------------
+FINAL_OUTCOMES = bytes(set(Outcome) - {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED})
+
+Outcomes = Annotated[list[int], Numbers(BYTES, "of Outcome", bytes(Outcome))]
+FinalOutcomes = Annotated[
+    list[int], Numbers(BYTES, "of Outcome, but never exceptionToRetry or notStarted", FINAL_OUTCOMES)
+]
+
+
+class Capability(NamedTuple):
+    """What a worker offers, or what a task needs at least. Names in one list differ."""
+
+    name: str
+    amount: Number  # 0: a label, without a quantity; else finite and above 0
+
+
+class UnitId(NamedTuple):
+    """Names a unit of a worker manager."""
+
+    id: str
+
+
+class RegisteredFunction(NamedTuple):
+    """A registered function or serializer."""
+
+    id: Id  # content id when the payload is the pickle itself, object id when it is stored
+    payload: bytes
+
+
+def _as_parts(texts: list[str]) -> list[tuple[str]]:
+    return [(text,) for text in texts]
+
+
+def _as_texts(parts: list[tuple[str]]) -> list[str]:
+    return [text for (text,) in parts]
+
+
+Needs = Annotated[tuple[tuple[str, float], ...], PartList(Capability, needs_of, needs_of)]
+"""In ascending order of the names."""
+Offers = Annotated[dict[str, float | None], PartList(Capability, pairs_of, offers_of)]
+"""None: a label."""
+UnitIds = Annotated[list[str], PartList(UnitId, _as_parts, _as_texts)]
+Functions = Annotated[list[tuple[bytes, bytes]], PartList(RegisteredFunction)]
+
+
+# -- handshake, life and end --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class ClientDetails:
-    name: str = ""
+    """What a client says about itself."""
+
+    name: str = ""  # display text
 
 
 @dataclass(slots=True)
 class WorkerDetails:
-    """slots: tasks it runs at once. queue_size: the most tasks that may wait behind each slot."""
+    """What a worker says about itself."""
 
-    manager_id: str
-    unit_id: str
-    slots: int
-    queue_size: int
-    capabilities: dict[str, float | None]
+    manager_id: str  # manager that started it, or empty
+    unit_id: str  # unit of that manager that it runs in, or empty
+    slots: Count32  # tasks that it runs at once
+    queue_size: Count32  # the most tasks that may wait behind each slot
+    capabilities: Offers
 
 
 @dataclass(slots=True)
 class ManagerDetails:
-    """max_concurrency: the most slots it may provide, -1 for no limit. unit_slots: slots of one unit.
-
-    fixed: it starts all of max_concurrency by itself, whatever Desired says.
-    """
+    """What a worker manager says about itself."""
 
     manager_id: str
-    kind: str
-    max_concurrency: int
-    unit_slots: int
-    capabilities: dict[str, float | None]
-    fixed: bool = False
+    kind: str  # type of the manager as in the configuration, such as baremetal_native
+    max_concurrency: Limit  # the most slots that it may provide
+    unit_slots: Count32  # slots of one unit
+    capabilities: Offers
+    fixed: bool = False  # it starts all of max_concurrency by itself, whatever Desired says
 
 
 Details = ClientDetails | WorkerDetails | ManagerDetails | None
 
 
-@dataclass(slots=True)
-class Hello:
-    """First message of every connection, from the connecting side."""
+@message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
+class Hello(Message):
+    """First message of every connection, from the connecting side. The answer is Welcome or Refused."""
 
     role: Role
-    resume: bool
-    """True when this session has spoken to the server before."""
-    protocol_version: int
+    resume: bool  # this session has spoken to the server before
+    protocol_version: Count32
     scaler_version: str
-    python_version: str
+    python_version: str  # such as 3.11.7; a peer in another language leaves it empty
     cloudpickle_version: str
     hostname: str
-    pid: int
+    pid: Count32
     details: Details = None
 
 
-@dataclass(slots=True)
-class Welcome:
-    """Answer to Hello. Not resumed: the server knows nothing of this session, and both sides count from 1 again."""
+@message(from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
+class Welcome(Message):
+    """Accepts a Hello."""
 
-    resumed: bool
-    incarnation: int
-    """Made anew at every start of the server."""
-    lease_seconds: float
-    heartbeat_seconds: float
-    object_storage_address: str = ""
-    max_pending_tasks: int = -1
-    shared_memory: str = ""
-    """What a peer on the server's host needs to share its memory; see `object_storage.descriptors`."""
+    resumed: bool  # false: the server does not know the session, and both sides count from 1 again
+    incarnation: Count64  # chosen anew at every start of the server
+    lease_seconds: Seconds  # how long the server keeps the session of a peer that is out of contact
+    heartbeat_seconds: Seconds  # interval of the peer's heartbeats
+    object_storage_address: str = ""  # empty: not known
+    max_pending_tasks: Limit = -1  # unfinished tasks that a client may have
+    shared_memory: str = ""  # of an object storage: what a peer on its host needs to share memory, or empty
 
 
 class RefusalReason(StrEnum):
+    """Why a server refuses a peer."""
+
     VERSION = "version"
     ROLE = "role"
     DUPLICATE = "duplicate"
@@ -159,24 +312,28 @@ class RefusalReason(StrEnum):
     EXPIRED = "expired"
 
 
-@dataclass(slots=True)
-class Refused:
-    """The connection ends with this; text is for people and names both sides."""
+@message(from_scheduler=tuple(Role), from_storage=tuple(Role), sequenced=False)
+class Refused(Message):
+    """Ends the connection."""
 
     reason: RefusalReason
-    text: str
+    text: str  # display text; names both sides
 
 
-@dataclass(slots=True)
-class Goodbye:
-    """An orderly end, from either side; the session is forgotten at once."""
+@message(
+    to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
+)
+class Goodbye(Message):
+    """Closes the session from either side. The receiver forgets the session at once."""
 
-    text: str = ""
+    text: str = ""  # close reason, display text
 
 
-@dataclass(slots=True)
-class Acknowledge:
-    """Says nothing but what the envelope's header says: how far its sender has received."""
+@message(
+    to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
+)
+class Acknowledge(Message):
+    """Carries the envelope's header only: how far its sender has received."""
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -184,287 +341,272 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What the tasks of a group have in common. Hashable; equal specs are one group."""
+    """What the tasks of a group have in common. Equal specs are one group."""
 
-    function: bytes
-    """Id of a registered function: content id when its pickle travels inline, object id when it is stored."""
-    serializer: bytes = b""
-    """Id of the registered serializer of the user; empty: the built-in one."""
-    needs: tuple[tuple[str, float], ...] = ()
-    """As in `Needs.items`."""
-    priority: int = 0
-    """Higher runs first."""
-    retries: int = 3
-    retry_on: bytes = b""
-    """Pickled tuple of exception types, or empty."""
-    timeout_seconds: float = 0.0
-    """0: no limit of its own."""
+    function: Id  # id of a registered function
+    serializer: OptionalId = b""  # id of the user's registered serializer; empty: the built-in one
+    needs: Needs = ()  # in ascending order of the names
+    priority: Signed64 = 0  # higher runs first
+    retries: Count32 = 3
+    retry_on: bytes = b""  # pickled tuple of exception types, or empty
+    timeout_seconds: Seconds = 0.0  # 0: no limit of its own
     profiling: bool = False
     stream_output: bool = False
-    deliver: bool = True
-    """False: the client wants the outcome of a success, not its value (inner nodes of a graph)."""
-    name: str = ""
-    """What people see: the function's qualified name, unless the user gave one."""
-    parent: bytes = b""
-    """Task that submitted these, or empty."""
+    deliver: bool = True  # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
+    name: str = ""  # display text: the function's qualified name, unless the user gave one
+    parent: OptionalId = b""  # task that submitted these, or empty
 
 
 @dataclass(slots=True)
 class TaskGroup:
-    """Columns of tasks of one spec. references holds, per task, ids of the tasks and objects that it needs."""
+    """Tasks of one spec, in columns."""
 
     spec: Spec
-    ids: list[bytes]
-    payloads: list[bytes]
-    references: list[tuple[bytes, ...]] = field(default_factory=list)
-    """Empty when no task of the group references anything."""
+    ids: Ids
+    payloads: Payloads  # the arguments
+    references: RaggedIds = field(default_factory=list)
+    """Tasks and objects that each task needs, in the order of the arguments' placeholders."""
 
 
-@dataclass(slots=True)
-class Submit:
-    """Client to scheduler. functions: functions and serializers new to the scheduler, as (id, payload)."""
+@message(to_scheduler=(CLIENT,), batch=True)
+class Submit(Message):
+    """New tasks."""
 
-    functions: list[tuple[bytes, bytes]]
+    functions: Functions  # functions and serializers new to the scheduler
     groups: list[TaskGroup]
-    acknowledged: int = 0
-    """Number of the last Finished whose futures this client has resolved; earlier results need not be kept for it."""
+    acknowledged: Count64 = 0
+    """Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results."""
 
 
-@dataclass(slots=True)
-class AcknowledgeResults:
-    """Client to scheduler, when it has nothing to submit: see `Submit.acknowledged`."""
+@message(to_scheduler=(CLIENT,))
+class AcknowledgeResults(Message):
+    """What Submit.acknowledged says, from a client that has nothing to submit."""
 
-    acknowledged: int
-
-
-@dataclass(slots=True)
-class Cancel:
-    """Client to scheduler: each of these ends in a Finished, cancelled or not."""
-
-    ids: list[bytes]
+    acknowledged: Count64  # as in Submit
 
 
-@dataclass(slots=True)
-class Clear:
-    """Client to scheduler: cancel all of this client's tasks and forget all that it holds."""
+@message(to_scheduler=(CLIENT,))
+class Cancel(Message):
+    """Asks to cancel tasks. Each of them ends in a Finished, cancelled or not."""
+
+    ids: Ids
 
 
-@dataclass(slots=True)
-class Pin:
-    """Client to scheduler: objects that it has put into the storage to use them in many tasks."""
-
-    ids: list[bytes]
+@message(to_scheduler=(CLIENT,))
+class Clear(Message):
+    """Cancels all tasks of the client and releases all its objects and functions."""
 
 
-@dataclass(slots=True)
-class Release:
-    """Client to scheduler: it no longer uses these objects, stored results or functions."""
+@message(to_scheduler=(CLIENT,))
+class Pin(Message):
+    """Names objects that the client has put into the storage to use them in many tasks."""
 
-    ids: list[bytes]
+    ids: Ids
 
 
-@dataclass(slots=True)
-class Finished:
-    """Scheduler to client: exactly one entry per task, ever. number counts the Finished of this client from 1.
+@message(to_scheduler=(CLIENT,))
+class Release(Message):
+    """Names objects, stored results and functions that the client no longer uses."""
 
-    The profile columns (microseconds of wall time, of CPU time; bytes) are 0 where unknown; cpu_us and peak_bytes are
-    empty when no task of the batch asked for profiling.
-    """
+    ids: Ids
 
-    number: int
-    ids: list[bytes]
-    outcomes: list[int]
-    payloads: list[bytes]
-    duration_us: list[int]
-    cpu_us: list[int] = field(default_factory=list)
-    peak_bytes: list[int] = field(default_factory=list)
+
+@message(from_scheduler=(CLIENT,), batch=True)
+class Finished(Message):
+    """Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown."""
+
+    number: Count64  # counts the Finished of this client from 1
+    ids: Ids
+    outcomes: FinalOutcomes
+    payloads: Payloads  # the value, the exception, or text in UTF-8
+    duration_us: Durations  # wall time
+    cpu_us: Profile = field(default_factory=list)  # CPU time in microseconds
+    peak_bytes: Profile = field(default_factory=list)  # peak memory
 
 
 @dataclass(slots=True)
 class RunGroup:
-    """Columns of attempts of one spec. inputs holds, per task, the payloads of its references in their order."""
+    """Attempts at tasks of one spec, in columns."""
 
     spec: Spec
-    ids: list[bytes]
-    attempts: list[int]
-    payloads: list[bytes]
-    inputs: list[tuple[bytes, ...]] = field(default_factory=list)
-    """Empty when no task of the group references anything."""
+    ids: Ids
+    attempts: Attempts
+    payloads: Payloads  # the arguments
+    inputs: RaggedPayloads = field(default_factory=list)  # the payloads of each task's references, in their order
 
 
-@dataclass(slots=True)
-class Run:
-    """Scheduler to worker. functions: functions and serializers new to this worker, as (id, payload)."""
+@message(from_scheduler=(WORKER,), batch=True)
+class Run(Message):
+    """Tasks to run."""
 
-    functions: list[tuple[bytes, bytes]]
+    functions: Functions  # functions and serializers new to this worker
     groups: list[RunGroup]
 
 
-@dataclass(slots=True)
-class ForgetFunctions:
-    """Scheduler to worker: functions and serializers that no task uses any more."""
+@message(from_scheduler=(WORKER,))
+class ForgetFunctions(Message):
+    """Names functions and serializers that no task uses any more."""
 
-    ids: list[bytes]
-
-
-@dataclass(slots=True)
-class Recall:
-    """Scheduler to worker: give these back. Started ones are killed when `kill` is set, and go on otherwise.
-
-    Every id is answered: in Returned (it never started and is gone here, or it goes on), or in Done.
-    """
-
-    ids: list[bytes]
-    attempts: list[int]
-    kill: bool
+    ids: Ids
 
 
-@dataclass(slots=True)
-class Returned:
-    """Worker to scheduler: answer to Recall, or given back unasked (it drains)."""
+@message(from_scheduler=(WORKER,))
+class Recall(Message):
+    """Takes attempts back. Each id is answered in a Returned (not started, or it runs on) or in a Done."""
 
-    ids: list[bytes]
-    attempts: list[int]
-    started: list[bool]
-    """False: never started here and forgotten. True: it had started, runs on, and will be in a Done."""
-
-
-@dataclass(slots=True)
-class Started:
-    """Worker to scheduler to client: these tasks run, and have done so for a while. Shorter ones just end."""
-
-    ids: list[bytes]
+    ids: Ids
+    attempts: Attempts
+    kill: bool  # true: kill the started ones. False: they run on.
 
 
-@dataclass(slots=True)
-class Suspended:
-    """Worker to scheduler: these started attempts now wait for tasks of their own and take no slot, or go on."""
+@message(to_scheduler=(WORKER,))
+class Returned(Message):
+    """Answers Recall, or gives attempts back unasked because the worker drains."""
 
-    ids: list[bytes]
-    attempts: list[int]
-    suspended: list[bool]
-    """False: it goes on, and takes a slot again."""
-
-
-@dataclass(slots=True)
-class Done:
-    """Worker to scheduler: attempts that ended. The profile columns are as in Finished."""
-
-    ids: list[bytes]
-    attempts: list[int]
-    outcomes: list[int]
-    payloads: list[bytes]
-    duration_us: list[int]
-    cpu_us: list[int] = field(default_factory=list)
-    peak_bytes: list[int] = field(default_factory=list)
+    ids: Ids
+    attempts: Attempts
+    started: Flags  # false: never started, and forgotten. True: it runs on and will be in a Done.
 
 
-@dataclass(slots=True)
-class Output:
-    """Worker to scheduler to client: what a task with `stream_output` wrote to stdout or stderr. Best effort."""
+@message(to_scheduler=(WORKER,))
+class Suspended(Message):
+    """Started attempts that now wait for tasks of their own and take no slot, or that go on."""
 
-    task: bytes
+    ids: Ids
+    attempts: Attempts
+    suspended: Flags  # false: it goes on, and takes a slot again
+
+
+@message(to_scheduler=(WORKER,), batch=True)
+class Done(Message):
+    """Attempts that ended. The profile columns are as in Finished."""
+
+    ids: Ids
+    attempts: Attempts
+    outcomes: Outcomes
+    payloads: Payloads  # as in Finished
+    duration_us: Durations  # wall time
+    cpu_us: Profile = field(default_factory=list)  # CPU time in microseconds
+    peak_bytes: Profile = field(default_factory=list)  # peak memory
+
+
+@message(to_scheduler=(WORKER,), from_scheduler=(CLIENT,))
+class Started(Message):
+    """Tasks that have run for 50 ms. Shorter tasks end without this message."""
+
+    ids: Ids
+
+
+@message(to_scheduler=(WORKER,), from_scheduler=(CLIENT,))
+class Output(Message):
+    """What a task with `stream_output` wrote. Best effort."""
+
+    task: Id
     is_stderr: bool
-    text: bytes
+    text: bytes  # bytes as written
 
 
-@dataclass(slots=True)
-class Printed:
-    """Worker to scheduler: what other tasks printed, kept for who asks later. A task may be there several times."""
+@message(to_scheduler=(WORKER,))
+class Printed(Message):
+    """What tasks without `stream_output` printed; the scheduler keeps it for ReadLog. A task may be there twice."""
 
-    ids: list[bytes]
-    are_stderr: list[bool]
-    truncated_bytes: list[int]
-    """Bytes that are missing before each text."""
-    texts: list[bytes]
+    ids: Ids
+    are_stderr: Flags  # 1: stderr, 0: stdout
+    truncated_bytes: Totals  # bytes that were left out before each text
+    texts: Payloads  # UTF-8
 
 
 @dataclass(slots=True)
 class ProcessorStatus:
-    """One processor, for monitors. running is empty when it has no task."""
+    """One processor of a worker, for monitors."""
 
-    pid: int
-    cpu_percent: float
-    rss_bytes: int
+    pid: Count32
+    cpu_percent: Percent
+    rss_bytes: Count64
     initialized: bool
     suspended: bool
-    running: bytes = b""
-    running_seconds: float = 0.0
+    running: OptionalId = b""  # the task that it runs, or empty
+    running_seconds: Seconds = 0.0
 
 
-@dataclass(slots=True)
-class WorkerHeartbeat:
-    """Worker to scheduler, every heartbeat interval. sent_at is the worker's clock; it comes back in HeartbeatEcho."""
+@message(to_scheduler=(WORKER,), sequenced=False)
+class WorkerHeartbeat(Message):
+    """Sign of life of a worker, every heartbeat interval."""
 
-    sent_at: float
-    agent_cpu_percent: float
-    agent_rss_bytes: int
-    queued: int
-    latency_seconds: float
-    """Round trip of the heartbeat before this one."""
+    sent_at: Clock  # comes back in HeartbeatEcho
+    agent_cpu_percent: Percent
+    agent_rss_bytes: Count64
+    queued: Count32  # tasks that wait behind the slots
+    latency_seconds: Seconds  # round trip of the heartbeat before this one
     processors: list[ProcessorStatus] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Heartbeat:
-    """Any other peer to its server: it is alive."""
+@message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
+class Heartbeat(Message):
+    """Sign of life of any other peer."""
 
-    sent_at: float
-
-
-@dataclass(slots=True)
-class HeartbeatEcho:
-    sent_at: float
+    sent_at: Clock  # comes back in HeartbeatEcho
 
 
-@dataclass(slots=True)
-class Drain:
-    """Scheduler to worker: start nothing more than you have started, give the rest back, end when idle.
+@message(from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
+class HeartbeatEcho(Message):
+    """Answers a heartbeat."""
 
-    Worker to scheduler: it does so by somebody else's wish. Answered with the same: nothing was sent after that.
+    sent_at: Clock  # of the heartbeat
+
+
+@message(to_scheduler=(WORKER,), from_scheduler=(WORKER,))
+class Drain(Message):
+    """From the scheduler: start nothing new, return what has not started, exit when idle.
+
+    From a worker: something else asked it to drain. The scheduler answers with the same, and has sent nothing after
+    that.
     """
 
-    text: str
+    text: str  # reason, display text
 
 
-@dataclass(slots=True)
-class Relay:
-    """A message of or to a client that lives inside a task, through its worker. body is an encoded message."""
+@message(to_scheduler=(WORKER,), from_scheduler=(WORKER,), batch=True)
+class Relay(Message):
+    """A message of or to a client that lives inside a task, through its worker. Its rules are those of a client."""
 
-    client: bytes
-    """Peer id of the nested client."""
-    body: bytes
-
-
-@dataclass(slots=True)
-class RelayClosed:
-    """Worker to scheduler: this nested client is gone."""
-
-    client: bytes
+    client: PeerId  # the nested client
+    body: bytes  # A Body, framed as any other
 
 
-@dataclass(slots=True)
-class ShutdownCluster:
-    """Client or admin to scheduler."""
+@message(to_scheduler=(WORKER,))
+class RelayClosed(Message):
+    """A nested client is gone."""
+
+    client: PeerId
 
 
-@dataclass(slots=True)
-class ShutdownReply:
+@message(to_scheduler=(CLIENT, ADMIN))
+class ShutdownCluster(Message):
+    """Asks to end the cluster. The answer is a ShutdownReply."""
+
+
+@message(from_scheduler=(CLIENT, ADMIN))
+class ShutdownReply(Message):
+    """Answers ShutdownCluster."""
+
     accepted: bool
-    text: str
+    text: str  # display text
 
 
-@dataclass(slots=True)
-class Shutdown:
-    """Scheduler to workers and managers: the cluster ends; stop what you run and end too."""
+@message(from_scheduler=(WORKER, MANAGER))
+class Shutdown(Message):
+    """The cluster ends: stop all that runs, and exit."""
 
-    text: str
+    text: str  # reason, display text
 
 
 # -- worker managers -----------------------------------------------------------------------------------------------
 
 
 class UnitState(StrEnum):
+    """State of a unit as its manager sees it."""
+
     PENDING = "pending"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -474,229 +616,172 @@ class UnitState(StrEnum):
 
 @dataclass(slots=True)
 class UnitStatus:
+    """One unit of a worker manager."""
+
     unit_id: str
     state: UnitState
-    slots: int
-    age_seconds: float
-    reason: str = ""
+    slots: Count32
+    age_seconds: Seconds
+    reason: str = ""  # display text, or empty
 
 
-@dataclass(slots=True)
-class ManagerStatus:
-    """Manager to scheduler, after every look at reality; it is the manager's heartbeat as well."""
+@message(to_scheduler=(MANAGER,))
+class ManagerStatus(Message):
+    """The units of a manager, after every poll of its backend; its heartbeat as well."""
 
-    sent_at: float
+    sent_at: Clock  # comes back in HeartbeatEcho
     units: list[UnitStatus]
-    degraded_reason: str = ""
-    """Why it cannot start units now, for people; empty when all is well."""
+    degraded_reason: str = ""  # why the manager cannot start units now, display text; empty when it can
 
 
-@dataclass(slots=True)
-class Desired:
-    """Scheduler to manager: how many units should exist, and those that are drained and may be stopped.
+@message(from_scheduler=(MANAGER,))
+class Desired(Message):
+    """The units that should exist."""
 
-    joined: units whose worker has connected since the last message of this kind.
-    """
-
-    units: int
-    drained: list[str]
-    reason: str
-    joined: list[str] = field(default_factory=list)
+    units: Count32  # how many
+    drained: UnitIds  # ids of units that have no work and may be stopped
+    reason: str  # display text
+    joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
 
 
 # -- monitors ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class MonitorStatus:
-    """Scheduler to monitor: what is going on, as JSON (see docs/design.md)."""
+@message(from_scheduler=(MONITOR,))
+class MonitorStatus(Message):
+    """The state of the cluster (see docs/design.md)."""
 
-    json: bytes
-
-
-@dataclass(slots=True)
-class MonitorEvents:
-    """Scheduler to monitor: what has happened since the last such message, as JSON (see docs/design.md)."""
-
-    json: bytes
+    json: bytes  # UTF-8
 
 
-@dataclass(slots=True)
-class Explain:
-    """Client or monitor to scheduler: why does this task wait, or what became of it? Answered with Explained."""
+@message(from_scheduler=(MONITOR,))
+class MonitorEvents(Message):
+    """What has happened since the last MonitorEvents (see docs/design.md)."""
 
-    task: bytes
-
-
-@dataclass(slots=True)
-class Explained:
-    """text: for people."""
-
-    task: bytes
-    text: str
+    json: bytes  # UTF-8
 
 
-@dataclass(slots=True)
-class ReadLog:
-    """Client or monitor to scheduler: what did this task print? Answered with TaskLog."""
+@message(to_scheduler=(CLIENT, MONITOR))
+class Explain(Message):
+    """Asks why a task waits, or how it ended. The answer is Explained."""
 
-    task: bytes
+    task: Id
 
 
-@dataclass(slots=True)
-class TaskLog:
-    """What a task printed. cut: bytes that were left out because there were too many."""
+@message(from_scheduler=(CLIENT, MONITOR))
+class Explained(Message):
+    """Answers Explain."""
 
-    task: bytes
+    task: Id
+    text: str  # display text
+
+
+@message(to_scheduler=(CLIENT, MONITOR))
+class ReadLog(Message):
+    """Asks for what a task printed. The answer is TaskLog."""
+
+    task: Id
+
+
+@message(from_scheduler=(CLIENT, MONITOR))
+class TaskLog(Message):
+    """What a task printed."""
+
+    task: Id
     stdout: bytes
     stderr: bytes
-    truncated_bytes: int
+    truncated_bytes: Count64  # bytes that were left out because there were too many
 
 
 # -- object storage ------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class PutObject:
-    """Attachments: pieces of the object's bytes from offset on. An object is whole when all its bytes have come.
+@message(to_storage=OBJECT_PEERS)
+class PutObject(Message):
+    """Attachments: pieces of the object's bytes from offset on. The object is complete when all its bytes have come.
 
-    parts: sizes of the object's parts (a pickle, then its buffers); their sum is its size. shared: there are no
-    attachments, because all of the object is in memory whose descriptor was sent beside. Neither, at offset 0: it
-    only asks whether there is room.
+    Without attachments, and not shared, at offset 0: asks only whether there is room.
     """
 
-    request: int
-    id: bytes
-    parts: list[int]
-    offset: int
-    shared: bool = False
+    request: Count64  # chosen by the asking side; comes back in the reply
+    id: Id
+    parts: PartSizes  # sizes of the object's parts (a pickle, then its buffers); their sum is the object's size
+    offset: Count64
+    shared: bool = False  # no attachments: the descriptor of the memory that holds the object was sent beside
 
 
-@dataclass(slots=True)
-class GetObject:
-    """Answered when the object is whole, or with MISSING after deadline_seconds (0: at once).
+@message(to_storage=OBJECT_PEERS)
+class GetObject(Message):
+    """Asks for an object. Answered when the object is complete, or with `missing` after the deadline."""
 
-    shared: the peer can take the descriptor of shared memory.
-    """
-
-    request: int
-    id: bytes
-    deadline_seconds: float
-    shared: bool = False
+    request: Count64
+    id: Id
+    deadline_seconds: Seconds  # 0: at once
+    shared: bool = False  # the asking side can take the descriptor of shared memory
 
 
-@dataclass(slots=True)
-class LinkObject:
-    """Make `id` another name of the bytes of `target`."""
+@message(to_storage=OBJECT_PEERS)
+class LinkObject(Message):
+    """Makes `id` another name of the bytes of `target`."""
 
-    request: int
-    id: bytes
-    target: bytes
-
-
-@dataclass(slots=True)
-class ForgetObjects:
-    ids: list[bytes]
+    request: Count64
+    id: Id
+    target: Id
 
 
-@dataclass(slots=True)
-class ForgetOwner:
-    """Forget all objects whose ids begin with this peer id."""
+@message(to_storage=OBJECT_PEERS)
+class ForgetObjects(Message):
+    """Names objects that the storage may drop."""
 
-    owner: bytes
+    ids: Ids
 
 
-@dataclass(slots=True)
-class StatStorage:
-    request: int
+@message(to_storage=(Role.SCHEDULER,))
+class ForgetOwner(Message):
+    """Drops all objects whose ids begin with this peer id."""
+
+    owner: PeerId
+
+
+@message(to_storage=STORAGE_PEERS)
+class StatStorage(Message):
+    """Asks for a StorageStatus."""
+
+    request: Count64
 
 
 class StorageResult(StrEnum):
+    """What became of a request to the object storage."""
+
     OK = "ok"
     MISSING = "missing"
     FULL = "full"
     TOO_LARGE = "too_large"
     INVALID = "invalid"
-    UNSHARED = "unshared"
-    """The descriptor of a shared PutObject is not there: put it again with attachments."""
+    UNSHARED = "unshared"  # the descriptor of a shared PutObject did not arrive: put the object again with attachments
 
 
-@dataclass(slots=True)
-class StorageReply:
-    """Answer to Put, Link (no attachments) and Get (attachments: the next pieces of the object).
+@message(from_storage=OBJECT_PEERS)
+class StorageReply(Message):
+    """Answers PutObject and LinkObject, and GetObject with attachments: the next pieces of the object.
 
-    A large object comes in several replies, in order; offset is where this one's bytes begin. shared: there are no
-    attachments, because the descriptor of the object's memory was sent beside.
+    A large object comes in several replies, in order.
     """
 
-    request: int
+    request: Count64
     result: StorageResult
-    text: str = ""
-    parts: list[int] = field(default_factory=list)
-    offset: int = 0
-    shared: bool = False
+    text: str = ""  # display text, or empty
+    parts: PartSizes = field(default_factory=list)  # sizes of the object's parts
+    offset: Count64 = 0  # where the attachments of this reply begin
+    shared: bool = False  # no attachments: the descriptor of the object's memory was sent beside
 
 
-@dataclass(slots=True)
-class StorageStatus:
-    request: int
-    objects: int
-    bytes: int
-    limit_bytes: int
-    waiting_gets: int
+@message(from_storage=STORAGE_PEERS)
+class StorageStatus(Message):
+    """Answers StatStorage."""
 
-
-Message = (
-    Hello
-    | Welcome
-    | Refused
-    | Goodbye
-    | Acknowledge
-    | Submit
-    | AcknowledgeResults
-    | Cancel
-    | Clear
-    | Pin
-    | Release
-    | Finished
-    | Run
-    | ForgetFunctions
-    | Recall
-    | Returned
-    | Started
-    | Suspended
-    | Done
-    | Output
-    | Printed
-    | WorkerHeartbeat
-    | Heartbeat
-    | HeartbeatEcho
-    | Drain
-    | Relay
-    | RelayClosed
-    | ShutdownCluster
-    | ShutdownReply
-    | Shutdown
-    | ManagerStatus
-    | Desired
-    | MonitorStatus
-    | MonitorEvents
-    | Explain
-    | Explained
-    | ReadLog
-    | TaskLog
-    | PutObject
-    | GetObject
-    | LinkObject
-    | ForgetObjects
-    | ForgetOwner
-    | StatStorage
-    | StorageReply
-    | StorageStatus
-)
-
-BATCH_MESSAGES = (Submit, Run, Done, Finished, Relay)
-"""Messages that may be as large as MAX_BATCH_BYTES."""
-
-UNSEQUENCED = (Hello, Welcome, Refused, Goodbye, Acknowledge, Heartbeat, HeartbeatEcho, WorkerHeartbeat)
-"""Messages that are neither kept nor repeated: losing one harms nobody."""
+    request: Count64
+    objects: Count64
+    bytes: Count64
+    limit_bytes: Count64
+    waiting_gets: Count64

@@ -31,6 +31,7 @@ from scaler.policy.view import ClusterView
 from scaler.processes import Load, LoadMeter, give_memory_back
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
+    MAY_SEND,
     ForgetObjects,
     ForgetOwner,
     Hello,
@@ -39,12 +40,12 @@ from scaler.protocol.messages import (
     Refused,
     Relay,
     Role,
+    Server,
     StatStorage,
     StorageStatus,
     Welcome,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
-from scaler.protocol.roles import Server, may_send
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -270,7 +271,7 @@ class SchedulerServer:
         except ProtocolError as error:
             _log_relay(worker, f"a message that cannot be decoded: {error}")
             return
-        if not may_send(Server.SCHEDULER, Role.CLIENT, type(message)):
+        if type(message) not in MAY_SEND[Server.SCHEDULER][Role.CLIENT]:
             _log_relay(worker, f"a {type(message).__name__}, which no client may send")
             return
         clients = self._core.state.clients

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-LOOP = {"asyncio", "capnp", "hashlib", "logging", "ssl", "subprocess", "zmq"}
+LOOP = {"asyncio", "hashlib", "logging", "ssl", "subprocess", "zmq"}
 """What any process with connections needs."""
 HEAVY = LOOP | {
     "boto3",
+    "capnp",
     "cloudpickle",
     "concurrent.futures.process",
     "email",

@@ -19,8 +19,7 @@ from scaler.net.listener import SocketListener
 from scaler.object_storage.client import MAX_COPIED_IN_LOOP_BYTES, BlockingStorage, StorageClient
 from scaler.object_storage.server import EmbeddedStorage, StorageServer
 from scaler.object_storage.shared_memory import SharedMemory
-from scaler.protocol.messages import Role
-from scaler.protocol.roles import Server
+from scaler.protocol.messages import Role, Server
 from tests.integration.storage_rig import storage_process
 
 PEER = new_peer_id()

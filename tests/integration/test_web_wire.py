@@ -23,10 +23,10 @@ from scaler.protocol.messages import (
     MonitorEvents,
     MonitorStatus,
     ReadLog,
+    Server,
     TaskLog,
     Welcome,
 )
-from scaler.protocol.roles import Server
 from tests.unit.monitor.web_rig import TASK, Browser, events, status, task
 
 WAIT_SECONDS = 10.0

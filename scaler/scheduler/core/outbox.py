@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scaler.protocol.batches import split_ids
+from scaler.protocol.codec import split
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     Finished,
@@ -202,7 +202,7 @@ class Outbox:
             self.withdraw_functions()
         if objects.forgotten:
             forgotten, objects.forgotten = objects.forgotten, []
-            commands.extend(ForgetStored(part.ids) for part in split_ids(ForgetObjects(forgotten)))
+            commands.extend(ForgetStored(part.ids) for part in split(ForgetObjects(forgotten)))
         if self._facts:
             commands.append(Publish(self._facts))
             self._facts = []
@@ -218,7 +218,7 @@ class Outbox:
                 by_worker.setdefault(worker_id, []).append(identifier)
         for worker_id, ids in by_worker.items():
             if worker_id in self._state.workers:
-                self._commands.extend(Send(worker_id, part) for part in split_ids(ForgetFunctions(ids)))
+                self._commands.extend(Send(worker_id, part) for part in split(ForgetFunctions(ids)))
         objects.withdrawn.clear()
 
 

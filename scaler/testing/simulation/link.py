@@ -67,7 +67,7 @@ class Link:
         self._next_letter += 1
         self._letters[letter] = message
         body = letter.to_bytes(8, "little")
-        if isinstance(message, UNSEQUENCED):
+        if type(message) in UNSEQUENCED:
             if not self.up:
                 return
             sender.session.post(body)

@@ -14,7 +14,7 @@ from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError
 from scaler.logs import about, escaped
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.processes import Load, LoadMeter, describe_exit
-from scaler.protocol.batches import split_attempts, split_done
+from scaler.protocol.codec import split
 from scaler.protocol.messages import (
     Done,
     Drain,
@@ -270,10 +270,10 @@ class Agent:
             if isinstance(message, Done):
                 if not self._prints.is_empty:
                     self._prints.flush(message.ids)
-                for part in split_done(message):
+                for part in split(message):
                     self._send(part)
             elif isinstance(message, Returned):
-                for piece in split_attempts(message):
+                for piece in split(message):
                     self._send(piece)
             else:
                 self._send(message)

@@ -15,7 +15,7 @@ from scaler.logs import about, escaped
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.processes import Load, LoadMeter
-from scaler.protocol.batches import split_attempts, split_done
+from scaler.protocol.codec import split
 from scaler.protocol.messages import (
     Done,
     Drain,
@@ -258,10 +258,10 @@ class OffloadAgent:
         core = self._core
         for message in core.outbox.take_messages():
             if isinstance(message, Done):
-                for part in split_done(message):
+                for part in split(message):
                     self._send(part)
             elif isinstance(message, Returned):
-                for piece in split_attempts(message):
+                for piece in split(message):
                     self._send(piece)
             else:
                 self._send(message)

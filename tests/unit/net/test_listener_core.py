@@ -21,8 +21,7 @@ from scaler.net.transport import (
 )
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello, RefusalReason, Refused, Role, Welcome
-from scaler.protocol.roles import Server
+from scaler.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello, RefusalReason, Refused, Role, Server, Welcome
 from scaler.protocol.session import Envelope, Header
 
 SESSION_ID = bytes(range(16))

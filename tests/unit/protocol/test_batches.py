@@ -8,8 +8,7 @@ from itertools import chain
 import pytest
 
 from scaler.protocol import messages as m
-from scaler.protocol.batches import split_attempts, split_done, split_ids
-from scaler.protocol.codec import encode
+from scaler.protocol.codec import encode, split
 
 
 def ids(first: int, last: int) -> list[bytes]:
@@ -18,13 +17,13 @@ def ids(first: int, last: int) -> list[bytes]:
 
 def test_what_fits_stays_as_it_is() -> None:
     done = m.Done(ids(1, 1), [1], [0], [b""], [1])
-    assert split_done(done)[0] is done
-    assert split_done(m.Done([], [], [], [], [])) == [m.Done([], [], [], [], [])]
+    assert split(done)[0] is done
+    assert split(m.Done([], [], [], [], [])) == [m.Done([], [], [], [], [])]
 
 
 def test_a_result_is_never_cut_however_large_it_is() -> None:
     done = m.Done(ids(1, 3), [1] * 3, [0] * 3, [bytes(9_000)] * 3, [1] * 3)
-    assert [part.ids for part in split_done(done, 1_000)] == [[name] for name in ids(1, 3)]
+    assert [part.ids for part in split(done, 1_000)] == [[name] for name in ids(1, 3)]
 
 
 @pytest.mark.parametrize("profiled", [False, True])
@@ -33,7 +32,7 @@ def test_results_come_apart_with_all_their_columns(profiled: bool) -> None:
     profile = [numbers, numbers] if profiled else [[], []]
     payloads = [bytes(number * 10) for number in numbers]
     done = m.Done(names, numbers, [0] * 100, payloads, numbers, *profile)
-    parts = split_done(done, 10_000)
+    parts = split(done, 10_000)
     assert len(parts) > 4
     assert all(len(encode(part)) <= 10_000 for part in parts)
     for field in dataclasses.fields(done):
@@ -44,14 +43,14 @@ def test_results_come_apart_with_all_their_columns(profiled: bool) -> None:
 def test_lists_of_ids_come_apart_before_they_reach_the_limit_of_control_messages() -> None:
     many = ids(1, 100_000)
     for whole in (m.Cancel(many), m.Release(many), m.ForgetObjects(many)):
-        parts = split_ids(whole)
+        parts: list[m.Cancel | m.Release | m.ForgetObjects] = split(whole)
         assert list(chain.from_iterable(part.ids for part in parts)) == many
         assert all(len(encode(part)) <= m.MAX_CONTROL_BYTES for part in parts)
     recall = m.Recall(many, [3] * len(many), True)
-    recalls = split_attempts(recall)
+    recalls = split(recall)
     assert list(chain.from_iterable(part.ids for part in recalls)) == many
     assert all(part.kill and len(encode(part)) <= m.MAX_CONTROL_BYTES for part in recalls)
-    returned = split_attempts(m.Returned(ids(1, 5), [1, 2, 3, 4, 5], [True, False] * 2 + [True]), 2)
+    returned = split(m.Returned(ids(1, 5), [1, 2, 3, 4, 5], [True, False] * 2 + [True]), max_rows=2)
     assert [part.started for part in returned] == [[True, False], [True, False], [True]]
-    suspended = split_attempts(m.Suspended(ids(1, 3), [1, 2, 3], [True, False, True]), 2)
+    suspended = split(m.Suspended(ids(1, 3), [1, 2, 3], [True, False, True]), max_rows=2)
     assert [part.attempts for part in suspended] == [[1, 2], [3]]
