@@ -10,7 +10,7 @@ from typing import Any
 
 from scaler.client.chunks import ItemCall
 from scaler.client.connect import nested_loop, open_loop, processor
-from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, make_options
+from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, checked_options
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
 from scaler.client.loop import ClientLoop
@@ -148,16 +148,15 @@ class Client(ArgumentOnly):
         in retry_on. timeout_seconds: after which it is ended; 0 means never. name: what monitors show instead of the
         function's name. stream_output: what it prints appears here. Raises UsageError for options that cannot be.
         """
-        options = make_options(
-            capabilities=capabilities,
+        options = Options(
             priority=priority,
             retries=retries,
-            retry_on=retry_on,
             timeout_seconds=timeout_seconds,
             profiling=self._options.profiling if profiling is None else profiling,
             stream_output=self._options.stream_output if stream_output is None else stream_output,
-            name=name,
+            name="" if name is None else name,
         )
+        options = checked_options(options, capabilities, retry_on)
         check_call(args, kwargs)
         return self._submit(fn, tuple(args), dict(kwargs or {}), options)
 
@@ -175,15 +174,8 @@ class Client(ArgumentOnly):
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
         """
-        return self._iterate(
-            "map",
-            fn,
-            iterables,
-            chunk_size=chunk_size,
-            window=UNBOUNDED,
-            return_exceptions=return_exceptions,
-            progress=progress,
-        ).take_all()
+        results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress)
+        return results.take_all()
 
     def starmap(
         self,
@@ -194,15 +186,8 @@ class Client(ArgumentOnly):
         progress: bool = False,
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        return self._iterate(
-            "starmap",
-            fn,
-            (iterable,),
-            chunk_size=chunk_size,
-            window=UNBOUNDED,
-            return_exceptions=return_exceptions,
-            progress=progress,
-        ).take_all()
+        results = self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress)
+        return results.take_all()
 
     def imap(
         self,
@@ -228,15 +213,7 @@ class Client(ArgumentOnly):
 
         progress shows a bar of the items that have ended, which may be ahead of those that were taken.
         """
-        return self._iterate(
-            "imap",
-            fn,
-            iterables,
-            chunk_size=chunk_size,
-            window=window,
-            return_exceptions=return_exceptions,
-            progress=progress,
-        )
+        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress)
 
     def imap_unordered(
         self,
@@ -248,15 +225,7 @@ class Client(ArgumentOnly):
         progress: bool = False,
     ) -> ResultIterator:
         """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
-        return self._iterate(
-            "imap_unordered",
-            fn,
-            iterables,
-            chunk_size=chunk_size,
-            window=window,
-            return_exceptions=return_exceptions,
-            progress=progress,
-        )
+        return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions, progress)
 
     def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], block: bool = True) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
@@ -271,7 +240,6 @@ class Client(ArgumentOnly):
             return self._templates.template(function, replace(self._options, deliver=deliver), parent)
 
         run = GraphRun(graph, keys, self._futures, template)
-        run.submit()
         return run.values() if block else run.futures
 
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
@@ -365,12 +333,11 @@ class Client(ArgumentOnly):
         verb: str,
         fn: Callable[..., Any],
         iterables: tuple[Iterable[Any], ...],
-        options: Options | None = None,
-        *,
         chunk_size: int | None,
         window: int | None,
         return_exceptions: bool = False,
         progress: bool = False,
+        options: Options | None = None,
     ) -> ResultIterator:
         self._check_open()
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)

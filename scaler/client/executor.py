@@ -98,7 +98,7 @@ class ScalerExecutor(Executor):
         client = self._open_client()
         if not iterables:
             return iter(())
-        results = client._iterate("map", fn, iterables, self._options, chunk_size=chunksize, window=UNBOUNDED)  # noqa: SLF001
+        results = client._iterate("map", fn, iterables, chunksize, UNBOUNDED, options=self._options)  # noqa: SLF001
         results.submit_all(timeout)
         return _until_error(results)
 

@@ -7,13 +7,13 @@ serialized again when one of them is another object than before, and every time 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from scaler.client.futures import FutureTable
-from scaler.client.tasks import ObjectUpload, RegisteredFunction, TaskTemplate
+from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
 from scaler.errors import UsageError
 from scaler.ids import content_id
 from scaler.needs import Needs
@@ -69,59 +69,30 @@ class Options:
     """The executor that submits the tasks."""
     is_plain: bool = False
     """The built-in serializer makes the arguments, whatever the client's is."""
-    hash: int = field(init=False, compare=False, repr=False)
-    """Made once: every submit looks it up."""
 
-    def __post_init__(self) -> None:
-        values = (
-            self.needs,
-            self.priority,
-            self.retries,
-            self.retry_on,
-            self.timeout_seconds,
-            self.profiling,
-            self.name,
-        )
-        object.__setattr__(self, "hash", hash(values))
-
-    def __hash__(self) -> int:
-        return self.hash
+    def __hash__(self) -> int:  # of a few: every submit looks it up
+        return hash((self.name, self.priority, self.retries))
 
 
-def make_options(
-    *,
-    capabilities: Mapping[str, float | None] | None = None,
-    priority: int = 0,
-    retries: int = DEFAULT_RETRIES,
-    retry_on: type[BaseException] | Sequence[type[BaseException]] = (),
-    timeout_seconds: float = 0.0,
-    profiling: bool = False,
-    stream_output: bool = False,
-    name: str | None = None,
-) -> Options:
-    """Return a user's options, checked. Raises UsageError that says what to change."""
-    check_integer("priority", priority, -(2**31), 2**31 - 1)
-    check_integer("retries", retries, 0, MAX_RETRIES)
-    if not isinstance(timeout_seconds, int | float) or not 0 <= timeout_seconds <= MAX_SECONDS:
-        raise UsageError(
-            f"timeout_seconds is {timeout_seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 means no limit"
-        )
+def checked_options(options: Options, capabilities: object, retry_on: object) -> Options:
+    """Return a user's options, with these as tasks carry them. Raises UsageError that says what to change."""
+    seconds = options.timeout_seconds
+    check_integer("priority", options.priority, -(2**31), 2**31 - 1)
+    check_integer("retries", options.retries, 0, MAX_RETRIES)
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
+        raise UsageError(f"timeout_seconds is {seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 means no limit")
     if capabilities is not None and not isinstance(capabilities, Mapping):
         raise UsageError(f'capabilities is {capabilities!r}, and must be a dict such as {{"gpu": 1, "linux": None}}')
-    if name is not None and not isinstance(name, str):
-        raise UsageError(f"name is {name!r}, and must be a string")
+    if not isinstance(options.name, str):
+        raise UsageError(f"name is {options.name!r}, and must be a string")
     if not isinstance(retry_on, type | Iterable) or isinstance(retry_on, str):
         raise UsageError(f"retry_on is {retry_on!r}, and must be a type of exceptions or a tuple of such")
     types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
-    return Options(
+    return replace(
+        options,
         needs=Needs.of(capabilities).items if capabilities else (),
-        priority=priority,
-        retries=retries,
         retry_on=dump_retry_on(types),
-        timeout_seconds=float(timeout_seconds),
-        profiling=profiling,
-        stream_output=stream_output,
-        name=name or "",
+        timeout_seconds=float(seconds),
     )
 
 
@@ -138,7 +109,7 @@ class CachedFunction:
 
     __slots__ = ("carried", "function", "name", "registered", "templates")
 
-    def __init__(self, function: Callable[..., Any], registered: RegisteredFunction, carried: Carried) -> None:
+    def __init__(self, function: Callable[..., Any], registered: FunctionReference, carried: Carried) -> None:
         self.function = function
         self.registered = registered
         self.name = name_of(function)
@@ -156,11 +127,11 @@ class TemplateTable:
     def __init__(self, futures: FutureTable, serializer: Serializer | None) -> None:
         self._futures = futures
         self._serializer = serializer
-        self._registered_serializer: RegisteredFunction | None = None
+        self._registered_serializer: FunctionReference | None = None
         self._cached: dict[tuple[int, bool], CachedFunction] = {}
         """By the id of the function, and whether the built-in serializer made it."""
         self._by_value = modules_by_value()
-        self._recent: dict[bytes, RegisteredFunction] = {}
+        self._recent: dict[bytes, FunctionReference] = {}
         """Keeps what was used lately from being released, only to be registered again by the next task."""
 
     def template(self, function: Callable[..., Any], options: Options, parent: bytes) -> TaskTemplate:
@@ -224,7 +195,7 @@ class TemplateTable:
         cached.templates[options, parent] = template
         return template
 
-    def _register(self, parts: Parts) -> RegisteredFunction:
+    def _register(self, parts: Parts) -> FunctionReference:
         futures = self._futures
         upload: ObjectUpload | None = None
         if size_of(parts) > INLINE_LIMIT_BYTES:
@@ -236,7 +207,7 @@ class TemplateTable:
         with futures.condition:
             function = futures.registered.get(identifier)
             if function is None:
-                function = RegisteredFunction(identifier, payload, upload, futures.releases)
+                function = FunctionReference(identifier, payload, upload, futures.releases)
                 futures.registered[identifier] = function
             self._recent.pop(identifier, None)
             self._recent[identifier] = function

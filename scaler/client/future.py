@@ -284,6 +284,10 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         """True when the value is in the storage, and tasks can name it there."""
         return self._stored is not None and not self._stored.is_invalid
 
+    def is_pending_of(self, owner: object) -> bool:
+        """Tell whether it is an unfinished future of this client, which tasks can only reference."""
+        return self._state is PENDING and self._owner is owner
+
     @property
     def must_embed(self) -> bool:
         """True when tasks can no longer name the value and must carry it."""

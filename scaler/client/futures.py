@@ -13,23 +13,25 @@ from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
-from scaler.client.outcomes import copy_of
+from scaler.client.object_reference import ObjectReference
 from scaler.client.session import (
     ClientGaveUp,
-    ClientSession,
     DropTasks,
     ReferencesReleased,
     SessionInput,
-    TaskCancelled,
     TasksAdded,
+    TaskSession,
+    TaskSettled,
 )
-from scaler.client.tasks import ClientTask, InStorage, ObjectUpload, Reference, RegisteredFunction, TaskTemplate
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Reference, TaskTemplate
 from scaler.client.waiting import SteadyCondition
 from scaler.errors import ClientClosedError, LimitError, ScalerError, UsageError
 from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Message, PayloadTag
 from scaler.serialization import DependencyFailedError, Parts, dump_arguments, size_of, to_payload
+from scaler.serialization.exceptions import copy_of
 
+MAX_CACHED_PAYLOADS = 256
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Limit of the tasks that wait to be sent, by their size; beyond it, submit waits."""
 
@@ -57,12 +59,12 @@ class FutureTable:
         """wake: makes the client's thread step soon. upload: puts parts into the storage. blocked: see FutureOwner."""
         self.ids = IdFactory(peer)
         self.condition = SteadyCondition()
-        self.session = ClientSession()
+        self.session = TaskSession()
         self.upload = upload
         self.blocked = blocked
         self.timeout_seconds = timeout_seconds
         self.max_pending_tasks = -1
-        self.registered: WeakValueDictionary[bytes, RegisteredFunction] = WeakValueDictionary()
+        self.registered: WeakValueDictionary[bytes, FunctionReference] = WeakValueDictionary()
         """Functions and serializers that templates use, by id."""
         self.releases: deque[bytes] = deque()
         """Ids of functions, objects and results that nothing refers to any more; any thread appends."""
@@ -77,6 +79,8 @@ class FutureTable:
         self._added: list[ClientTask] | None = None
         """The tasks of the inbox's last input, if that is a TasksAdded."""
         self._inbox_bytes = 0
+        self._payloads: dict[tuple[int, ...], bytes] = {}
+        """Of arguments that are futures, by the number of each among those that are needed."""
         self._waiting_threads = 0
         self._pid = os.getpid()
 
@@ -129,6 +133,10 @@ class FutureTable:
 
     def prepare(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ScalerFuture:
         """Return a future whose task is not submitted. It has ended when a future in the arguments has failed."""
+        if args and template.serializer is None and not kwargs and type(args[0]) is ScalerFuture:
+            future = self._prepare_for_futures(template, args)
+            if future is not None:
+                return future
         try:
             parts, found = dump_arguments(args, kwargs, template.serializer, self, template.spec.name)
         except DependencyFailedError as error:
@@ -137,7 +145,7 @@ class FutureTable:
         references: tuple[Reference, ...] = ()
         if found:
             references = cast("tuple[Reference, ...]", tuple(found))
-            uploads = tuple(reference.upload for reference in found if isinstance(reference, InStorage))
+            uploads = tuple(reference.upload for reference in found if isinstance(reference, ObjectReference))
         if template.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
             payload = cast("bytes", parts[0])
         elif size_of(parts) <= INLINE_LIMIT_BYTES:
@@ -148,6 +156,25 @@ class FutureTable:
             uploads = (*uploads, upload)
             references = (*references, upload)
         return ScalerFuture(self, self.ids.task(), template, payload, references, uploads)
+
+    def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> ScalerFuture | None:
+        """Return what `prepare` does, if the arguments are unfinished futures of this client alone.
+
+        All such tasks have the same payload, by the order of the futures: most nodes of a graph need no pickling.
+        """
+        indexes: dict[ScalerFuture, int] = {}
+        for argument in args:
+            if type(argument) is not ScalerFuture or not argument.is_pending_of(self):
+                return None
+            indexes.setdefault(argument, len(indexes))
+        order = tuple([indexes[argument] for argument in args])
+        payload = self._payloads.get(order)
+        if payload is None:
+            if len(self._payloads) >= MAX_CACHED_PAYLOADS:
+                self._payloads.clear()
+            parts, _ = dump_arguments(args, {}, None, self)
+            payload = self._payloads[order] = bytes(parts[0])
+        return ScalerFuture(self, self.ids.task(), template, payload, tuple(indexes))
 
     def ended(self, template: TaskTemplate, value: object, exception: BaseException | None = None) -> ScalerFuture:
         """Return a future that has ended already."""
@@ -185,7 +212,7 @@ class FutureTable:
 
     def cancel(self, task: ClientTask) -> None:
         """Have a task taken off, and the scheduler told. Called under the lock."""
-        self.put(TaskCancelled(task))
+        self.put(TaskSettled(task))
 
     def put(self, occurred: SessionInput) -> None:
         """Put an input into the inbox, and wake the client's thread. Called under the lock."""

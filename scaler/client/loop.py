@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable, Profile, Resolved
-from scaler.client.object_reference import ClientObjects
-from scaler.client.outcomes import load_ended
+from scaler.client.objects import ClientObjects, load_ended
 from scaler.client.session import ClientCleared, ClientGaveUp, OutboxMeasured, SchedulerRestarted, SessionInput
 from scaler.errors import (
     ClientClosedError,

@@ -23,7 +23,6 @@ from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, Item
 from scaler.client.functions import check_integer
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
-from scaler.client.outcomes import copy_of
 from scaler.client.tasks import Reference
 from scaler.client.waiting import SteadyCondition, carry_through
 from scaler.errors import (
@@ -36,7 +35,7 @@ from scaler.errors import (
 )
 from scaler.protocol.messages import is_stored
 from scaler.serialization import load_arguments, load_exception, parts_of
-from scaler.serialization.exceptions import annotate, assign
+from scaler.serialization.exceptions import annotate, assign, copy_of
 
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8

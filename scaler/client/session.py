@@ -58,15 +58,8 @@ class TasksAdded:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskCancelled:
-    """The user cancelled a task."""
-
-    task: ClientTask
-
-
-@dataclass(frozen=True, slots=True)
-class ResultFetched:
-    """The stored result of a task has arrived, or is lost: its future is resolved."""
+class TaskSettled:
+    """The future of a task ended here: the user cancelled it, or its stored result has come or is lost."""
 
     task: ClientTask
 
@@ -122,9 +115,8 @@ class OutboxMeasured:
 
 SessionInput = (
     TasksAdded
-    | TaskCancelled
+    | TaskSettled
     | Finished
-    | ResultFetched
     | UploadEnded
     | ObjectPinned
     | ReferencesReleased
@@ -148,30 +140,8 @@ SessionCommand = Message | DropTasks
 """A message is to be sent to the scheduler."""
 
 
-class ClientSession:
+class TaskSession:
     """The tasks of one client. The laws are on top of this module."""
-
-    __slots__ = (
-        "_acknowledge_at",
-        "_acknowledgeable",
-        "_acknowledged",
-        "_cancels",
-        "_checkpoint",
-        "_clearing",
-        "_dropped",
-        "_epoch",
-        "_failed_uploads",
-        "_gated",
-        "_objects",
-        "_released",
-        "_sent",
-        "_unpinned",
-        "_unsent",
-        "cancelling",
-        "pending",
-        "resolved",
-        "unsent_bytes",
-    )
 
     def __init__(self) -> None:
         self.pending: dict[bytes, ClientTask] = {}
@@ -220,11 +190,8 @@ class ClientSession:
                     pass
                 case Finished():
                     self._finish(each)
-                case TaskCancelled(task):
-                    self._cancel(task, commands)
-                case ResultFetched(task):
-                    self.pending.pop(task.task_id, None)
-                    task.forget()
+                case TaskSettled(task):
+                    self._settle(task, commands)
                 case UploadEnded(upload, error):
                     self._upload_ended(upload, error, commands)
                 case ObjectPinned(upload):
@@ -317,7 +284,7 @@ class ClientSession:
         if self.cancelling:
             self.cancelling.difference_update(message.ids)
 
-    def _cancel(self, task: ClientTask, commands: list[SessionCommand]) -> None:
+    def _settle(self, task: ClientTask, commands: list[SessionCommand]) -> None:
         if self.pending.pop(task.task_id, None) is None:
             return
         if task.stage is Stage.SENT:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from enum import IntEnum
 from typing import Protocol
 
 from scaler.errors import ScalerError
 from scaler.protocol.messages import Spec
-from scaler.serialization import ByReference, Serializer
+from scaler.serialization import Serializer
 
 
 class RemoteReference:
@@ -48,21 +47,7 @@ class ObjectUpload(RemoteReference):
         return self.id
 
 
-class InStorage(ByReference):
-    """Base of arguments that stand for an object which this client has put into the storage."""
-
-    @property
-    @abstractmethod
-    def upload(self) -> ObjectUpload:
-        """The object. Raises UsageError when the reference is invalid."""
-
-    @property
-    def reference_id(self) -> bytes:
-        """The id of the object. Raises UsageError when the reference is invalid."""
-        return self.upload.id
-
-
-class RegisteredFunction(RemoteReference):
+class FunctionReference(RemoteReference):
     """A function or serializer, announced to the scheduler before the first task that needs it."""
 
     __slots__ = ("announced_in", "payload", "upload")
@@ -86,7 +71,7 @@ class TaskTemplate:
     def __init__(
         self,
         spec: Spec,
-        functions: tuple[RegisteredFunction, ...],
+        functions: tuple[FunctionReference, ...],
         serializer: Serializer | None,
         owner: object = None,
     ) -> None:

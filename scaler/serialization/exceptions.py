@@ -14,6 +14,7 @@ with the latter, and fails. Such an exception is rebuilt without `__init__`, fro
 
 from __future__ import annotations
 
+import copy
 import pickle
 import struct
 from dataclasses import dataclass
@@ -135,6 +136,19 @@ class _Again:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_again, self._parts
+
+
+def copy_of(exception: BaseException) -> BaseException:
+    """Return a copy for one future or item of what several share; the same when it cannot be copied."""
+    try:
+        twin = copy.copy(exception)
+    except Exception:  # noqa: BLE001 (a user's exception may need other arguments than it has)
+        return exception
+    if type(twin) is not type(exception):
+        return exception
+    assign(twin, "__cause__", exception.__cause__)
+    twin.__dict__.pop("__notes__", None)
+    return twin
 
 
 def make_again(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any] | None) -> BaseException:

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scaler.client.session import (
-    ClientSession,
     DropTasks,
     OutboxMeasured,
     ReferencesReleased,
     SchedulerRestarted,
     SessionInput,
-    TaskCancelled,
     TasksAdded,
+    TaskSession,
+    TaskSettled,
     UploadEnded,
 )
-from scaler.client.tasks import ClientTask, ObjectUpload, RegisteredFunction, TaskTemplate
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, TaskTemplate
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, is_task
 from scaler.protocol.messages import (
@@ -108,7 +108,7 @@ class ClientMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ids = IdFactory(b"client--")
-        self.session = ClientSession()
+        self.session = TaskSession()
         self.now = 0.0
         self.releases: deque[bytes] = deque()
         self.scheduler = Scheduler()
@@ -124,7 +124,7 @@ class ClientMachine(RuleBasedStateMachine):
         self.templates = [self._template(name) for name in ("f", "g")]
 
     def _template(self, name: str) -> TaskTemplate:
-        function = RegisteredFunction(name.encode().ljust(16), b"code", None, self.releases)
+        function = FunctionReference(name.encode().ljust(16), b"code", None, self.releases)
         return TaskTemplate(Spec(function.id), (function,), None)
 
     def _upload(self) -> ObjectUpload:
@@ -179,7 +179,7 @@ class ClientMachine(RuleBasedStateMachine):
     def cancel(self, index: int) -> None:
         unfinished = [task for task in self.tasks if task.task_id not in self.ended]
         task = unfinished[index % len(unfinished)]
-        self.inbox.append(TaskCancelled(task))
+        self.inbox.append(TaskSettled(task))
         self.ended.add(task.task_id)
 
     @precondition(lambda self: self.scheduler.alive)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaler.client.graph import fill, plan_graph
+from scaler.client.graph import Plan
 from scaler.errors import UsageError
 
 
@@ -17,10 +17,10 @@ def add(a: Any, b: Any) -> Any:
 
 def run(graph: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
     """Run a plan here, as the tasks would."""
-    plan = plan_graph(graph, keys)
+    plan = Plan(graph, keys)
     values = dict(plan.values)
     for key, node in plan.nodes.items():
-        arguments = pickle.loads(pickle.dumps([fill(argument, values.__getitem__) for argument in node.arguments]))
+        arguments = pickle.loads(pickle.dumps([plan.fill(argument, values) for argument in node.arguments]))
         values[key] = node.function(*arguments)
     return {key: values[plan.wanted[key]] for key in keys}
 
@@ -32,7 +32,7 @@ def test_values_callables_and_computations() -> None:
 
 def test_only_what_the_keys_need_is_planned_and_each_comes_after_its_needs() -> None:
     graph = {"last": (add, "middle", "first"), "middle": (add, "first", "first"), "first": (int,), "other": (int,)}
-    plan = plan_graph(graph, ["last"])
+    plan = Plan(graph, ["last"])
     assert list(plan.nodes) == ["first", "middle", "last"]
     assert plan.nodes["middle"].needs == ("first",)
 
@@ -45,7 +45,7 @@ def test_lists_and_inner_computations_of_keys() -> None:
 def test_a_key_in_the_place_of_a_value_stands_for_that_keys_value() -> None:
     graph = {"a": 1, "b": "a", "c": "b", "d": (add, "c", "b"), "e": "d", ("x", 0): "e", "f": ("x", 0), 7: ("x", 0)}
     assert run(graph, ["b", "c", "d", "f", 7]) == {"b": 1, "c": 1, "d": 2, "f": 2, 7: 2}
-    assert list(plan_graph(graph, ["f"]).nodes) == ["d"], "no task is made for another name"
+    assert list(Plan(graph, ["f"]).nodes) == ["d"], "no task is made for another name"
     assert run({"a": "a", "b": "no key", "c": ("no", "key")}, ["a", "b", "c"]) == {
         "a": "a",
         "b": "no key",
@@ -76,7 +76,7 @@ def test_a_list_in_the_place_of_a_value_holds_what_its_keys_and_computations_giv
 )
 def test_graphs_that_cannot_be_are_refused(graph: Any, keys: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        plan_graph(graph, keys)
+        Plan(graph, keys)
 
 
 def test_a_fault_in_what_the_keys_do_not_need_disturbs_nobody() -> None:
@@ -85,11 +85,11 @@ def test_a_fault_in_what_the_keys_do_not_need_disturbs_nobody() -> None:
 
 def test_a_chain_of_a_hundred_thousand_is_planned_without_recursion() -> None:
     graph: dict[int, Any] = {0: 0} | {key: (add, key - 1, 1.5) for key in range(1, 100_000)}
-    plan = plan_graph(graph, [99_999])
+    plan = Plan(graph, [99_999])
     assert list(plan.nodes) == list(range(1, 100_000))
 
 
 def test_a_long_cycle_is_shown_by_its_ends() -> None:
     graph = {key: (add, (key + 1) % 1000, 0.5) for key in range(1000)}
     with pytest.raises(UsageError, match=r"0 -> 1 -> .* -> \.\.\. -> .* -> 0$"):
-        plan_graph(graph, [0])
+        Plan(graph, [0])

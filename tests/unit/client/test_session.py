@@ -8,19 +8,18 @@ from scaler.client.session import (
     MAX_IDS_PER_MESSAGE,
     ClientCleared,
     ClientGaveUp,
-    ClientSession,
     DropTasks,
     ObjectPinned,
     OutboxMeasured,
     ReferencesReleased,
-    ResultFetched,
     SchedulerRestarted,
     SessionInput,
-    TaskCancelled,
     TasksAdded,
+    TaskSession,
+    TaskSettled,
     UploadEnded,
 )
-from scaler.client.tasks import ClientTask, ObjectUpload, RegisteredFunction, TaskTemplate
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, TaskTemplate
 from scaler.errors import LimitError, SchedulerLostError
 from scaler.ids import IdFactory, result_id
 from scaler.protocol.messages import (
@@ -46,14 +45,14 @@ class Client:
 
     def __init__(self) -> None:
         self.ids = IdFactory(b"client--")
-        self.session = ClientSession()
+        self.session = TaskSession()
         self.releases: deque[bytes] = deque()
         self.number = 0
         self.now = 0.0
         self.dropped: list[DropTasks] = []
 
     def template(self, name: str = "f", upload: ObjectUpload | None = None) -> TaskTemplate:
-        function = RegisteredFunction(name.encode().ljust(16), b"code of " + name.encode(), upload, self.releases)
+        function = FunctionReference(name.encode().ljust(16), b"code of " + name.encode(), upload, self.releases)
         return TaskTemplate(Spec(function.id, name=name), (function,), None)
 
     def task(
@@ -293,8 +292,8 @@ def test_a_task_cancelled_before_it_was_sent_is_never_sent() -> None:
     client = Client()
     f = client.template()
     task = client.task(f)
-    client.step(TaskCancelled(task))
-    client.step(TaskCancelled(task))
+    client.step(TaskSettled(task))
+    client.step(TaskSettled(task))
     assert client.dropped == [DropTasks([task], None)]
     assert client.session.unsent_bytes == 0
     assert client.submits() == []
@@ -308,7 +307,7 @@ def test_what_names_a_task_that_was_cancelled_before_it_was_sent_is_taken_off_to
     dependent = client.task(f, task)
     last = client.task(f, dependent)
     other = client.task(f)
-    client.step(TaskCancelled(task))
+    client.step(TaskSettled(task))
     assert sent(client.submits()) == [other.task_id]
     assert client.dropped_tasks() == [task, dependent, last]
     assert client.session.unsent_bytes == 0
@@ -332,7 +331,7 @@ def test_a_cancel_follows_the_task_and_counts_until_the_scheduler_has_answered()
     f = client.template()
     task = client.task(f)
     client.send()
-    client.step(TaskCancelled(task))
+    client.step(TaskSettled(task))
     assert client.send() == [Cancel([task.task_id])]
     assert client.session.cancelling == {task.task_id}
     client.finish(task)
@@ -345,7 +344,7 @@ def test_long_lists_of_ids_are_cut() -> None:
     tasks = [client.task(f) for _ in range(MAX_IDS_PER_MESSAGE + 1)]
     client.send()
     for task in tasks:
-        client.step(TaskCancelled(task))
+        client.step(TaskSettled(task))
     assert [len(message.ids) for message in client.send() if isinstance(message, Cancel)] == [MAX_IDS_PER_MESSAGE, 1]
 
 
@@ -471,8 +470,8 @@ def test_a_task_is_pending_until_its_stored_result_is_fetched() -> None:
     client.finish(cancelled, fetched, payload=stored_reference(result_id(fetched.task_id, 1), 1))
     client.step(SchedulerRestarted({}))
     assert client.submits() == [], "it has ended: it is not to run again"
-    client.step(TaskCancelled(cancelled))
+    client.step(TaskSettled(cancelled))
     assert list(client.session.pending.values()) == [fetched]
-    client.step(ResultFetched(fetched))
+    client.step(TaskSettled(fetched))
     assert not client.session.pending
     assert client.submits() == []

@@ -1,0 +1,233 @@
+"""What one client stores and loads: its uploads to the object storage, and the outcomes of its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, assert_never
+from weakref import WeakValueDictionary
+
+from scaler.client.future import ScalerFuture
+from scaler.client.futures import FutureTable, Profile
+from scaler.client.object_reference import MAX_COPIED_BYTES, KnownUploads, snapshot
+from scaler.client.session import ObjectPinned, TaskSettled, UploadEnded
+from scaler.client.tasks import ObjectUpload, RemoteReference
+from scaler.errors import (
+    LimitError,
+    ObjectLostError,
+    PoisonTaskError,
+    ProcessorDiedError,
+    ProtocolError,
+    ScalerError,
+    SerializationError,
+    TaskError,
+    TaskRejectedError,
+    TaskTimeoutError,
+    WorkerLostError,
+)
+from scaler.protocol.messages import Outcome, stored_reference
+from scaler.serialization import Parts, Serializer, load_exception, load_value, own_buffer, parts_of, size_of
+from scaler.serialization.pickling import Buffer
+from scaler.serialization.unpicklable import describe
+
+if TYPE_CHECKING:
+    from scaler.object_storage.client import StorageClient
+
+Ended = tuple[object, BaseException | None]
+"""Value and exception, one of them None."""
+
+
+class ClientObjects:
+    """The uploads and stored results of one client. `ClientLoop` runs it in its thread."""
+
+    def __init__(
+        self, futures: FutureTable, call: Callable[..., object], connect_storage: Callable[[], StorageClient]
+    ) -> None:
+        """call: calls a function, with arguments, in the client's thread. connect_storage: is called there."""
+        self._futures = futures
+        self._call = call
+        self._connect_storage = connect_storage
+        self._storage: StorageClient | None = None
+        self._uploads = KnownUploads()
+        self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
+
+    # -- from any thread
+
+    def upload(self, parts: Parts) -> ObjectUpload:
+        """Put parts into the storage; the same content once. It may still be under way when this returns.
+
+        Waits when a part is large and could be changed meanwhile; raises what `wait_uploaded` raises then.
+        """
+        key = self._uploads.key_of(parts)
+        known = self._uploads.find(key)
+        if known is not None and known.error is None:
+            return known
+        may_wait = threading.current_thread() is not self._futures.thread
+        kept, must_wait = snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
+        upload = self._new_upload(parts)
+        self._uploads.remember(key, parts, upload)
+        self._call(self._begin, self._put, upload, kept)
+        if must_wait:
+            self.wait_uploaded(upload)
+        return upload
+
+    def wait_uploaded(self, upload: ObjectUpload) -> None:
+        """Wait until an upload is in the storage. Raises the error of the upload, or LimitError after the timeout."""
+        futures = self._futures
+        if threading.current_thread() is futures.thread:
+            return
+        with futures.condition:
+            has_ended = futures.wait_for(lambda: upload.is_stored or upload.error is not None)
+            if upload.error is not None:
+                raise upload.error
+            if not has_ended:
+                raise LimitError(
+                    f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"
+                )
+
+    def pin(self, upload: ObjectUpload) -> None:
+        """Keep an object until `clear`."""
+        with self._futures.condition:
+            self._futures.put(ObjectPinned(upload))
+
+    def forget(self) -> None:
+        """The scheduler releases everything. Called under the client's lock."""
+        self._uploads.clear()
+        for stored in list(self._stored.values()):
+            stored.is_invalid = True
+
+    # -- in the client's thread
+
+    def put(self, parts: Parts) -> ObjectUpload:
+        """Put parts of the client's own into the storage, whatever is there already."""
+        upload = self._new_upload(parts)
+        self._begin(self._put, upload, parts)
+        return upload
+
+    def stored(self, identifier: bytes) -> RemoteReference:
+        """Return the reference to a stored result: when nothing refers to it any more, the scheduler releases it."""
+        stored = self._stored.get(identifier)
+        if stored is None:
+            stored = self._stored[identifier] = RemoteReference(identifier, self._futures.releases)
+        return stored
+
+    def fetch(
+        self,
+        future: ScalerFuture,
+        outcome: int,
+        profile: Profile,
+        stored: RemoteReference,
+        serializer: Serializer | None,
+    ) -> None:
+        """Resolve a future with its stored result, when that has come."""
+        self._begin(self._fetch, future, outcome, profile, stored, serializer)
+
+    async def close(self) -> None:
+        """Give up what is under way, and end the connection to the storage. Called when the loop ends."""
+        works = asyncio.all_tasks() - {asyncio.current_task()}
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        if self._storage is not None:
+            self._storage.close()
+
+    def _new_upload(self, parts: Parts) -> ObjectUpload:
+        identifier = self._futures.ids.object()
+        return ObjectUpload(identifier, stored_reference(identifier, size_of(parts)), self._futures.releases)
+
+    def _begin(self, work: Callable[..., Coroutine[None, None, None]], *args: object) -> None:
+        # The loop refers to its tasks weakly, and the storage client to what they wait for: they live until they end.
+        asyncio.get_running_loop().create_task(work(*args))
+
+    def _client(self) -> StorageClient:
+        if self._storage is None:
+            self._storage = self._connect_storage()
+        return self._storage
+
+    async def _put(self, upload: ObjectUpload, parts: Parts) -> None:
+        error: ScalerError | None = None
+        try:
+            await self._client().put(upload.id, parts)
+        except ScalerError as caught:
+            error = caught
+        except Exception as caught:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the upload)
+            error = ScalerError(f"an object could not be sent: {caught!r}")
+        self._futures.step(UploadEnded(upload, error))
+        self._futures.wake()
+
+    async def _fetch(
+        self,
+        future: ScalerFuture,
+        outcome: int,
+        profile: Profile,
+        stored: RemoteReference,
+        serializer: Serializer | None,
+    ) -> None:
+        value: object = None
+        exception: BaseException | None
+        try:
+            # Without a deadline: the result was whole in the storage before its task was reported as done.
+            parts = await self._client().get(stored.id, 0.0)
+            value, exception = load_fetched(outcome, [own_buffer(part) for part in parts], serializer)
+        except ScalerError as error:
+            exception = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
+        except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
+            exception = ScalerError(f"the result of the task could not be loaded: {error!r}")
+        self._futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
+
+
+def load_ended(outcome: int, payload: bytes, serializer: Serializer | None) -> Ended:
+    """Return what an inline payload says. Never raises: what cannot be loaded is the future's exception."""
+    if outcome == Outcome.SUCCESS:
+        return _value(parts_of(payload), serializer) if payload else (None, None)
+    return None, _exception(Outcome(outcome), payload)
+
+
+def load_fetched(outcome: int, parts: Parts, serializer: Serializer | None) -> Ended:
+    """Return what the parts of a stored payload say. Never raises."""
+    if outcome == Outcome.SUCCESS:
+        return _value(parts, serializer)
+    return None, _exception(Outcome(outcome), bytes(parts[0]))
+
+
+def _value(parts: Sequence[Buffer], serializer: Serializer | None) -> Ended:
+    try:
+        return load_value(parts, serializer), None
+    except ScalerError as error:
+        return None, error
+    except BaseException as error:  # noqa: BLE001 (this is the client's thread: a user's code must not end it)
+        return None, SerializationError(f"the result cannot be loaded: {describe(error)}")
+
+
+def _exception(outcome: Outcome, payload: bytes) -> BaseException:
+    kind: type[TaskError]
+    match outcome:
+        case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
+            try:
+                return load_exception(payload)
+            except ProtocolError as error:
+                return error
+            except BaseException as error:  # noqa: BLE001 (as above)
+                return SerializationError(f"the exception of the task cannot be loaded: {describe(error)}")
+        case Outcome.CANCELLED:
+            return CancelledError()
+        case Outcome.TIMED_OUT:
+            kind = TaskTimeoutError
+        case Outcome.REJECTED:
+            kind = TaskRejectedError
+        case Outcome.WORKER_LOST:
+            kind = WorkerLostError
+        case Outcome.PROCESSOR_DIED:
+            kind = ProcessorDiedError
+        case Outcome.POISON:
+            kind = PoisonTaskError
+        case Outcome.OBJECT_LOST:
+            kind = ObjectLostError
+        case Outcome.SUCCESS | Outcome.NOT_STARTED:
+            return ProtocolError(f"a task that has ended is said to be {outcome.name}")
+        case _:
+            assert_never(outcome)
+    return kind(payload.decode("utf-8", "replace"))
