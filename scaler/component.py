@@ -1,4 +1,4 @@
-"""The shell around every component's process: logging, event loop, signals, readiness, and the way it ends."""
+"""The shell around every component's process: logging, event loop, signals, readiness, and its exit code."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from types import FrameType
-from typing import Protocol, runtime_checkable
 
 from scaler import logs
+from scaler.config.setting import LoggingConfig
 from scaler.errors import ScalerError, UsageError
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-"""Of a component whose settings cannot be: to start it again does not help."""
+"""Exit code of a component whose settings are invalid: starting it again does not help."""
 ORPHAN_GRACE_SECONDS = 8.0
-"""A component whose parent is gone has this long to end in order."""
+"""Time limit for the orderly end of a component whose parent has ended."""
 PARENT_POLL_SECONDS = 1.0
 
 _BUG = "This is a bug in scaler; please report it with the lines above."
@@ -29,22 +29,14 @@ _BUG = "This is a bug in scaler; please report it with the lines above."
 _log = logging.getLogger(__name__)
 
 
-@runtime_checkable
-class ChoosesEventLoop(Protocol):
-    """A configuration with the key event_loop."""
-
-    @property
-    def event_loop(self) -> str: ...
-
-
 class Component:
-    """What a component's main coroutine is given: when to stop, and how to say that it is ready."""
+    """The running component, as its main coroutine gets it: the request to stop, and the report of readiness."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.stop = asyncio.Event()
-        """Set when the process is asked to end (SIGINT, SIGTERM, or its parent is gone)."""
-        # Taken out of the environment: they are meant for this process, not for those that it starts.
+        """Set when the process is asked to end (SIGINT, SIGTERM, or its parent has ended)."""
+        # Removed from the environment: they are for this process, not for those that it starts.
         ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
         self._ready_fd = None if ready_fd is None else int(ready_fd)
         if self._ready_fd is not None:
@@ -52,10 +44,10 @@ class Component:
         self._parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
 
     def ready(self, addresses: Mapping[str, str]) -> None:
-        """Say, once, that the component does its work now, and at which addresses (by what they are for)."""
-        places = "".join(f", {purpose} {address}" for purpose, address in addresses.items())
-        # Who waits for the line on the pipe tells people itself.
-        _log.log(logging.INFO if self._ready_fd is None else logging.DEBUG, "ready%s", places)
+        """Report, once, that the component works now, with its addresses by their purpose."""
+        text = "".join(f", {purpose} {address}" for purpose, address in addresses.items())
+        # A parent that reads the pipe reports the readiness itself.
+        _log.log(logging.INFO if self._ready_fd is None else logging.DEBUG, "ready%s", text)
         if self._ready_fd is None:
             return
         line = json.dumps({"component": self.name, "pid": os.getpid(), "addresses": dict(addresses)})
@@ -63,11 +55,11 @@ class Component:
             with os.fdopen(self._ready_fd, "w") as pipe:
                 pipe.write(line + "\n")
         except BrokenPipeError:
-            _log.warning("the process that waited for this one to be ready no longer does")
+            _log.warning("readiness not reported: the parent has closed the pipe")
         self._ready_fd = None
 
     def watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set `stop` when the process named by SCALER_PARENT_PID is gone, and end for good some seconds later."""
+        """Set `stop` when the process in SCALER_PARENT_PID ends, and exit some seconds later in any case."""
         if self._parent_pid is None:
             return
         parent_pid = int(self._parent_pid)
@@ -80,12 +72,12 @@ class Component:
             self._orphaned(loop)
             return
 
-        def gone() -> None:
+        def ended() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
             self._orphaned(loop)
 
-        loop.add_reader(descriptor, gone)
+        loop.add_reader(descriptor, ended)
 
     def _poll_parent(self, loop: asyncio.AbstractEventLoop, parent_pid: int) -> None:
         if os.getppid() != parent_pid:
@@ -94,7 +86,7 @@ class Component:
             loop.call_later(PARENT_POLL_SECONDS, self._poll_parent, loop, parent_pid)
 
     def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
-        _log.warning("the process that started this one is gone: stopping")
+        _log.warning("stopping: the parent process has ended")
         self.stop.set()
         loop.call_later(ORPHAN_GRACE_SECONDS, os._exit, EXIT_FAILURE)
 
@@ -102,16 +94,16 @@ class Component:
 Main = Callable[[Component], Awaitable[int]]
 
 
-def run_component(name: str, config: logs.LogSettings, main: Main) -> int:
+def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str = "builtin") -> int:
     """Run a component until its main coroutine returns, and return the process's exit code.
 
-    A `UsageError` ends in one line on stderr and code 2, any other `ScalerError` in one line and code 1. Everything
-    else is our own mistake and is raised, with a note that says so.
+    A `UsageError` becomes one line on stderr and code 2, any other `ScalerError` one line and code 1. Every other
+    exception is a bug of this package and is raised, with a note about that.
     """
     try:
         logs.set_up(name, config)
         raise_open_files_limit()
-        with asyncio.Runner(loop_factory=_loop_factory(config)) as runner:
+        with asyncio.Runner(loop_factory=_loop_factory(event_loop)) as runner:
             return runner.run(_run(name, main))
     except ScalerError as error:
         return report(name, error)
@@ -121,25 +113,25 @@ def run_component(name: str, config: logs.LogSettings, main: Main) -> int:
 
 
 def report(name: str, error: ScalerError) -> int:
-    """Write an error that users can do something about as one line to stderr, and return the exit code."""
+    """Write an error that users can act on as one line to stderr, and return the exit code."""
     sys.stderr.write(f"{name}: {logs.escaped(str(error))}\n")
     sys.stderr.flush()
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
 def note_bug(error: BaseException) -> None:
-    """Have the traceback of an error that is not the user's fault say so in its last line."""
+    """Add a last line to the traceback of an exception that is a bug of this package."""
     if isinstance(error, Exception) and _BUG not in getattr(error, "__notes__", ()):
         error.add_note(_BUG)
 
 
 def raise_open_files_limit() -> None:
-    """Allow this process as many open files as the system lets it have: every connection is one."""
+    """Raise the limit of open files of this process to the hard limit: every connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as error:  # macOS says that the hard limit is infinite, and then refuses it
+        except (ValueError, OSError) as error:  # macOS reports an infinite hard limit, and then refuses it
             _log.warning("cannot raise the limit of open files above %d: %s", soft, error)
 
 
@@ -154,7 +146,7 @@ async def _run(name: str, main: Main) -> int:
             os._exit(128 + number)
         loop.call_soon_threadsafe(component.stop.set)
 
-    # Not loop.add_signal_handler: the second signal must end even a process whose loop does not turn any more.
+    # Not loop.add_signal_handler: the second signal must end even a process whose loop is stuck.
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         component.watch_parent(loop)
@@ -164,11 +156,11 @@ async def _run(name: str, main: Main) -> int:
             signal.signal(number, handler)
 
 
-def _loop_factory(config: logs.LogSettings) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if not isinstance(config, ChoosesEventLoop) or config.event_loop == "builtin":
+def _loop_factory(event_loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if event_loop == "builtin":
         return None
     try:
-        import uvloop  # noqa: PLC0415 (only those who choose it pay for it)
+        import uvloop  # noqa: PLC0415 (only processes that use it load it)
     except ImportError:
         raise UsageError("event_loop: uvloop is not installed; pip install uvloop, or choose builtin") from None
     loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop

@@ -1,4 +1,4 @@
-"""Log lines of a component: who wrote them is in every line, and no control character leaves the process."""
+"""Log lines of a component: every line names the process, and no control character leaves it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import logging
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from scaler.errors import UsageError
+
+if TYPE_CHECKING:
+    from scaler.config.setting import LoggingConfig  # clients use this module and no settings
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
     ord("\n"): "\\n",
@@ -19,25 +22,12 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
     0x2029: "\\u2029",
 }
 _identity: dict[str, str] = {}
-"""Of this process, by `identify`."""
+"""Ids in every line of this process, set by `identify`."""
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
-class LogSettings(Protocol):
-    """What `set_up` reads from a component's configuration."""
-
-    @property
-    def logging_level(self) -> str: ...
-    @property
-    def logging_format(self) -> str: ...
-    @property
-    def logging_paths(self) -> tuple[str, ...]: ...
-    @property
-    def logging_config_file(self) -> str | None: ...
-
-
-def set_up(component: str, config: LogSettings) -> None:
-    """Send the process's log where the configuration says, in place of where it went before.
+def set_up(component: str, config: LoggingConfig) -> None:
+    """Direct the process's log to the configured paths, in place of the earlier ones.
 
     Raises UsageError when a path cannot be opened or the logging configuration file cannot be read.
     """
@@ -52,13 +42,13 @@ def set_up(component: str, config: LogSettings) -> None:
 
 
 def identify(**ids: str) -> None:
-    """Have every line of this process carry ids from now on, such as worker="1f..."; empty ones are left out."""
+    """Add ids to every line of this process from now on, such as worker="1f..."; empty ones are left out."""
     _identity.clear()
     _identity.update({kind: text for kind, text in ids.items() if text})
 
 
 def about(**ids: str) -> dict[str, dict[str, str]]:
-    """Return `extra` of a log call for a line about others, such as task="5f...": a line of JSON has them as keys.
+    """Return `extra` for a log call about other objects, such as task="5f...": JSON lines have them as keys.
 
     Empty ones are left out.
     """
@@ -66,17 +56,17 @@ def about(**ids: str) -> dict[str, dict[str, str]]:
 
 
 def escaped(text: str) -> str:
-    """Return the text with its control characters shown and not sent: a terminal does nothing with them."""
+    """Return the text with its control characters as escapes, which no terminal interprets."""
     return text.translate(_ESCAPES)
 
 
 def escaped_lines(text: str) -> str:
-    """Return the text with its control characters shown, but for the ends of its lines and tabs."""
+    """Return the text with its control characters as escapes, except for line ends and tabs."""
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 class TextLines(logging.Formatter):
-    """For people: time, level, component[pid and ids], logger, message; a traceback follows in lines of its own."""
+    """Text: time, level, component[pid and ids], logger, message; a traceback follows in lines of its own."""
 
     def __init__(self, component: str) -> None:
         super().__init__()
@@ -90,10 +80,10 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """For programs: one JSON object a line, with the keys time, level, component, pid, logger, message, traceback.
+    """One JSON object per line, with the keys time, level, component, pid, logger, message, traceback.
 
-    Beside these the ids of the process and of what a line is about: manager_id, unit_id, worker_id, client_id, task_id,
-    peer_id. So a scheduler's line about a worker and that worker's own lines have the same key.
+    Further keys are the ids of the process and of the object of the line: manager_id, unit_id, worker_id, client_id,
+    task_id, peer_id. So a scheduler's line about a worker and that worker's own lines have the same key.
     """
 
     def __init__(self, component: str) -> None:
@@ -129,7 +119,7 @@ def _traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> li
 def _open(path: str) -> logging.Handler:
     if path in _STREAMS:
         return logging.StreamHandler(getattr(sys, _STREAMS[path]))
-    from logging.handlers import WatchedFileHandler  # noqa: PLC0415 (few need it, and it takes half a megabyte)
+    from logging.handlers import WatchedFileHandler  # noqa: PLC0415 (rarely needed, and takes half a megabyte)
 
     try:
         return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
@@ -138,17 +128,17 @@ def _open(path: str) -> logging.Handler:
 
 
 def _read_config_file(path: Path) -> None:
-    import logging.config  # noqa: PLC0415 (few need it, and it takes a megabyte)
+    import logging.config  # noqa: PLC0415 (rarely needed, and takes a megabyte)
 
     try:
         text = path.read_text()
         if path.suffix == ".json":
-            # Our loggers are there already: unless it says otherwise itself, they go on.
+            # Our loggers exist already and stay enabled, unless the file says otherwise.
             logging.config.dictConfig({"disable_existing_loggers": False, **json.loads(text)})
         else:
             logging.config.fileConfig(path, disable_existing_loggers=False)
     except OSError as error:
         raise UsageError(f"logging_config_file: cannot read {str(path)!r}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
-        # What these two functions raise depends on what is wrong with the file, and all of it is the file's fault.
+        # These two functions raise different errors for different mistakes, all of them in the file.
         raise UsageError(f"logging_config_file {str(path)!r}: {error or type(error).__name__}") from None

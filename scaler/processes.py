@@ -1,4 +1,4 @@
-"""Processes as the system sees them: how they end with their parent, how they ended, and what they use."""
+"""Processes as the system sees them: their end with their parent, their exit status, and their load."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from pathlib import Path
 from typing import NamedTuple
 
 READY_FD_VARIABLE = "SCALER_READY_FD"
-"""Names a file descriptor that the component's parent reads one JSON line from, once the component is ready."""
+"""Names a file descriptor from which the component's parent reads one JSON line, once the component is ready."""
 PARENT_PID_VARIABLE = "SCALER_PARENT_PID"
-"""Names the process whose death the component does not outlive."""
+"""Names the process with which the component ends."""
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
 """Holds the configuration of a component as a JSON document."""
 MAX_ROUNDS = 20
-"""Looks at all processes for those to end; each round ends what the one before has missed because it was just born."""
+"""Rounds over all processes to kill the matching ones; each kills those that were born during the round before."""
 ROUND_SECONDS = 1.0
-"""How long a round waits for what it has killed."""
+"""Time limit of a round for the end of the processes that it has killed."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(signal_number: int, parent_pid: int) -> None:
-    """Have this process get a signal when the thread that made it ends, which a parent's death includes.
+    """Request a signal for this process when the thread that started it ends, which includes the parent's death.
 
-    For processes whose parent makes them in its main thread. When the parent, parent_pid, is gone already, the signal
-    comes at once. Outside Linux this does nothing. Raises OSError when the system refuses.
+    For processes that the parent starts in its main thread. When the parent, parent_pid, has ended already, the signal
+    is raised at once. Outside Linux this does nothing. Raises OSError when the system refuses.
     """
     if sys.platform != "linux":
         return
     if _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    # The parent may have died before the kernel knew of our wish; then it will never send the signal.
+    # If the parent died before this request, the kernel never sends the signal.
     if os.getppid() != parent_pid:
         signal.raise_signal(signal_number)
 
 
 def give_memory_back() -> None:
-    """Give freed memory back to the system, where the C library can. Takes milliseconds per hundred megabytes."""
+    """Return freed memory to the system, where the C library can. Takes milliseconds per hundred megabytes."""
     if sys.platform == "linux":
         libc = _libc()
         if hasattr(libc, "malloc_trim"):
@@ -54,12 +54,12 @@ def give_memory_back() -> None:
 
 @cache
 def _libc() -> ctypes.CDLL:
-    """Return the C library. To look a function up takes a while, so a forked process has it from its parent."""
+    """Return the C library. Looking a function up is slow, so a forked process inherits it from its parent."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def describe_exit(returncode: int) -> str:
-    """Say how a process ended, from a return code as in `subprocess` (negative: minus the signal)."""
+    """Return how a process ended in words, from a return code as in `subprocess` (negative: minus the signal)."""
     if returncode >= 0:
         return f"exit code {returncode}"
     try:
@@ -70,10 +70,10 @@ def describe_exit(returncode: int) -> str:
 
 
 def end_processes_with(entries: Collection[str]) -> None:
-    """Kill every other process of this user that was born into an environment with one of these entries (`NAME=value`).
+    """Kill every other process of this user that was started with one of these environment entries (`NAME=value`).
 
-    A mark in the environment is inherited by all that a process starts, and outlives what parents and process groups
-    tell: it finds those that have left both. Outside Linux this does nothing.
+    Every descendant inherits a mark in the environment, even one that has left its parent and its process group.
+    Outside Linux this does nothing.
     """
     marks = {entry.encode() for entry in entries}
     if marks:
@@ -81,9 +81,9 @@ def end_processes_with(entries: Collection[str]) -> None:
 
 
 def end_others_born_with(*names: str) -> None:
-    """Kill every other process of this user that was born with this process's values of these environment variables.
+    """Kill every other process of this user that was started with this process's values of these variables.
 
-    Variables that this process does not have are not looked at; without any, nothing is done. Nor outside Linux.
+    Variables that this process does not have are ignored; without any, and outside Linux, this does nothing.
     """
     marks = {f"{name}={os.environ[name]}".encode() for name in names if name in os.environ}
     if marks:
@@ -117,45 +117,45 @@ def _end_processes(is_chosen: _Choice) -> None:
 
 
 def _processes(is_chosen: _Choice) -> Iterator[int]:
-    """Yield a pidfd, which belongs to the reader, of each other process that is chosen."""
-    for name in [place.name for place in Path("/proc").iterdir()]:
+    """Yield a pidfd of each other chosen process. The caller closes it."""
+    for name in [path.name for path in Path("/proc").iterdir()]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        place = Path("/proc", name, "environ")
-        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
-            if not is_chosen(place.read_bytes().split(b"\0")):
+        environ = Path("/proc", name, "environ")
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            if not is_chosen(environ.read_bytes().split(b"\0")):
                 continue
             pidfd = os.pidfd_open(int(name))
-            # Once more, now that the number cannot be given to another process: it may have been, before.
-            if is_chosen(place.read_bytes().split(b"\0")):
+            # Again, now that the pidfd pins the number: before, it may have been reused.
+            if is_chosen(environ.read_bytes().split(b"\0")):
                 yield pidfd
             else:
                 os.close(pidfd)
 
 
 class Load(NamedTuple):
-    """What a process uses. cpu_percent: of one core, so a process with threads may use more than 100."""
+    """The load of a process. cpu_percent: of one core, so a process with threads may use more than 100."""
 
     cpu_percent: float = 0.0
     rss_bytes: int = 0
 
 
 class LoadMeter:
-    """Measures a few processes, each since the time before. Linux only.
+    """Measures processes, each since the measurement before. Linux only.
 
-    Not psutil: importing it takes every agent and scheduler 1.5 MB and a hundredth of a second.
+    Not psutil: importing it costs every agent and scheduler 1.5 MB and 10 ms.
     """
 
     def __init__(self) -> None:
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._before: dict[int, tuple[bytes, float, float]] = {}
-        """When a process began, as the kernel says it; when it was measured; the CPU seconds that it had used."""
+        """By pid: start time as the kernel states it, time of the measurement, CPU seconds used until then."""
 
     def measure(self, pids: Collection[int] = ()) -> dict[int, Load]:
-        """Return the load of this process and of these, by pid, without those that are gone or cannot be seen.
+        """Return the load of this process and of these, by pid, without those that have ended or are not visible.
 
-        What is measured for the first time has used no CPU yet.
+        The first measurement of a process shows no CPU use.
         """
         before, self._before = self._before, {}
         found: dict[int, Load] = {}
@@ -164,7 +164,7 @@ class LoadMeter:
                 line = Path("/proc", str(pid), "stat").read_bytes()
             except OSError:
                 continue
-            # By `man proc_pid_stat`, counted from the third field on: a name may have blanks and brackets.
+            # See `man proc_pid_stat`; counted from the third field on, because a name may have blanks and brackets.
             fields = line.rpartition(b")")[2].split()
             now = time.monotonic()
             used = (int(fields[11]) + int(fields[12])) / self._ticks_per_second

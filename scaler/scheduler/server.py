@@ -460,4 +460,4 @@ async def _main(config: SchedulerConfig, component: Component) -> int:
 
 def run(config: SchedulerConfig) -> int:
     """Run a scheduler until it is stopped; returns the exit code."""
-    return run_component("scheduler", config, lambda component: _main(config, component))
+    return run_component("scheduler", config, lambda component: _main(config, component), config.event_loop)

@@ -75,7 +75,7 @@ def run(config: WorkerManagerConfig) -> int:
         runner = Runner(config, backend, _connect(config))
         return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
 
-    return run_component("worker_manager", config, main)
+    return run_component("worker_manager", config, main, config.event_loop)
 
 
 class Runner:

@@ -42,4 +42,4 @@ if __name__ == "__main__":
         event_loop=sys.argv[2],  # type: ignore[arg-type]
         logging_format=os.environ.get("TEST_LOGGING_FORMAT", "text"),  # type: ignore[arg-type]
     )
-    sys.exit(run_component("scheduler", config, main))
+    sys.exit(run_component("scheduler", config, main, config.event_loop))

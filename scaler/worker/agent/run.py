@@ -26,7 +26,7 @@ def run_agent(config: WorkerConfig, fork_server: ForkServer, complain: Callable[
             complain(error)
             raise
 
-    return run_component("worker", config, work)
+    return run_component("worker", config, work, config.event_loop)
 
 
 async def _work(component: Component, config: WorkerConfig, fork_server: ForkServer) -> int:

@@ -52,7 +52,7 @@ def main() -> int:
             raise
 
     try:
-        return run_component("worker", config, work)
+        return run_component("worker", config, work, config.event_loop)
     finally:
         end_others_born_with(WORKER_CONFIG_VARIABLE)  # what the executor has started here
 
