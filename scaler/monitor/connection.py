@@ -1,22 +1,22 @@
-"""A monitor's connection: feeds a model with what the scheduler tells, and asks it about single tasks."""
+"""A monitor's connection: feeds a model with what the scheduler sends, and asks it about single tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from scaler.errors import RefusedError, UnreachableError, UsageError
+from scaler.errors import LimitError, RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
 from scaler.monitor.model import Model
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
+from scaler.net.questions import Answer, Question, Questions
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     Explain,
     Explained,
-    Message,
     MonitorEvents,
     MonitorStatus,
     ReadLog,
@@ -27,10 +27,6 @@ from scaler.protocol.messages import (
 )
 
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
-MAX_QUESTIONS = 1000
-"""Questions that wait for their answers; beyond it, asking raises."""
-
-A = TypeVar("A", Explained, TaskLog)
 
 
 class ModelSource(Protocol):
@@ -43,43 +39,39 @@ class ModelSource(Protocol):
     @property
     def connected(self) -> bool: ...
     @property
-    def trouble(self) -> str: ...
+    def last_error(self) -> str: ...
     async def explain(self, task_id: str) -> str: ...
     async def log(self, task_id: str) -> TaskLog: ...
 
 
 class MonitorConnection:
-    """One scheduler's monitor port, from the running loop. Connects again by itself after a break.
-
-    on_change is called after each turn that changed the model or the connection.
-    """
+    """A connection to a scheduler's monitor address, on the running loop. It reconnects after a break."""
 
     def __init__(
-        self,
-        address: str,
-        on_change: Callable[[], None] = lambda: None,
-        *,
-        timeout_seconds: float = 5.0,
-        model: Model | None = None,
+        self, address: str, on_change: Callable[[], None] = lambda: None, *, timeout_seconds: float = 5.0
     ) -> None:
-        """timeout_seconds: how long `ready` and questions wait. Raises UsageError for a malformed address."""
+        """on_change: called after changes of the model or the connection. timeout_seconds: of `ready` and questions.
+
+        Raises UsageError for a malformed address.
+        """
         self.address = address
-        self.model = model or Model()
+        self.model = Model()
         self._on_change = on_change
         self._timeout_seconds = timeout_seconds
-        self._told = asyncio.Event()
+        self._answered = asyncio.Event()
+        """Set by the first state, or a refusal."""
         self._refused: Refused | None = None
-        self._questions: dict[tuple[type[Message], bytes], asyncio.Future[Message]] = {}
         self._connector: Connector = SocketConnector(
-            address, peer=new_peer_id(), hello=own_hello(Role.MONITOR), on_events=self._turn
+            address, peer=new_peer_id(), hello=own_hello(Role.MONITOR), on_events=self._on_events
         )
+        self._questions = Questions(self._connector.send)
 
     @property
     def connected(self) -> bool:
         return self._connector.connected
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """Why there is no connection; empty while there is one."""
         if self._refused is not None:
             hint = f"; {WHICH_ADDRESS}" if self._refused.reason is RefusalReason.ROLE else ""
@@ -90,65 +82,57 @@ class MonitorConnection:
         """Wait for the first state. Raises UnreachableError after the timeout, and RefusedError."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await self._told.wait()
+                await self._answered.wait()
         except TimeoutError:
-            if not self.connected:
-                raise UnreachableError(f"{self.trouble}; {WHICH_ADDRESS}") from None
-            raise UnreachableError(f"{self.address} says nothing about its state; {WHICH_ADDRESS}") from None
+            error = self.last_error or f"{self.address} sends no state"
+            raise UnreachableError(f"{error}; {WHICH_ADDRESS}") from None
         if self._refused is not None:
-            raise RefusedError(self.trouble)
+            raise RefusedError(self.last_error)
 
     async def explain(self, task_id: str) -> str:
-        """Return why a task waits or what became of it, in a sentence.
+        """Return why a task waits, or how it ended, in a sentence.
 
-        Raises UsageError for what is no id, and UnreachableError when no answer comes in time.
+        Raises UsageError for a malformed id, and UnreachableError when no answer comes in time.
         """
-        identifier = task_id_of(task_id)
-        return (await self._ask(Explain(identifier), Explained, identifier)).text
+        answer = await self._ask(Explain(task_id_of(task_id)))
+        assert isinstance(answer, Explained)
+        return answer.text
 
     async def log(self, task_id: str) -> TaskLog:
         """Return what a task has printed. Raises as `explain` does."""
-        identifier = task_id_of(task_id)
-        return await self._ask(ReadLog(identifier), TaskLog, identifier)
+        answer = await self._ask(ReadLog(task_id_of(task_id)))
+        assert isinstance(answer, TaskLog)
+        return answer
 
     def close(self) -> None:
         self._connector.close("the monitor ends")
-        for question in self._questions.values():
-            question.cancel()
+        self._questions.close(UnreachableError("the monitor ends"))
 
-    async def _ask(self, message: Explain | ReadLog, kind: type[A], identifier: bytes) -> A:
-        key = (kind, identifier)
-        answer = self._questions.get(key)
-        if answer is None:
-            if len(self._questions) >= MAX_QUESTIONS:
-                raise UnreachableError(f"{self.address} has not answered {MAX_QUESTIONS} questions")
-            answer = self._questions[key] = asyncio.get_running_loop().create_future()
-            self._connector.send(message)
+    async def _ask(self, question: Question) -> Answer:
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                found = await asyncio.shield(answer)
+            with self._questions.asking(question) as answer:
+                async with asyncio.timeout(self._timeout_seconds):
+                    # Other questions may share the future: a timeout must not cancel it.
+                    return await asyncio.shield(asyncio.wrap_future(answer))
         except TimeoutError:
-            self._questions.pop(key, None)
-            why = self.trouble or f"{self.address} did not answer within {self._timeout_seconds:g} s"
-            raise UnreachableError(why) from None
-        assert isinstance(found, kind)
-        return found
+            error = self.last_error or f"{self.address} did not answer within {self._timeout_seconds:g} s"
+            raise UnreachableError(error) from None
+        except LimitError as error:
+            raise UnreachableError(str(error)) from None
 
-    def _turn(self, events: list[ConnectorEvent]) -> None:
+    def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
                 case Received(message=MonitorStatus(text)):
                     self.model.apply_status(json.loads(text))
-                    self._told.set()
+                    self._answered.set()
                 case Received(message=MonitorEvents(text)):
                     self.model.apply_events(json.loads(text))
                 case Received(message=Explained() | TaskLog() as answer):
-                    question = self._questions.pop((type(answer), answer.task), None)
-                    if question is not None and not question.done():
-                        question.set_result(answer)
+                    self._questions.answered(answer)
                 case ConnectionRefused(refused):
                     self._refused = refused
-                    self._told.set()
+                    self._answered.set()
                 case Welcomed() | Resumed() | Broken() | Received():
                     pass
         self._on_change()

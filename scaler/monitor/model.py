@@ -7,16 +7,89 @@ The model keeps the last state, series of figures, and the last tasks, decisions
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scaler.monitor.rows import Document, decode, decode_list, decode_status
-from scaler.monitor.series import Series
 from scaler.protocol.monitor_rows import LIVE, RUNNING, DecisionRow, IncidentRow, Status, TaskRow
+
+NAMES = (
+    "tasks_per_second",
+    "failed_per_second",
+    "workers",
+    "slots",
+    "queued",
+    "running",
+    "cpu_percent",
+    "memory_bytes",
+)
+"""cpu_percent and memory_bytes are those of the scheduler and of all listed workers."""
+FINE_SECONDS = 1800.0
+MAX_FINE = 3600
+COARSE_SECONDS = 10.0
+MAX_COARSE = 8640
+
+Point = tuple[float, ...]
+"""A time in unix seconds, and a value for each of `NAMES`."""
 
 MAX_TASKS = 10_000
 MAX_DECISIONS = 500
 MAX_INCIDENTS = 500
+
+
+class Series:
+    """All series together, because they share their times.
+
+    Law: points are in the order of their times; one that is not later than the last one is dropped.
+    """
+
+    __slots__ = ("_coarse", "_count", "_fine", "_sums")
+
+    def __init__(self) -> None:
+        self._fine: deque[Point] = deque()
+        self._coarse: deque[Point] = deque(maxlen=MAX_COARSE)
+        self._sums: list[float] = []
+        """Of the points that have left `_fine` and make up the next one of `_coarse`: their time, and sums."""
+        self._count = 0
+
+    def add(self, at: float, values: Mapping[str, float]) -> None:
+        """Add a point. at: unix seconds."""
+        if self._fine and at <= self._fine[-1][0]:
+            return
+        self._fine.append((at, *(float(values.get(name, 0.0)) for name in NAMES)))
+        while len(self._fine) > MAX_FINE or self._fine[-1][0] - self._fine[0][0] > FINE_SECONDS:
+            self._retire(self._fine.popleft())
+
+    def last(self, name: str) -> float:
+        """Return the newest value of one series; 0 while there is none."""
+        return self._fine[-1][NAMES.index(name) + 1] if self._fine else 0.0
+
+    def columns(self, since: float = 0.0) -> dict[str, list[float]]:
+        """Return all series as columns, `at` among them, from this time (unix seconds) on."""
+        points = [point for point in self._points() if point[0] >= since]
+        columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
+        return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}
+
+    def _points(self) -> Iterator[Point]:
+        yield from self._coarse
+        if self._count:
+            yield self._mean()
+        yield from self._fine
+
+    def _mean(self) -> Point:
+        return (self._sums[0], *(total / self._count for total in self._sums[1:]))
+
+    def _retire(self, point: Point) -> None:
+        bucket = point[0] // COARSE_SECONDS
+        if self._count and self._sums[0] // COARSE_SECONDS != bucket:
+            self._coarse.append(self._mean())
+            self._sums, self._count = [], 0
+        if not self._count:
+            self._sums = [point[0], *([0.0] * len(NAMES))]
+        for index, value in enumerate(point[1:], 1):
+            self._sums[index] += value
+        self._count += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +249,48 @@ def _figures(before: Status, status: Status) -> Mapping[str, float]:
 
 def _searched(task: TaskRow) -> str:
     return "\n".join((task.id, task.function, task.client, task.worker, task.state, task.text)).casefold()
+
+
+# -- the timeline as a trace
+
+_COLOURS = {"done": "good", "running": "thread_state_running", "cancelled": "grey"}
+_FAILED = "terrible"
+
+
+def trace(model: Model, since: float = 0.0) -> dict[str, Any]:
+    """Return the tasks that ended or ran since a time (unix seconds), as JSON for Chrome's and Perfetto's viewers.
+
+    The format is the Trace Event Format's JSON object: a process per worker manager, a thread per worker, a complete
+    event (`"ph": "X"`, times in microseconds) per task.
+    """
+    managers = {worker.name: worker.manager for worker in model.status.workers}
+    processes: dict[str, int] = {}
+    events: list[dict[str, Any]] = []
+    for thread, (worker, bars) in enumerate(sorted(model.lanes(since).items()), 1):
+        manager = managers.get(worker, "terminated workers")
+        process = processes.get(manager)
+        if process is None:
+            process = processes[manager] = len(processes) + 1
+            events.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": manager}})
+        events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": worker}})
+        for bar in bars:
+            task = model.task(bar.task)
+            arguments: dict[str, Any] = {"task": bar.task, "state": bar.state}
+            if task is not None:
+                arguments |= {"client": task.client, "attempt": task.attempt}
+                arguments |= {"cpu_us": task.cpu_us, "peak_bytes": task.peak_bytes} if task.peak_bytes else {}
+                arguments |= {"failure": task.text} if task.text else {}
+            events.append(
+                {
+                    "ph": "X",
+                    "name": bar.function or "task",
+                    "cat": bar.state,
+                    "cname": _COLOURS.get(bar.state, _FAILED),
+                    "pid": process,
+                    "tid": thread,
+                    "ts": round(bar.start * 1e6),
+                    "dur": max(1, round((bar.end - bar.start) * 1e6)),
+                    "args": arguments,
+                }
+            )
+    return {"displayTimeUnit": "ms", "traceEvents": events}

@@ -16,7 +16,7 @@ from scaler.config.commands import Question
 from scaler.errors import UsageError
 from scaler.logs import escaped
 from scaler.monitor.connection import MonitorConnection, task_id_of
-from scaler.monitor.trace import trace
+from scaler.monitor.model import trace
 
 STDOUT = "-"
 REMEMBERED_SECONDS = 1.0

@@ -33,7 +33,7 @@ class FakeMonitor:
         self.logs: dict[str, TaskLog] = {}
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         return "" if self.connected else f"no scheduler answers at {self.address} (nobody listens)"
 
     async def explain(self, task_id: str) -> str:
@@ -46,7 +46,7 @@ class FakeMonitor:
 
     def _check(self) -> None:
         if not self.connected:
-            raise UnreachableError(self.trouble)
+            raise UnreachableError(self.last_error)
 
 
 class WebServer:

@@ -181,7 +181,7 @@ class TopApp(App[None]):
         if status is not self._reported:
             self._reported, self._reported_at = status, time.monotonic()
         silent = int(time.monotonic() - self._reported_at) if self._silence() else 0
-        now = (id(self.status), status.at, self.source.trouble, silent)
+        now = (id(self.status), status.at, self.source.last_error, silent)
         if now != self._drawn:
             self._drawn = now
             self.redraw()
@@ -207,7 +207,8 @@ class TopApp(App[None]):
         text = Text("\n".join([*lines, "-" * width]), no_wrap=True, overflow="crop", end="")
         text.stylize("bold", 0, len(lines[0]))
         self._panels_part.update(text)
-        keys = f"{panels.KEYS}{' ' if width > len(panels.KEYS + panels.MORE_KEYS) else chr(10)}{panels.MORE_KEYS}"
+        in_one_line = width > len(panels.KEY_HINTS + panels.MORE_KEY_HINTS)
+        keys = (" " if in_one_line else "\n").join((panels.KEY_HINTS, panels.MORE_KEY_HINTS))
         self._keys_part.update(Text(keys, no_wrap=True, overflow="crop", style="dim"))
         self._keys_part.display = height >= PANELS_FROM
         return len(lines) + 1 + (keys.count("\n") + 1 if height >= PANELS_FROM else 0)
@@ -243,7 +244,7 @@ class TopApp(App[None]):
 
     def _draw_state(self, width: int) -> None:
         text = Text(no_wrap=True, overflow="ellipsis")
-        trouble = self.source.trouble or self._silence()
+        trouble = self.source.last_error or self._silence()
         if trouble:
             age = formats.duration(max(0.0, time.monotonic() - self._reported_at))
             text.append(f"this is the state of {age} ago, trying again: {formats.safe(trouble)}", _TROUBLE)

@@ -11,7 +11,7 @@ import sys
 from scaler.config.commands import TopRequest
 from scaler.errors import UsageError
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.top import report
+from scaler.monitor.top import panels
 
 
 def run(request: TopRequest) -> int:
@@ -36,9 +36,9 @@ async def _main(request: TopRequest) -> int:
                 await _screen(connection)
             case "once":
                 width = os.get_terminal_size(1).columns if os.isatty(1) else None
-                _print(report.as_text(connection.model, width))
+                _print(panels.as_text(connection.model, width))
             case "json":
-                _print(report.as_json(connection.model, config.monitor_address))
+                _print(panels.as_json(connection.model, config.monitor_address))
     finally:
         connection.close()
     return 0

@@ -1,20 +1,28 @@
-"""The texts around the table of workers: four panels, totals, counts by client and function, one worker. Pure."""
+"""The texts around the table of workers: panels, totals, counts, one worker; and reports without a screen. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len
 
+from scaler.monitor.model import Model
+from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
-from scaler.monitor.top.table import BY_KEY
+from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, ClientRow, FunctionRow, Status, TaskRow, WorkerRow
 
 BAR = " | "
-KEYS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
-MORE_KEYS = "other columns[< >] filter[/] freeze[space] detail[enter] help[?] quit[q]"
+KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
+MORE_KEY_HINTS = "other columns[< >] filter[/] freeze[space] detail[enter] help[?] quit[q]"
+VERSION = 1
+MAX_PANEL_LINES = 40
+PANELS_WIDTH = 120
+"""Where nothing limits the width."""
 TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 
 Pairs = Sequence[tuple[str, str]]
@@ -214,3 +222,34 @@ def log_text(log: TaskLog) -> str:
     if log.truncated_bytes:
         parts.append(f"--- {formats.count(log.truncated_bytes)} bytes were left out")
     return "\n".join(parts) or "there is no output of this task"
+
+
+# -- reports without a screen
+
+
+def as_text(model: Model, width: int | None) -> str:
+    """Return panels, totals, all workers that are listed, and the counts. width: of the terminal; None: no limit."""
+    status = model.status
+    found, side_panels = panels(status), sides(status)
+    rows = sort(status.workers, Sorting())
+    shown = table(rows, Sorting(), width)
+    across = PANELS_WIDTH if width is None else width
+    lines = beside(found, across, height_of(found, MAX_PANEL_LINES))
+    lines += ["", totals(status, len(rows), len(rows), ""), shown.head.rstrip()]
+    lines += [line.rstrip() for line in shown.lines]
+    for side in side_panels:
+        if side.pairs:
+            wide = min(max(side.natural, side.least), across)
+            lines += ["", *(line.rstrip() for line in side.lines(wide, 1 + len(side.pairs)))]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(model: Model, address: str) -> str:
+    """Return one JSON document: the scheduler's last state as rows, with the computed columns."""
+    status = model.status
+    document: dict[str, Any] = {"version": VERSION, "address": address, **view(status)}
+    document["incarnation"] = status.incarnation
+    document["messages"] = {"sent": document.pop("sent"), "received": document.pop("received")}
+    for name in KEYS:
+        document[name] = [view(row, whole=True) for row in getattr(status, name)]
+    return json.dumps(document) + "\n"

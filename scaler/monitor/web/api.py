@@ -14,10 +14,8 @@ from starlette.routing import Route
 from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.logs import escaped
 from scaler.monitor.connection import ModelSource, task_id_of
-from scaler.monitor.model import MAX_DECISIONS, MAX_INCIDENTS
+from scaler.monitor.model import FINE_SECONDS, MAX_DECISIONS, MAX_INCIDENTS, NAMES, trace
 from scaler.monitor.rows import View, view
-from scaler.monitor.series import FINE_SECONDS, NAMES
-from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
 from scaler.protocol.monitor_rows import (
     ClientRow,

@@ -96,7 +96,7 @@ class WebApp:
         return ConnectionRow(
             connected=self._monitor.connected,
             address=self._monitor.address,
-            trouble=self._monitor.trouble,
+            trouble=self._monitor.last_error,
             incarnation=str(incarnation) if incarnation else "",  # JavaScript has no integers of this size
             restarts=self._restarts,
             age_seconds=self._age_seconds(),

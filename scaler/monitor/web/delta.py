@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from math import inf, nextafter
 from typing import Literal, TypeVar
 
-from scaler.monitor.model import Model
+from scaler.monitor.model import FINE_SECONDS, Model
 from scaler.monitor.rows import KEYS, View, columns, view
-from scaler.monitor.series import FINE_SECONDS
 from scaler.monitor.web.views import status_view, task_view
 from scaler.protocol.monitor_rows import ConnectionRow, DecisionRow, IncidentRow, TaskRow
 

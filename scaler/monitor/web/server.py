@@ -114,7 +114,7 @@ class _SchedulerLink:
         """Warn when the scheduler has not answered in time. It may be started later."""
         await asyncio.sleep(WARN_SECONDS)
         if not self.monitor.connected:
-            _log.warning("%s; the page is empty until one does: %s", self.monitor.trouble, WHICH_ADDRESS)
+            _log.warning("%s; the page is empty until one does: %s", self.monitor.last_error, WHICH_ADDRESS)
 
     def _changed(self) -> None:
         if self.monitor.connected != self._connected:
@@ -122,7 +122,7 @@ class _SchedulerLink:
             if self._connected:
                 _log.info("connected to the scheduler at %s", self.monitor.address)
             else:
-                _log.warning("%s; the page shows the last state", self.monitor.trouble)
+                _log.warning("%s; the page shows the last state", self.monitor.last_error)
         if self.app is not None:
             self.app.changed()
 

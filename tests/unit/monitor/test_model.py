@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaler.monitor.model import MAX_TASKS, Bar, Model
-from scaler.monitor.series import COARSE_SECONDS, FINE_SECONDS
-from scaler.monitor.trace import trace
+from scaler.monitor.model import COARSE_SECONDS, FINE_SECONDS, MAX_TASKS, Bar, Model, trace
 
 COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
 

@@ -28,14 +28,14 @@ class Cluster:
     def __init__(self) -> None:
         self.address = "tcp://127.0.0.1:7"
         self.model = Model()
-        self.trouble = ""
+        self.last_error = ""
         self.answer: str | UnreachableError = "no worker offers gpu=2"
         self.asked: list[str] = []
         self.at = 100.0
 
     @property
     def connected(self) -> bool:
-        return not self.trouble
+        return not self.last_error
 
     async def explain(self, task_id: str) -> str:
         self.asked.append(task_id)
@@ -270,11 +270,11 @@ def test_counts_take_the_lines_that_workers_leave_empty() -> None:
 
 def test_a_lost_connection_is_told_until_it_is_back() -> None:
     async def story(stage: Stage) -> None:
-        stage.cluster.trouble = "no scheduler answers at tcp://127.0.0.1:7 (connection refused)"
+        stage.cluster.last_error = "no scheduler answers at tcp://127.0.0.1:7 (connection refused)"
         await stage.until(lambda: "no scheduler answers" in stage.text("#state"))
         assert "trying again" in stage.text("#state")
         assert len(stage.rows) == 3
-        stage.cluster.trouble = ""
+        stage.cluster.last_error = ""
         await stage.until(lambda: "no scheduler answers" not in stage.text("#state"))
 
     on_a_screen(story, size=(160, 24))

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from scaler.monitor.model import Model
 from scaler.monitor.rows import decode_status
-from scaler.monitor.top import panels, report
+from scaler.monitor.top import panels
 from scaler.monitor.top.panels import log_text, task_lines, worker_lines
 from scaler.monitor.top.table import BY_KEY, BY_TITLE, COLUMNS, Sorting, matching, sort, table
 from scaler.protocol.messages import TaskLog
@@ -163,7 +163,7 @@ def test_the_plain_report_has_no_control_characters_but_the_ends_of_its_lines() 
     rows = {"workers": [{"id": "1", "name": EVIL}], "functions": [{"name": EVIL}], "clients": [{"name": EVIL}]}
     model = model_of(messages={"sent": {EVIL: 1}}, **rows)
     for width in (None, 80):
-        text = report.as_text(model, width)
+        text = panels.as_text(model, width)
         assert text.replace("\n", "").isprintable()
         assert "Total 1 worker(s)" in text
 
@@ -171,7 +171,7 @@ def test_the_plain_report_has_no_control_characters_but_the_ends_of_its_lines() 
 def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> None:
     row = {"id": "1", "name": EVIL, "processors": [{"pid": 9, "cpu_percent": 4.0, "initialized": True}] * 2}
     model = model_of(workers=[row], messages={"sent": {"Run": 5}})
-    document = json.loads(report.as_json(model, "tcp://h:1"))
+    document = json.loads(panels.as_json(model, "tcp://h:1"))
     assert (document["version"], document["address"], document["messages"]["sent"]) == (1, "tcp://h:1", {"Run": 5})
     only = document["workers"][0]
     assert (only["name"], only["cpu_percent"], only["itl"], only["function"]) == (EVIL, 8.0, "100", "")

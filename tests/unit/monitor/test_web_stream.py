@@ -125,12 +125,12 @@ def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMon
         app = WebApp(monitor, FAST)
         async with Stream(app) as stream:
             browser = await stream.until(begun)
-            monitor.connected, monitor.trouble = False, "no scheduler answers"
+            monitor.connected, monitor.last_error = False, "no scheduler answers"
             app.changed()
             await stream.until(lambda browser: not browser.connection["connected"])
             assert browser.connection["trouble"] == "no scheduler answers"
             assert browser.connection["restarts"] == 0
-            monitor.connected, monitor.trouble = True, ""
+            monitor.connected, monitor.last_error = True, ""
             monitor.model.apply_status(status(12.0, incarnation=2, workers=[]))
             app.changed()
             await stream.until(lambda browser: browser.connection["restarts"] == 1)

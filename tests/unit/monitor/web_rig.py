@@ -85,7 +85,7 @@ class PreparedMonitor:
         self.model = model or Model()
         self.address = "tcp://127.0.0.1:8518"
         self.connected = True
-        self.trouble = ""
+        self.last_error = ""
 
     async def explain(self, task_id: str) -> str:
         self._check(task_id)
