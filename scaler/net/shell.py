@@ -1,10 +1,12 @@
-"""What performs a core's commands, over sockets and in memory alike, and what wakes it on an event loop."""
+"""What performs a core's commands, over sockets and in memory alike, and what runs it on an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from scaler.net.transport import Command, Counters, Cut, Deliver, Input, LinkBlocked, Transmit
@@ -138,3 +140,47 @@ class Wakeups:
     def _run_timer(self) -> None:
         self._timer, self._timer_at = None, math.inf
         self.wake()
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_LivingT = TypeVar("_LivingT", bound=_Closable)
+
+
+class LoopThread(Generic[_LivingT]):
+    """A thread with an event loop, on which one object is made, lives, and is closed."""
+
+    def __init__(self, name: str, make: Callable[[], _LivingT]) -> None:
+        """Start the thread. Raises what `make` raises there."""
+        self.loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        made: Future[_LivingT] = Future()
+
+        async def main() -> None:
+            try:
+                value = make()
+            except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
+                made.set_exception(error)
+                return
+            made.set_result(value)
+            await self._stop.wait()
+            value.close()
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+                runner.run(main())
+
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
+        try:
+            self.value = made.result()
+        except BaseException:
+            self._thread.join()
+            raise
+
+    def close(self) -> None:
+        """Close the object and end the thread."""
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()

@@ -5,23 +5,45 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from scaler.errors import ClientClosedError, ScalerError
-from scaler.net.connection import Connector, ConnectorEvent, Received, Welcomed
+from scaler.errors import ClientClosedError, LimitError, ScalerError
+from scaler.net.connection import Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
+from scaler.net.shell import LoopThread
 from scaler.net.versions import own_hello
-from scaler.object_storage.descriptors import DescriptorChannel, join
-from scaler.object_storage.requests import Ended, Requests, Say, views_of
+from scaler.object_storage.layout import views_of
+from scaler.object_storage.requests import (
+    CallEnded,
+    GetCall,
+    LinkCall,
+    PutCall,
+    Requests,
+    RequestsInput,
+    SendRequest,
+    SharingChanged,
+    StatCall,
+    StorageCall,
+)
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
-from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, Role, StorageReply, StorageStatus
+from scaler.protocol.messages import (
+    MAX_CHUNK_BYTES,
+    ForgetObjects,
+    ForgetOwner,
+    Role,
+    StorageReply,
+    StorageStatus,
+)
 from scaler.protocol.session import Buffer
 
 TIMEOUT_SECONDS = 10.0
 """How long calls outlive the connection to the storage."""
+MAX_CALLS = 1_000_000
+IDS_PER_FORGET = 10_000
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
 """More is copied by another thread, so that the loop goes on; handing it over takes longer than to copy a little."""
 
@@ -33,11 +55,11 @@ _T = TypeVar("_T")
 class StorageClient:
     """Puts and gets objects. Belongs to the running loop; safe over broken connections and restarts of the storage.
 
-    connect: makes the connector, given what it calls with the events of a turn. address: for the texts of errors.
-    pings: see `Requests`.
+    connect: makes the connector, given what it calls with events. address: for the texts of errors. sends_heartbeats:
+    see `Requests`.
 
     Outcomes of calls that fail: ObjectLostError (not there, forgotten, or the storage is gone), LimitError (full, too
-    large), UnreachableError (nobody there to put to), RefusedError (this peer is not welcome).
+    large), UnreachableError (no storage to put to), RefusedError (this peer is not welcome).
     """
 
     @classmethod
@@ -55,7 +77,7 @@ class StorageClient:
             )
 
         # Connectors of workers send no heartbeats by themselves, as agents have more to say in theirs.
-        return cls(connect, address=address, timeout_seconds=timeout_seconds, pings=role is Role.WORKER)
+        return cls(connect, address=address, timeout_seconds=timeout_seconds, sends_heartbeats=role is Role.WORKER)
 
     def __init__(
         self,
@@ -63,16 +85,16 @@ class StorageClient:
         *,
         address: str,
         timeout_seconds: float = TIMEOUT_SECONDS,
-        pings: bool = False,
+        sends_heartbeats: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._requests = Requests(address, timeout_seconds, self._loop.time(), pings=pings)
-        self._futures: dict[int, asyncio.Future[Any]] = {}
+        self._requests = Requests(address, timeout_seconds, self._loop.time(), sends_heartbeats=sends_heartbeats)
+        self._inputs: list[RequestsInput] = []
+        self._futures: dict[StorageCall, asyncio.Future[Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._is_turn_due = False
+        self._is_step_due = False
         self._is_closed = False
-        self._channel: DescriptorChannel | None = None
-        self._was_welcomed = False
+        self._is_sharing: bool | None = None  # unknown before the first Welcome
         self._connector = connect(self._on_events)
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[None]:
@@ -82,121 +104,119 @@ class StorageClient:
         """
         views = views_of(parts)
         size = sum(view.nbytes for view in views)
-        may_share = self._channel is not None if self._was_welcomed else is_supported()
+        may_share = is_supported() if self._is_sharing is None else self._is_sharing
         if self._is_closed or size < MIN_SHARED_BYTES or not may_share:
-            return self._begin(self._requests.put(object_id, views, self._loop.time()))
+            return self._begin(PutCall(object_id, views))
         return self._loop.create_task(self._put_shared(object_id, views, size))
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
         """Get an object's parts; waits for an object that is not there yet for up to deadline_seconds.
 
-        They are read-only, but for those that lie in memory which is this call's alone.
+        They are read-only, except parts in shared memory, which is mapped for this call alone.
         """
-        return self._begin(self._requests.get(object_id, deadline_seconds, self._loop.time()))
+        return self._begin(GetCall(object_id, deadline_seconds))
 
     def link(self, object_id: bytes, target: bytes) -> asyncio.Future[None]:
         """Give the object `target` another id."""
-        return self._begin(self._requests.link(object_id, target, self._loop.time()))
+        return self._begin(LinkCall(object_id, target))
 
     def stat(self) -> asyncio.Future[StorageStatus]:
         """Ask how much the storage holds."""
-        return self._begin(self._requests.stat(self._loop.time()))
+        return self._begin(StatCall())
 
     def forget(self, object_ids: Sequence[bytes]) -> None:
-        """Let the storage forget these objects, and refuse them if they come later."""
-        self._requests.forget(object_ids)
-        self._turn_soon()
+        """Let the storage forget these objects, and refuse them if they come later. Nothing is answered."""
+        for start in range(0, len(object_ids), IDS_PER_FORGET):
+            self._inputs.append(ForgetObjects(list(object_ids[start : start + IDS_PER_FORGET])))
+        self._step_soon()
 
     def forget_owner(self, owner: bytes) -> None:
-        """Let the storage forget all objects of this owner. The scheduler may."""
-        self._requests.forget_owner(owner)
-        self._turn_soon()
+        """Let the storage forget all objects of this owner. Allowed to the scheduler. Nothing is answered."""
+        self._inputs.append(ForgetOwner(owner))
+        self._step_soon()
 
     def close(self) -> None:
-        """Say goodbye; calls that have not ended fail with ClientClosedError. Harmless when repeated."""
+        """Say Goodbye; calls that have not ended fail with ClientClosedError. Harmless when repeated."""
         if self._is_closed:
             return
+        self._step()
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._connector.close()
-        if self._channel is not None:
-            self._channel.close()
         futures, self._futures = self._futures, {}
         for future in futures.values():
             _fail(future, ClientClosedError(_CLOSED))
 
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> None:
-        if not self._was_welcomed or size_bytes > MAX_CHUNK_BYTES:
+        if self._is_sharing is None or size_bytes > MAX_CHUNK_BYTES:
             # What is small enough for one message may come unasked; for more, memory is taken only where there is room.
-            await self._begin(self._requests.reserve(object_id, [part.nbytes for part in parts], self._loop.time()))
+            await self._begin(PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
         memory = None
-        if self._channel is not None:
+        if self._is_sharing:
             with contextlib.suppress(OSError):  # there is no memory to share, or no descriptor: frames need neither
                 if size_bytes <= MAX_COPIED_IN_LOOP_BYTES:
                     memory = SharedMemory.written(parts)
                 else:
                     memory = await self._loop.run_in_executor(None, SharedMemory.written, parts)
-        await self._begin(self._requests.put(object_id, parts, self._loop.time(), memory))
+        await self._begin(PutCall(object_id, parts, memory))
 
-    def _begin(self, ticket: int) -> asyncio.Future[Any]:
+    def _begin(self, call: StorageCall) -> asyncio.Future[Any]:
+        if len(self._futures) >= MAX_CALLS:
+            raise LimitError(f"at most {MAX_CALLS} calls of the object storage at a time")
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._is_closed:
             _fail(future, ClientClosedError(_CLOSED))
         else:
-            self._futures[ticket] = future
-            self._turn_soon()
+            self._futures[call] = future
+            self._inputs.append(call)
+            self._step_soon()
         return future
 
-    def _turn_soon(self) -> None:
-        # Everything that is begun in one turn of the loop is said in one go.
-        if not self._is_turn_due and not self._is_closed:
-            self._is_turn_due = True
-            self._loop.call_soon(self._on_events, ())
+    def _step_soon(self) -> None:
+        # Calls that are begun in one iteration of the loop are sent together.
+        if not self._is_step_due and not self._is_closed:
+            self._is_step_due = True
+            self._loop.call_soon(self._step)
 
     def _on_events(self, events: Sequence[ConnectorEvent]) -> None:
-        self._is_turn_due = False
+        for event in events:
+            self._inputs.append(_with_parts(event))
+            if isinstance(event, Welcomed | Resumed):
+                self._is_sharing = is_supported() and self._connector.passes_descriptors
+                self._inputs.append(SharingChanged(self._is_sharing))
+        self._step()
+
+    def _step(self) -> None:
+        self._is_step_due = False
         if self._is_closed:
             return
-        events = [self._with_memory(event) for event in events]
-        for command in self._requests.step(events, self._loop.time()):
+        inputs, self._inputs = self._inputs, []
+        for command in self._requests.step(inputs, self._loop.time()):
             match command:
-                case Say(message, attachments, memory):
-                    if self._channel is not None and isinstance(memory, SharedMemory):
-                        assert isinstance(message, PutObject)
-                        self._channel.give(message.request, memory)
-                    self._connector.send(message, attachments)
-                case Ended(ticket, outcome):
-                    future = self._futures.pop(ticket)
+                case SendRequest(message, attachments, memory):
+                    self._connector.send(message, attachments, () if memory is None else (memory,))
+                case CallEnded(call, outcome):
+                    future = self._futures.pop(call)
                     if isinstance(outcome, ScalerError):
                         _fail(future, outcome)
                     elif not future.done():
                         future.set_result(outcome)
-        self._set_timer()
-
-    def _with_memory(self, event: ConnectorEvent) -> ConnectorEvent:
-        """Return the event with the parts that the storage has sent the descriptor of."""
-        match event:
-            case Welcomed(welcome):
-                if self._channel is not None:
-                    self._channel.close()
-                self._channel = join(welcome.shared_memory, self._connector.peer)
-                self._requests.is_sharing = self._channel is not None
-                self._was_welcomed = True
-            case Received(peer, StorageReply(shared=True) as reply) if self._channel is not None:
-                memory = self._channel.take(reply.request, reply.parts)
-                if memory is not None:
-                    with contextlib.suppress(OSError):  # the address space is used up: frames fail where it matters
-                        return Received(peer, reply, memory.parts())
-        return event
-
-    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self._requests.next_deadline()
-        if deadline is not None:
-            self._timer = self._loop.call_at(deadline, self._on_events, ())
+        if self._requests.wake_at < math.inf:
+            self._timer = self._loop.call_at(self._requests.wake_at, self._step)
+
+
+def _with_parts(event: ConnectorEvent) -> ConnectorEvent:
+    """Return the event with the parts in shared memory whose descriptor came with it."""
+    match event:
+        case Received(peer, StorageReply(shared=True) as reply, _, [descriptor]):
+            # No memory of such parts, or no address space left: frames fail where it matters.
+            with contextlib.suppress(ValueError, OSError):
+                return Received(peer, reply, SharedMemory(descriptor, reply.parts).parts())
+    return event
 
 
 def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
@@ -217,7 +237,8 @@ class BlockingStorage:
         self._role = role
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._thread: LoopThread[StorageClient] | None = None
+        self._pid = 0
         self._is_closed = False
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None:
@@ -229,53 +250,14 @@ class BlockingStorage:
         return self._call(lambda client: client.get(object_id, deadline_seconds))
 
     def close(self) -> None:
-        """Say goodbye and end the thread. Harmless when repeated."""
+        """Say Goodbye and end the thread. Harmless when repeated."""
         with self._lock:
             self._is_closed = True
-            running, self._running = self._running, None
-        if running is not None and running.pid == os.getpid():
-            running.close()
+            thread, self._thread = self._thread, None
+        if thread is not None and self._pid == os.getpid():
+            thread.close()
 
     def _call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> _T:
-        with self._lock:
-            if self._is_closed:
-                raise ClientClosedError(_CLOSED)
-            if self._running is None:
-                self._running = _Running(self._address, self._peer, self._role, self._timeout_seconds)
-            if self._running.pid != os.getpid():
-                raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
-            called = self._running.call(begin)  # under the lock: `close` comes after it, so the loop is there
-        return called.result()
-
-
-class _Running:
-    """A thread with a loop and a client on it."""
-
-    def __init__(self, address: str, peer: bytes, role: Role, timeout_seconds: float) -> None:
-        self.pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        ready: concurrent.futures.Future[StorageClient] = concurrent.futures.Future()
-
-        async def main() -> None:
-            try:
-                client = StorageClient.connected_to(address, peer, role, timeout_seconds=timeout_seconds)
-            except BaseException as error:  # noqa: BLE001 (raised in the thread that called)
-                ready.set_exception(error)
-                return
-            ready.set_result(client)
-            await self._stop.wait()
-            client.close()
-
-        def run() -> None:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(main())
-
-        self._thread = threading.Thread(target=run, name="object storage client", daemon=True)
-        self._thread.start()
-        self._client = ready.result()
-
-    def call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> concurrent.futures.Future[_T]:
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
         def ended(future: asyncio.Future[_T]) -> None:
@@ -286,15 +268,23 @@ class _Running:
             else:
                 done.set_result(future.result())
 
-        def start() -> None:
+        def start(client: StorageClient) -> None:
             try:
-                begin(self._client).add_done_callback(ended)
+                begin(client).add_done_callback(ended)
             except Exception as error:  # noqa: BLE001 (raised in the thread that called)
                 done.set_exception(error)
 
-        self._loop.call_soon_threadsafe(start)
-        return done
+        with self._lock:
+            if self._is_closed:
+                raise ClientClosedError(_CLOSED)
+            if self._thread is None:
+                self._pid = os.getpid()
+                self._thread = LoopThread("object storage client", self._connect)
+            if self._pid != os.getpid():
+                raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
+            # Under the lock: `close` comes after it, so the loop is there.
+            self._thread.loop.call_soon_threadsafe(start, self._thread.value)
+        return done.result()
 
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+    def _connect(self) -> StorageClient:
+        return StorageClient.connected_to(self._address, self._peer, self._role, timeout_seconds=self._timeout_seconds)

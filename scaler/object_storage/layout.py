@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 
+from scaler.errors import LimitError
 from scaler.protocol.messages import MAX_CHUNK_BYTES
 from scaler.protocol.session import Buffer
 
@@ -30,6 +31,13 @@ def as_bytes_view(buffer: Buffer) -> memoryview:
     if not view.nbytes:
         return memoryview(b"")
     return view.cast("B")
+
+
+def views_of(parts: Sequence[Buffer]) -> list[memoryview]:
+    """Return the parts of an object as flat views. Raises LimitError when there are too many."""
+    if len(parts) > MAX_PARTS:
+        raise LimitError(f"an object has at most {MAX_PARTS} parts, not {len(parts)}")
+    return [as_bytes_view(part) for part in parts]
 
 
 def cut(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:

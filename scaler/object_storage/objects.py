@@ -1,19 +1,22 @@
-"""The objects and the uploads that become objects: layout, names, memory.
+"""The objects, the uploads that become objects, and the gets that wait for them: layout, names, memory.
 
-Laws (see `check`): used memory is the sizes of all bodies, each once, and of all uploads, whole from their first piece
-on, and never above the limit; a body has as many names as ids stand for it; a whole object has no uploads. Ids are
-never reused (`ids.py`), so one that was forgotten stays forgotten, however late its bytes come.
+Pure. Laws (see `check`): used memory is the sizes of all bodies, each once, and of all uploads, whole from their first
+piece on, and never above the limit; a body has as many names as ids stand for it; a whole object has no uploads. Ids
+are never reused (`ids.py`), so a forgotten id stays forgotten, however late its bytes come.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from scaler.ids import owner_of
 from scaler.object_storage.layout import MAX_PARTS, MAX_PIECES_PER_MESSAGE
-from scaler.object_storage.owners import OwnerIndex
-from scaler.object_storage.state import Body, Memory, Stored, Upload
 from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, StorageResult
 
 MAX_OBJECTS = 10_000_000
@@ -25,15 +28,101 @@ Answer = tuple[StorageResult, str]
 DONE: Answer = (StorageResult.OK, "")
 
 
-class ObjectTable:
+class Memory(Protocol):
+    """All of an object in shared memory: `shared_memory.SharedMemory` is one. Freed with its last reference."""
+
+    def fileno(self) -> int: ...
+
+    def pieces(self) -> list[memoryview]:
+        """Return the bytes as pieces for messages."""
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """The bytes of one object. names: how many ids stand for them; at zero they are freed.
+
+    A body in shared memory has its pieces from the first reader on that cannot share it.
+    """
+
+    parts: list[int]
+    pieces: list[memoryview]
+    size_bytes: int
+    memory: Memory | None = None
+    names: int = 0
+
+    def free(self) -> None:
+        """Let go of the bytes, although the body itself may still wait to be sent."""
+        self.pieces = []
+        self.memory = None
+
+
+@dataclass(slots=True, eq=False)
+class StoredObject:
+    """An id that stands for a whole object. putter: the peer that put or linked it."""
+
+    body: Body
+    putter: bytes
+
+
+@dataclass(slots=True, eq=False)
+class UnfinishedUpload:
+    """An object of one peer that is not whole yet. All of its size counts as used from its first piece on."""
+
+    parts: list[int]
+    size_bytes: int
+    pieces: list[memoryview] = field(default_factory=list)
+    received_bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class WaitingGet:
+    """A get of an object that is not whole yet."""
+
+    peer: bytes
+    request: int
+    id: bytes
+    deadline: float
+    shared: bool = False
+    answered: bool = False
+
+
+class OwnerIndex:
+    """Ids by owner. Adding one twice, and discarding one that is not there, are fine."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, set[bytes]] = {}
+
+    def __iter__(self) -> Iterator[bytes]:
+        for owned in self._ids.values():
+            yield from owned
+
+    def of(self, owner: bytes) -> list[bytes]:
+        """Return a new list of this owner's ids."""
+        return list(self._ids.get(owner, ()))
+
+    def add(self, identifier: bytes) -> None:
+        self._ids.setdefault(owner_of(identifier), set()).add(identifier)
+
+    def discard(self, identifier: bytes) -> None:
+        owner = owner_of(identifier)
+        owned = self._ids.get(owner)
+        if owned is not None:
+            owned.discard(identifier)
+            if not owned:
+                del self._ids[owner]
+
+
+class StoredObjects:
     """Every object and unfinished upload, within limits; see `StorageCore` for those."""
 
     def __init__(self, limit_bytes: int, max_object_bytes: int) -> None:
         self.used_bytes = 0
         self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
         self._max_object_bytes = math.inf if max_object_bytes < 0 else max_object_bytes
-        self._objects: dict[bytes, Stored] = {}
-        self._uploads: dict[bytes, dict[bytes, Upload]] = {}  # by id, then by peer
+        self._objects: dict[bytes, StoredObject] = {}
+        self._uploads: dict[bytes, dict[bytes, UnfinishedUpload]] = {}  # by id, then by peer
         self._uploaders: dict[bytes, set[bytes]] = {}  # ids by peer
         self._owners = OwnerIndex()
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
@@ -74,7 +163,7 @@ class ObjectTable:
             refusal = self._refusal(peer, message)
             if refusal is not None:
                 return refusal
-            upload = Upload(message.parts, sum(message.parts))
+            upload = UnfinishedUpload(message.parts, sum(message.parts))
             self._uploads.setdefault(object_id, {})[peer] = upload
             self._uploaders.setdefault(peer, set()).add(object_id)
             self._owners.add(object_id)
@@ -99,7 +188,7 @@ class ObjectTable:
         upload.received_bytes = end
         if end == upload.size_bytes:
             self._drop_upload(object_id, peer)
-            self._store(object_id, Stored(Body(upload.parts, upload.pieces, upload.size_bytes, memory), peer))
+            self._store(object_id, StoredObject(Body(upload.parts, upload.pieces, upload.size_bytes, memory), peer))
         return DONE
 
     def link(self, peer: bytes, object_id: bytes, target: bytes) -> Answer:
@@ -113,7 +202,7 @@ class ObjectTable:
             return StorageResult.MISSING, "there is no such object to link"
         if len(self._objects) >= MAX_OBJECTS:
             return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
-        self._store(object_id, Stored(body, peer))
+        self._store(object_id, StoredObject(body, peer))
         return DONE
 
     def drop(self, object_id: bytes) -> None:
@@ -162,7 +251,7 @@ class ObjectTable:
             return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
         return None
 
-    def _store(self, object_id: bytes, stored: Stored) -> None:
+    def _store(self, object_id: bytes, stored: StoredObject) -> None:
         self._drop_uploads(object_id)
         self._objects[object_id] = stored
         self._owners.add(object_id)
@@ -198,3 +287,77 @@ class ObjectTable:
         assert not self._objects.keys() & self._uploads.keys()
         assert set(self._owners) == self._objects.keys() | self._uploads.keys()
         assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
+
+
+class WaitingGets:
+    """The waiting gets of all peers, by id and by deadline. Adding and taking out one is O(log n)."""
+
+    __slots__ = ("_by_id", "_count", "_heap", "_order", "_owners")
+
+    def __init__(self) -> None:
+        self._by_id: dict[bytes, dict[WaitingGet, None]] = {}
+        self._owners = OwnerIndex()
+        self._heap: list[tuple[float, int, WaitingGet]] = []
+        self._order = itertools.count()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, object_id: bytes) -> bool:
+        return object_id in self._by_id
+
+    def add(self, get: WaitingGet) -> None:
+        self._by_id.setdefault(get.id, {})[get] = None
+        self._owners.add(get.id)
+        heapq.heappush(self._heap, (get.deadline, next(self._order), get))
+        self._count += 1
+
+    def owned_by(self, owner: bytes) -> list[bytes]:
+        """Return the ids of this owner that are waited for."""
+        return self._owners.of(owner)
+
+    def discard(self, get: WaitingGet) -> None:
+        """Take one get out."""
+        same = self._by_id[get.id]
+        del same[get]
+        if not same:
+            del self._by_id[get.id]
+            self._owners.discard(get.id)
+        self._answered(get)
+        self._compact()
+
+    def pop_all(self, object_id: bytes) -> list[WaitingGet]:
+        """Take out and return all gets of one object, in the order of their arrival."""
+        gets = list(self._by_id.pop(object_id, ()))
+        if gets:
+            self._owners.discard(object_id)
+            for get in gets:
+                self._answered(get)
+            self._compact()
+        return gets
+
+    def pop_expired(self, now: float) -> list[WaitingGet]:
+        """Take out and return all gets whose deadline is over, in the order of their deadlines."""
+        expired: list[WaitingGet] = []
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            get = self._heap[0][2]
+            self.discard(get)
+            expired.append(get)
+        return expired
+
+    def next_deadline(self) -> float | None:
+        """Return when the next get expires; None when none waits."""
+        while self._heap and self._heap[0][2].answered:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def _answered(self, get: WaitingGet) -> None:
+        get.answered = True
+        self._count -= 1
+
+    def _compact(self) -> None:
+        # Answered gets stay in the heap until their deadline comes up: cleaned away when they are the majority.
+        if len(self._heap) > 64 and len(self._heap) > 2 * self._count:
+            self._heap = [entry for entry in self._heap if not entry[2].answered]
+            heapq.heapify(self._heap)

@@ -1,8 +1,8 @@
 """The rules of a peer of the object storage: calls and events in, messages and outcomes out.
 
-Laws: every call ends exactly once, with its value or an error; when the storage has forgotten the session, whatever has
-not ended is said again from its beginning; while the storage is away nothing is said, and calls fail after
-`timeout_seconds`. Only what fits the windows is said at a time, and the rest waits in the order of the calls.
+Pure. Laws: every call ends exactly once, with its value or an error; when the storage has forgotten the session, every
+call that has not ended is sent again from its beginning; while the storage is away nothing is sent, and calls fail
+after `timeout_seconds`. Only what fits the windows is sent at a time, and the rest waits in the order of the calls.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import assert_never
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, ScalerError, UnreachableError
 from scaler.ids import show
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.object_storage.layout import MAX_PARTS, as_bytes_view, assemble, cut
-from scaler.object_storage.state import Memory
+from scaler.object_storage.layout import assemble, cut
+from scaler.object_storage.objects import Memory
 from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
@@ -31,23 +31,97 @@ from scaler.protocol.messages import (
     StorageResult,
     StorageStatus,
 )
-from scaler.protocol.session import Buffer
 
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
-"""Bytes of objects that are said and not answered."""
+"""Bytes of objects that are sent and not answered."""
 MAX_ASKED = 10_000
-"""Gets, links and stats that are said and not answered, and messages of puts."""
-MAX_CALLS = 1_000_000
+"""Gets, links and stats that are sent and not answered, and messages of puts."""
 MAX_KEPT_FORGETS = 10_000
 """Messages to forget that wait for a storage that is away; the oldest are dropped, and end with their owner."""
-IDS_PER_FORGET = 10_000
 
 Outcome = list[memoryview] | StorageStatus | ScalerError | None
 
+# -- inputs: calls, compared by identity -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class PutCall:
+    """Put an object, whose parts must not change until the call has ended.
+
+    memory: a copy of the parts that the storage may share. sizes: those of parts that are put later; without parts, the
+    call only asks whether there is room for them.
+    """
+
+    id: bytes
+    parts: list[memoryview]
+    memory: Memory | None = None
+    sizes: list[int] = field(default_factory=list)
+    begun: float = math.inf
+    messages: list[list[memoryview]] = field(init=False, default_factory=list)
+    next_message: int = field(init=False, default=0)
+    offset: int = field(init=False, default=0)
+    answered: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.sizes = self.sizes or [part.nbytes for part in self.parts]
+        self.use_frames() if self.memory is None else self.messages.append([])
+
+    def use_frames(self) -> None:
+        """Send the parts as frames, from their beginning."""
+        self.memory = None
+        self.messages = list(cut(self.parts))
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        self.next_message = self.offset = self.answered = 0
+
+
+@dataclass(slots=True, eq=False)
+class GetCall:
+    """Get an object, waiting for it for up to deadline_seconds."""
+
+    id: bytes
+    deadline_seconds: float
+    begun: float = math.inf
+    sizes: list[int] = field(init=False, default_factory=list)
+    pieces: list[memoryview] = field(init=False, default_factory=list)
+    received_bytes: int = field(init=False, default=0)
+    uses_frames: bool = field(init=False, default=False)
+
+
+@dataclass(slots=True, eq=False)
+class LinkCall:
+    """Give the object `target` another id."""
+
+    id: bytes
+    target: bytes
+    begun: float = math.inf
+
+
+@dataclass(slots=True, eq=False)
+class StatCall:
+    """Ask for the storage's status."""
+
+    begun: float = math.inf
+
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """Command: send this to the storage, the descriptor of the memory first."""
+class SharingChanged:
+    """Whether the connection passes the descriptors of shared memory; follows Welcomed and Resumed."""
+
+    is_sharing: bool
+
+
+_Asking = GetCall | LinkCall | StatCall
+StorageCall = PutCall | _Asking
+RequestsInput = StorageCall | ForgetObjects | ForgetOwner | SharingChanged | ConnectorEvent
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """Send this to the storage, with the descriptor of the memory."""
 
     message: Message
     attachments: Sequence[memoryview] = ()
@@ -55,134 +129,59 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """Command: this call is over: parts of a get, status of a stat, None of a put or link, or an error."""
+class CallEnded:
+    """A call is over: parts of a get, status of a stat, None of a put or link, or an error."""
 
-    ticket: int
+    call: StorageCall
     outcome: Outcome
 
 
-Command = Say | Ended
-
-
-@dataclass(slots=True, eq=False)
-class _Put:
-    ticket: int
-    begun: float
-    id: bytes
-    parts: list[memoryview]
-    sizes: list[int]
-    messages: list[list[memoryview]]
-    memory: Memory | None = None
-    next_message: int = 0
-    offset: int = 0
-    answered: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Get:
-    ticket: int
-    begun: float
-    id: bytes
-    deadline: float
-    sizes: list[int] = field(default_factory=list)
-    pieces: list[memoryview] = field(default_factory=list)
-    received_bytes: int = 0
-    unshared: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Link:
-    ticket: int
-    begun: float
-    id: bytes
-    target: bytes
-
-
-@dataclass(slots=True, eq=False)
-class _Stat:
-    ticket: int
-    begun: float
-
-
-_Ask = _Get | _Link | _Stat
-_Call = _Put | _Ask
+RequestsCommand = SendRequest | CallEnded
 
 
 class Requests:
-    """Everything that one peer wants of the storage and has not got yet. address is for people only.
+    """Everything that one peer wants of the storage and has not got yet. address is for texts only.
 
-    pings: say a Heartbeat as often as the storage wants to hear one, where the connector leaves that to its user.
+    sends_heartbeats: as often as the storage wants them, where the connector leaves that to its user.
     """
 
-    def __init__(self, address: str, timeout_seconds: float, now: float, *, pings: bool = False) -> None:
+    def __init__(self, address: str, timeout_seconds: float, now: float, *, sends_heartbeats: bool = False) -> None:
+        self.wake_at = math.inf
+        """When `step` has something to do without any input; inf: never."""
         self._address = address
-        self.is_sharing = False
-        """The storage's descriptors arrive here."""
         self._timeout_seconds = timeout_seconds
-        self._pings = pings
+        self._sends_heartbeats = sends_heartbeats
         self._heartbeat_seconds = math.inf
         self._heartbeat_at = math.inf
+        self._is_sharing = False
         self._away_since: float | None = now
-        self._turned: RefusedError | None = None
-        self._calls: dict[int, _Call] = {}  # by ticket, in the order of their beginning
-        self._puts: deque[_Put] = deque()  # not said to their end
-        self._asks: deque[_Ask] = deque()  # not said
+        self._refused: RefusedError | None = None
+        self._calls: dict[StorageCall, None] = {}  # in the order of their beginning
+        self._puts: deque[PutCall] = deque()  # not sent to their end
+        self._asks: deque[_Asking] = deque()  # not sent
         self._forgets: deque[ForgetObjects | ForgetOwner] = deque(maxlen=MAX_KEPT_FORGETS)
-        self._said_pieces: dict[int, tuple[_Put, int]] = {}  # by request, with their bytes
-        self._said_asks: dict[int, _Ask] = {}
-        self._said_bytes = 0
+        self._sent_pieces: dict[int, tuple[PutCall, int]] = {}  # by request, with their bytes
+        self._sent_asks: dict[int, _Asking] = {}
+        self._sent_bytes = 0
         self._last_request = 0
-        self._last_ticket = 0
 
-    def put(self, object_id: bytes, parts: Sequence[Buffer], now: float, memory: Memory | None = None) -> int:
-        """Begin to put an object and return the call's ticket. The parts must not change until it has ended.
-
-        memory: a copy of the parts that the storage may share. Raises LimitError for too many parts or calls.
-        """
-        views = views_of(parts)
-        messages = list(cut(views)) if memory is None else [[]]
-        return self._put(_Put(self._ticket(), now, object_id, views, [view.nbytes for view in views], messages, memory))
-
-    def reserve(self, object_id: bytes, sizes: list[int], now: float) -> int:
-        """Begin to ask whether there is room for an object that is put next, and return the call's ticket."""
-        return self._put(_Put(self._ticket(), now, object_id, [], sizes, [[]]))
-
-    def get(self, object_id: bytes, deadline_seconds: float, now: float) -> int:
-        """Begin to get an object, waiting for it for up to deadline_seconds, and return the call's ticket."""
-        return self._ask(_Get(self._ticket(), now, object_id, now + deadline_seconds))
-
-    def link(self, object_id: bytes, target: bytes, now: float) -> int:
-        """Begin to give the object `target` another id and return the call's ticket."""
-        return self._ask(_Link(self._ticket(), now, object_id, target))
-
-    def stat(self, now: float) -> int:
-        """Begin to ask for the storage's status and return the call's ticket."""
-        return self._ask(_Stat(self._ticket(), now))
-
-    def forget(self, object_ids: Sequence[bytes]) -> None:
-        """Let the storage forget these objects. Nothing is answered."""
-        for start in range(0, len(object_ids), IDS_PER_FORGET):
-            self._forgets.append(ForgetObjects(list(object_ids[start : start + IDS_PER_FORGET])))
-
-    def forget_owner(self, owner: bytes) -> None:
-        """Let the storage forget all objects of this owner. Nothing is answered."""
-        self._forgets.append(ForgetOwner(owner))
-
-    def next_deadline(self) -> float | None:
-        """Return the time at which `step` has something to do without any event; None when there is no such time."""
-        if self._away_since is None:
-            return self._heartbeat_at if self._pings else None
-        if not self._calls:
-            return None
-        first = next(iter(self._calls.values()))
-        return max(self._away_since, first.begun) + self._timeout_seconds
-
-    def step(self, events: Iterable[ConnectorEvent], now: float) -> list[Command]:
-        """Take in what has happened and return what is to be done, in this order."""
-        commands: list[Command] = []
-        for event in events:
-            match event:
+    def step(self, inputs: Iterable[RequestsInput], now: float) -> list[RequestsCommand]:
+        """Take in what has happened and return what to do, in this order."""
+        commands: list[RequestsCommand] = []
+        for item in inputs:
+            match item:
+                case Received(message=message, attachments=attachments):
+                    self._received(message, attachments, commands)
+                case PutCall():
+                    self._begin(item, now)
+                    self._puts.append(item)
+                case GetCall() | LinkCall() | StatCall():
+                    self._begin(item, now)
+                    self._asks.append(item)
+                case ForgetObjects() | ForgetOwner():
+                    self._forgets.append(item)
+                case SharingChanged(is_sharing):
+                    self._is_sharing = is_sharing
                 case Welcomed(welcome):
                     self._away_since = None
                     self._heartbeat_seconds = welcome.heartbeat_seconds
@@ -194,169 +193,149 @@ class Requests:
                     self._away_since = now
                 case ConnectionRefused(refused):
                     self._away_since = now
-                    self._turned = RefusedError(f"the object storage at {self._address}: {refused.text}")
-                case Received(message=message, attachments=attachments):
-                    self._received(message, attachments, commands)
+                    self._refused = RefusedError(f"the object storage at {self._address}: {refused.text}")
                 case _:
-                    assert_never(event)
+                    assert_never(item)
         self._give_up(now, commands)
         if self._away_since is None:
-            self._say(now, commands)
+            self._send(now, commands)
+        self.wake_at = self._next_at()
         return commands
 
-    def _ticket(self) -> int:
-        if len(self._calls) >= MAX_CALLS:
-            raise LimitError(f"at most {MAX_CALLS} calls of the object storage at a time")
-        self._last_ticket += 1
-        return self._last_ticket
+    def _next_at(self) -> float:
+        if self._away_since is None:
+            return self._heartbeat_at if self._sends_heartbeats else math.inf
+        for first in self._calls:
+            return max(self._away_since, first.begun) + self._timeout_seconds
+        return math.inf
 
-    def _put(self, call: _Put) -> int:
-        self._calls[call.ticket] = call
-        self._puts.append(call)
-        return call.ticket
-
-    def _ask(self, call: _Ask) -> int:
-        self._calls[call.ticket] = call
-        self._asks.append(call)
-        return call.ticket
+    def _begin(self, call: StorageCall, now: float) -> None:
+        call.begun = now
+        self._calls[call] = None
 
     def _begin_again(self) -> None:
-        self._said_pieces.clear()
-        self._said_asks.clear()
-        self._said_bytes = 0
+        self._sent_pieces.clear()
+        self._sent_asks.clear()
+        self._sent_bytes = 0
         self._puts.clear()
         self._asks.clear()
-        for call in self._calls.values():
-            match call:
-                case _Put():
-                    call.next_message = call.offset = call.answered = 0
-                    self._puts.append(call)
-                case _Get():
+        for call in self._calls:
+            if isinstance(call, PutCall):
+                call.begin_again()
+                self._puts.append(call)
+            else:
+                if isinstance(call, GetCall):
                     call.pieces, call.received_bytes = [], 0
-                    self._asks.append(call)
-                case _Link() | _Stat():
-                    self._asks.append(call)
-                case _:
-                    assert_never(call)
+                self._asks.append(call)
 
-    def _give_up(self, now: float, commands: list[Command]) -> None:
+    def _give_up(self, now: float, commands: list[RequestsCommand]) -> None:
         while self._away_since is not None and self._calls:
-            call = next(iter(self._calls.values()))
+            call = next(iter(self._calls))
             waited_seconds = now - max(self._away_since, call.begun)
-            if waited_seconds < self._timeout_seconds and self._turned is None:
+            if waited_seconds < self._timeout_seconds and self._refused is None:
                 return
             text = f"no object storage at {self._address} for {self._timeout_seconds:g} s"
-            error = UnreachableError(text) if isinstance(call, _Put | _Stat) else ObjectLostError(text)
-            self._end(call, self._turned or error, commands)
+            error = UnreachableError(text) if isinstance(call, PutCall | StatCall) else ObjectLostError(text)
+            self._end(call, self._refused or error, commands)
 
-    def _end(self, call: _Call, outcome: Outcome, commands: list[Command]) -> None:
-        if self._calls.pop(call.ticket, None) is not None:
-            commands.append(Ended(call.ticket, outcome))
+    def _end(self, call: StorageCall, outcome: Outcome, commands: list[RequestsCommand]) -> None:
+        if call in self._calls:
+            del self._calls[call]
+            commands.append(CallEnded(call, outcome))
 
-    # -- saying ---------------------------------------------------------------------------------------------------
+    # -- sending --------------------------------------------------------------------------------------------------
 
-    def _request(self) -> int:
-        self._last_request += 1
-        return self._last_request
-
-    def _say(self, now: float, commands: list[Command]) -> None:
-        if self._pings and now >= self._heartbeat_at:
+    def _send(self, now: float, commands: list[RequestsCommand]) -> None:
+        if self._sends_heartbeats and now >= self._heartbeat_at:
             self._heartbeat_at = now + self._heartbeat_seconds
-            commands.append(Say(Heartbeat(now)))
+            commands.append(SendRequest(Heartbeat(now)))
         while self._forgets:
-            commands.append(Say(self._forgets.popleft()))
-        while self._asks and len(self._said_asks) < MAX_ASKED:
+            commands.append(SendRequest(self._forgets.popleft()))
+        while self._asks and len(self._sent_asks) < MAX_ASKED:
             ask = self._asks.popleft()
-            if ask.ticket in self._calls:
-                request = self._request()
-                self._said_asks[request] = ask
-                commands.append(Say(_question(ask, request, now, self.is_sharing)))
+            if ask in self._calls:
+                self._last_request += 1
+                self._sent_asks[self._last_request] = ask
+                commands.append(SendRequest(self._question(ask, now)))
         while self._puts:
             put = self._puts[0]
-            if put.ticket not in self._calls or put.next_message == len(put.messages):
+            if put not in self._calls or put.next_message == len(put.messages):
                 self._puts.popleft()
                 continue
             pieces = put.messages[put.next_message]
             size = sum(piece.nbytes for piece in pieces)
-            if self._said_pieces and self._said_bytes + size > PUT_WINDOW_BYTES:
+            if self._sent_pieces and self._sent_bytes + size > PUT_WINDOW_BYTES:
                 break
-            if len(self._said_pieces) >= MAX_ASKED:
+            if len(self._sent_pieces) >= MAX_ASKED:
                 break
-            request = self._request()
-            self._said_pieces[request] = put, size
-            self._said_bytes += size
-            is_shared = put.memory is not None
-            commands.append(Say(PutObject(request, put.id, put.sizes, put.offset, is_shared), pieces, put.memory))
+            self._last_request += 1
+            self._sent_pieces[self._last_request] = put, size
+            self._sent_bytes += size
+            message = PutObject(self._last_request, put.id, put.sizes, put.offset, put.memory is not None)
+            commands.append(SendRequest(message, pieces, put.memory))
             put.next_message += 1
             put.offset += size
 
-    # -- being answered -------------------------------------------------------------------------------------------
-
-    def _received(self, message: Message, attachments: Sequence[memoryview], commands: list[Command]) -> None:
-        match message:
-            case StorageReply(request=request) if request in self._said_pieces:
-                put, size = self._said_pieces.pop(request)
-                self._said_bytes -= size
-                self._put_answered(put, message, commands)
-            case StorageReply(request=request) if request in self._said_asks:
-                self._asked_answered(self._said_asks[request], message, attachments, commands)
-            case StorageStatus(request=request) if request in self._said_asks:
-                self._end(self._said_asks.pop(request), message, commands)
+    def _question(self, ask: _Asking, now: float) -> Message:
+        request = self._last_request
+        match ask:
+            case GetCall():
+                left = max(0.0, ask.begun + ask.deadline_seconds - now)
+                return GetObject(request, ask.id, left, self._is_sharing and not ask.uses_frames)
+            case LinkCall():
+                return LinkObject(request, ask.id, ask.target)
+            case StatCall():
+                return StatStorage(request)
             case _:
-                pass  # answers to calls that are over, and words that keep the connection alive
+                assert_never(ask)
 
-    def _put_answered(self, put: _Put, reply: StorageReply, commands: list[Command]) -> None:
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def _received(self, message: Message, attachments: Sequence[memoryview], commands: list[RequestsCommand]) -> None:
+        match message:
+            case StorageReply(request=request) if request in self._sent_pieces:
+                put, size = self._sent_pieces.pop(request)
+                self._sent_bytes -= size
+                self._put_answered(put, message, commands)
+            case StorageReply(request=request) if request in self._sent_asks:
+                self._ask_answered(self._sent_asks[request], message, attachments, commands)
+            case StorageStatus(request=request) if request in self._sent_asks:
+                self._end(self._sent_asks.pop(request), message, commands)
+            case _:
+                pass  # answers to calls that are over, and messages that keep the connection alive
+
+    def _put_answered(self, put: PutCall, reply: StorageReply, commands: list[RequestsCommand]) -> None:
         put.answered += 1
         if reply.result is StorageResult.UNSHARED and put.memory is not None:
-            put.memory = None
-            put.messages = list(cut(put.parts))
-            put.next_message = put.answered = 0
+            put.use_frames()
             self._puts.append(put)
         elif reply.result is not StorageResult.OK:
             self._end(put, _error(put.id, reply), commands)
         elif put.answered == len(put.messages):
             self._end(put, None, commands)
 
-    def _asked_answered(
-        self, ask: _Ask, reply: StorageReply, attachments: Sequence[memoryview], commands: list[Command]
+    def _ask_answered(
+        self, ask: _Asking, reply: StorageReply, attachments: Sequence[memoryview], commands: list[RequestsCommand]
     ) -> None:
         outcome: Outcome = None
-        if isinstance(ask, _Get) and reply.result is StorageResult.OK:
+        if isinstance(ask, GetCall) and reply.result is StorageResult.OK:
             if not reply.offset:
                 ask.sizes = reply.parts
             ask.pieces.extend(attachments)
             ask.received_bytes += sum(piece.nbytes for piece in attachments)
             if reply.shared and not attachments:
-                del self._said_asks[reply.request]
-                ask.unshared = True
+                # The descriptor was lost with a connection, or could not be mapped.
+                del self._sent_asks[reply.request]
+                ask.uses_frames = True
                 self._asks.append(ask)
                 return
             if ask.received_bytes < sum(ask.sizes):
                 return
             outcome = ask.pieces if reply.shared else assemble(ask.sizes, ask.pieces)
         elif reply.result is not StorageResult.OK:
-            outcome = _error(b"" if isinstance(ask, _Stat) else ask.id, reply)
-        del self._said_asks[reply.request]
+            outcome = _error(b"" if isinstance(ask, StatCall) else ask.id, reply)
+        del self._sent_asks[reply.request]
         self._end(ask, outcome, commands)
-
-
-def views_of(parts: Sequence[Buffer]) -> list[memoryview]:
-    """Return the parts of an object as flat views. Raises LimitError when there are too many."""
-    if len(parts) > MAX_PARTS:
-        raise LimitError(f"an object has at most {MAX_PARTS} parts, not {len(parts)}")
-    return [as_bytes_view(part) for part in parts]
-
-
-def _question(ask: _Ask, request: int, now: float, is_sharing: bool) -> Message:
-    match ask:
-        case _Get():
-            return GetObject(request, ask.id, max(0.0, ask.deadline - now), is_sharing and not ask.unshared)
-        case _Link():
-            return LinkObject(request, ask.id, ask.target)
-        case _Stat():
-            return StatStorage(request)
-        case _:
-            assert_never(ask)
 
 
 def _error(object_id: bytes, reply: StorageReply) -> ScalerError:

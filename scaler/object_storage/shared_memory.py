@@ -1,10 +1,10 @@
-"""Large objects in memory that the storage's host shares: written once, mapped by every reader, copied by nobody.
+"""Large objects in memory that the storage's host shares: written once, mapped by every reader, never copied.
 
 An object lies in a memory file (`memfd_create`), which has no name: when the last process that has its descriptor or
-a mapping of it ends, however it ends, nothing is left. It is sealed before anybody else gets it, so that neither its
-size nor its bytes can change. A reader maps it privately: what it writes to, it gets a page of its own for.
+a mapping of it ends, however it ends, nothing is left. It is sealed before another process gets it, so that neither its
+size nor its bytes can change. A reader maps it privately: it gets pages of its own where it writes.
 
-How descriptors travel is in `descriptors.py`. Elsewhere than on Linux this module can be imported, and nothing more.
+Descriptors travel with the messages of local connections. Elsewhere than on Linux this module can be imported only.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from scaler.net.local import FileDescriptor
 from scaler.object_storage.layout import cut
+from scaler.protocol.session import Descriptor
 
 if sys.platform == "linux":
     import fcntl
+    import resource
 
     _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 MIN_SHARED_BYTES = 1024 * 1024
 """Smaller objects travel as frames: a descriptor and a mapping cost as much as their copies."""
+MAX_MEMORIES = 30_000
+"""Memory files of a storage; then it takes frames. It may have to map each of them: Linux allows 65,530 mappings."""
 _ALIGNMENT = 64
 _MAX_VECTOR = 1024
 """Buffers that one call takes at most (IOV_MAX)."""
@@ -34,43 +39,45 @@ _MAP_NORESERVE = 0x4000
 
 
 def is_supported() -> bool:
-    """Tell whether this system can share memory: a 64-bit Linux."""
+    """Return True where memory can be shared: on a 64-bit Linux."""
     return sys.platform == "linux" and hasattr(os, "memfd_create") and sys.maxsize > 2**32
 
 
+def max_memories() -> int:
+    """Return how many memory files a storage keeps: half of the descriptors that it may have are for connections."""
+    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, MAX_MEMORIES) if is_supported() else 0
+
+
 class SharedMemory:
-    """The parts of one object in a sealed memory file, whose descriptor is closed with the last reference to this."""
+    """The parts of one object in a sealed memory file, whose descriptor is closed with the last reference to it."""
 
-    __slots__ = ("__weakref__", "descriptor", "sizes")
+    __slots__ = ("__weakref__", "_descriptor", "sizes")
 
-    def __init__(self, descriptor: int, sizes: Sequence[int]) -> None:
-        """Own a descriptor. Raises ValueError, and closes it, when it is not a sealed memory file of these parts."""
-        self.descriptor = descriptor
+    def __init__(self, descriptor: Descriptor, sizes: Sequence[int]) -> None:
+        """Raises ValueError when it is not a sealed memory file of these parts."""
+        self._descriptor = descriptor
         self.sizes = sizes
-        size = os.fstat(descriptor).st_size
-        if not size or size != _offsets(sizes)[-1] or not _is_sealed(descriptor):
-            raise ValueError(f"descriptor {descriptor} is not the sealed memory of an object of {sum(sizes)} bytes")
+        size = os.fstat(descriptor.fileno()).st_size
+        if not size or size != _offsets(sizes)[-1] or not _is_sealed(descriptor.fileno()):
+            number = descriptor.fileno()
+            raise ValueError(f"descriptor {number} is not the sealed memory of an object of {sum(sizes)} bytes")
 
     @classmethod
     def written(cls, parts: Sequence[memoryview]) -> SharedMemory:
         """Return a copy of these parts. Raises OSError when there is no memory or no descriptor for it."""
-        sizes = [part.nbytes for part in parts]
-        descriptor = os.memfd_create("scaler-object", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            _write(descriptor, parts)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return cls(descriptor, sizes)
+        descriptor = FileDescriptor(os.memfd_create("scaler-object", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        _write(descriptor.fileno(), parts)
+        fcntl.fcntl(descriptor.fileno(), fcntl.F_ADD_SEALS, _SEALS)
+        return cls(descriptor, [part.nbytes for part in parts])
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.descriptor)  # bound early: as the interpreter ends, `os` may be gone
+    def fileno(self) -> int:
+        """Return the number of the descriptor."""
+        return self._descriptor.fileno()
 
     def parts(self) -> list[memoryview]:
         """Return the parts in a new private mapping, which lasts as long as they do. They can be written to."""
         offsets = _offsets(self.sizes)
-        whole = _map(self.descriptor, offsets[-1])
+        whole = _map(self.fileno(), offsets[-1])
         return [whole[offset : offset + size] for offset, size in zip(offsets[:-1], self.sizes, strict=True)]
 
     def pieces(self) -> list[memoryview]:

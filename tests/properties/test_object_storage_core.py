@@ -14,11 +14,37 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scaler.ids import IdFactory, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Welcomed
 from scaler.object_storage import core as storage_core
-from scaler.object_storage import layout, objects, requests, state
-from scaler.object_storage.core import StorageCore
-from scaler.object_storage.requests import Ended, Requests, Say
-from scaler.object_storage.state import Expire, ReceivedMemory, Send
-from scaler.protocol.messages import Hello, PutObject, Role, StorageReply, StorageStatus, Welcome
+from scaler.object_storage import layout, objects, requests
+from scaler.object_storage.core import (
+    ExpirePeer,
+    MeasureOutbox,
+    OutboxMeasured,
+    ReceivedMemory,
+    SendToPeer,
+    StorageCore,
+    StorageInput,
+)
+from scaler.object_storage.requests import (
+    CallEnded,
+    GetCall,
+    PutCall,
+    Requests,
+    RequestsInput,
+    SendRequest,
+    SharingChanged,
+    StatCall,
+    StorageCall,
+)
+from scaler.protocol.messages import (
+    ForgetObjects,
+    ForgetOwner,
+    Hello,
+    PutObject,
+    Role,
+    StorageReply,
+    StorageStatus,
+    Welcome,
+)
 
 LIMIT_BYTES = 300
 CHUNK_BYTES = 16
@@ -43,6 +69,9 @@ class Shared:
 
     parts: Sequence[memoryview]
 
+    def fileno(self) -> int:
+        raise NotImplementedError
+
     def pieces(self) -> list[memoryview]:
         return [piece for message in layout.cut(self.parts) for piece in message]
 
@@ -58,7 +87,7 @@ class StorageAndPeers(RuleBasedStateMachine):
         self.patches = [
             patch.object(layout, "MAX_CHUNK_BYTES", CHUNK_BYTES),
             patch.object(objects, "MAX_CHUNK_BYTES", CHUNK_BYTES),
-            patch.object(state, "MAX_CHUNK_BYTES", CHUNK_BYTES),
+            patch.object(storage_core, "MAX_CHUNK_BYTES", CHUNK_BYTES),
             patch.object(layout, "JOIN_BELOW_BYTES", 4),
             patch.object(requests, "PUT_WINDOW_BYTES", 3 * CHUNK_BYTES),
             patch.object(requests, "MAX_ASKED", 3),
@@ -69,11 +98,11 @@ class StorageAndPeers(RuleBasedStateMachine):
         self.now = 0.0
         self.core = StorageCore(LIMIT_BYTES, 120, lease_seconds=60.0, tick_seconds=2.0)
         self.requests = {peer: Requests("memory", TIMEOUT_SECONDS, 0.0) for peer in PEERS}
-        self.up: dict[bytes, deque[Say]] = {peer: deque() for peer in PEERS}
-        self.down: dict[bytes, deque[Send]] = {peer: deque() for peer in PEERS}
+        self.up: dict[bytes, deque[SendRequest]] = {peer: deque() for peer in PEERS}
+        self.down: dict[bytes, deque[SendToPeer]] = {peer: deque() for peer in PEERS}
         self.connected = dict.fromkeys(PEERS, False)
         self.expired: set[bytes] = set()
-        self.pending: dict[tuple[bytes, int], bytes | None] = {}
+        self.pending: dict[StorageCall, bytes | None] = {}
 
     def teardown(self) -> None:
         try:
@@ -102,33 +131,31 @@ class StorageAndPeers(RuleBasedStateMachine):
             parts.append(memoryview(data)[start : start + size])
             start += size
         memory = Shared(parts) if is_shared and data else None
-        self.pending[peer, self.requests[peer].put(object_id, parts, self.now, memory)] = None
-        self.peer_turn(peer)
+        self.begin(peer, PutCall(object_id, parts, memory))
 
     @rule(peer=peers, object_id=ids, sizes=layouts)
     def reserve(self, peer: bytes, object_id: bytes, sizes: list[int]) -> None:
-        self.pending[peer, self.requests[peer].reserve(object_id, sizes, self.now)] = None
-        self.peer_turn(peer)
+        self.begin(peer, PutCall(object_id, [], sizes=sizes))
 
     @rule(peer=peers, object_id=ids, deadline_seconds=st.floats(0, 30))
     def get(self, peer: bytes, object_id: bytes, deadline_seconds: float) -> None:
-        self.pending[peer, self.requests[peer].get(object_id, deadline_seconds, self.now)] = object_id
-        self.peer_turn(peer)
+        self.begin(peer, GetCall(object_id, deadline_seconds), object_id)
 
     @rule(peer=peers, object_id=ids)
     def stat(self, peer: bytes, object_id: bytes) -> None:
-        self.pending[peer, self.requests[peer].stat(self.now)] = None
-        self.peer_turn(peer)
+        self.begin(peer, StatCall())
 
     @rule(peer=peers, object_ids=st.lists(ids, min_size=1, max_size=3))
     def forget(self, peer: bytes, object_ids: list[bytes]) -> None:
-        self.requests[peer].forget(object_ids)
-        self.peer_turn(peer)
+        self.peer_step(peer, ForgetObjects(object_ids))
 
     @rule(peer=peers, owner=st.sampled_from([b"client-A", b"client-B"]))
     def forget_owner(self, peer: bytes, owner: bytes) -> None:
-        self.requests[peer].forget_owner(owner)
-        self.peer_turn(peer)
+        self.peer_step(peer, ForgetOwner(owner))
+
+    def begin(self, peer: bytes, call: StorageCall, wanted: bytes | None = None) -> None:
+        self.pending[call] = wanted
+        self.peer_step(peer, call)
 
     # -- what the network does ------------------------------------------------------------------------------------
 
@@ -137,25 +164,25 @@ class StorageAndPeers(RuleBasedStateMachine):
         if self.connected[peer]:
             queue = self.up[peer]
             says = [queue.popleft() for _ in range(min(count, len(queue)))]
-            self.storage_turn(*(self.heard(peer, say, loses) for say in says))
+            self.storage_step(*(self.heard(peer, say, loses) for say in says))
 
     @rule(peer=peers, count=st.integers(1, 20), loses=st.booleans())
     def deliver_down(self, peer: bytes, count: int, loses: bool = False) -> None:
         if self.connected[peer]:
             queue = self.down[peer]
             sends = [queue.popleft() for _ in range(min(count, len(queue)))]
-            self.peer_turn(peer, *(self.got(send, loses) for send in sends))
-            self.storage_turn()
+            self.peer_step(peer, *(self.got(send, loses) for send in sends))
+            self.storage_step()
 
-    def heard(self, peer: bytes, say: Say, loses: bool) -> Received:
+    def heard(self, peer: bytes, say: SendRequest, loses: bool) -> Received:
         if not isinstance(say.message, PutObject) or not say.message.shared:
             assert say.memory is None
             return Received(peer, say.message, say.attachments)
         assert not say.attachments
         assert say.memory is not None
-        return ReceivedMemory(peer, say.message, (), (), None if loses else say.memory)
+        return ReceivedMemory(peer, say.message, memory=None if loses else say.memory)
 
-    def got(self, send: Send, loses: bool) -> Received:
+    def got(self, send: SendToPeer, loses: bool) -> Received:
         if not isinstance(send.message, StorageReply) or not send.message.shared:
             assert send.memory is None
             return Received(SERVER, send.message, send.attachments)
@@ -167,8 +194,8 @@ class StorageAndPeers(RuleBasedStateMachine):
     def break_connection(self, peer: bytes) -> None:
         if self.connected[peer]:
             self.connected[peer] = False
-            self.peer_turn(peer, Broken(SERVER))
-            self.storage_turn(Broken(peer))
+            self.peer_step(peer, Broken(SERVER))
+            self.storage_step(Broken(peer))
 
     @rule(peer=peers)
     def resume(self, peer: bytes) -> None:
@@ -176,20 +203,19 @@ class StorageAndPeers(RuleBasedStateMachine):
             self.forget_session(peer)
         elif not self.connected[peer]:
             self.connected[peer] = True
-            self.storage_turn(Resumed(peer))
-            self.peer_turn(peer, Resumed(SERVER))
+            self.storage_step(Resumed(peer))
+            self.peer_step(peer, Resumed(SERVER))
 
     @rule(peer=peers, is_sharing=st.booleans())
     def forget_session(self, peer: bytes, is_sharing: bool = True) -> None:
-        self.requests[peer].is_sharing = is_sharing
         self.up[peer].clear()
         self.down[peer].clear()
         self.expired.discard(peer)
-        self.storage_turn(Closed(peer, "test"))
+        self.storage_step(Closed(peer, "test"))
         hello = Hello(PEERS[peer], False, 1, "", "", "", "host", 1)
-        self.storage_turn(Opened(peer, hello))
+        self.storage_step(Opened(peer, hello))
         self.connected[peer] = True
-        self.peer_turn(peer, Broken(SERVER), Welcomed(Welcome(False, 1, 60.0, 2.0)))
+        self.peer_step(peer, Broken(SERVER), Welcomed(Welcome(False, 1, 60.0, 2.0)), SharingChanged(is_sharing))
 
     @rule()
     def restart_storage(self) -> None:
@@ -200,25 +226,32 @@ class StorageAndPeers(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.1, 5.0))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.storage_turn()
+        self.storage_step()
         for peer in PEERS:
-            self.peer_turn(peer)
+            self.peer_step(peer)
 
-    # -- turns ----------------------------------------------------------------------------------------------------
+    # -- steps ----------------------------------------------------------------------------------------------------
 
-    def storage_turn(self, *events: Opened | Resumed | Received | Broken | Closed) -> None:
+    def storage_step(self, *inputs: StorageInput) -> None:
+        measured: list[StorageInput] = []
         outbox = {peer: sum(p.nbytes for s in queue for p in s.attachments) for peer, queue in self.down.items()}
-        for command in self.core.step(events, self.now, outbox.__getitem__):
-            if isinstance(command, Expire):
-                self.connected[command.peer] = False
-                self.expired.add(command.peer)
-            else:
-                self.down[command.peer].append(command)
+        for command in self.core.step(inputs, self.now):
+            match command:
+                case ExpirePeer(peer):
+                    self.connected[peer] = False
+                    self.expired.add(peer)
+                case SendToPeer(peer, _, attachments):
+                    self.down[peer].append(command)
+                    outbox[peer] += sum(piece.nbytes for piece in attachments)
+                case MeasureOutbox(peer):
+                    measured.append(OutboxMeasured(peer, outbox[peer]))
+        if measured:
+            self.storage_step(*measured)
 
-    def peer_turn(self, peer: bytes, *events: Welcomed | Resumed | Received | Broken) -> None:
-        for command in self.requests[peer].step(events, self.now):
-            if isinstance(command, Ended):
-                wanted = self.pending.pop((peer, command.ticket))  # raises when a call ends twice
+    def peer_step(self, peer: bytes, *inputs: RequestsInput) -> None:
+        for command in self.requests[peer].step(inputs, self.now):
+            if isinstance(command, CallEnded):
+                wanted = self.pending.pop(command.call)  # raises when a call ends twice
                 if isinstance(command.outcome, list):
                     assert wanted is not None
                     data = b"".join(command.outcome)
@@ -241,7 +274,7 @@ class StorageAndPeers(RuleBasedStateMachine):
                     self.deliver_down(peer, 100)
             self.wait(1.0)
             for peer in PEERS:  # signs of life
-                self.storage_turn(Resumed(peer))
+                self.storage_step(Resumed(peer))
         assert not self.pending
         self.core.check()
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.object_storage.core import StorageCore
-from scaler.object_storage.state import Expire, Send
+from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.object_storage.core import (
+    LONGEST_POLL_SECONDS,
+    ExpirePeer,
+    MeasureOutbox,
+    OutboxMeasured,
+    ReportIgnored,
+    SendToPeer,
+    StorageCore,
+    StorageInput,
+)
 from scaler.protocol.messages import Hello, Message, PutObject, Role, StorageReply
 
 CLIENT = b"client-A"
@@ -21,48 +29,73 @@ def hello(role: Role) -> Hello:
 
 
 class Story:
-    """Drives a core step by step; `now` is the time, `outboxes` what peers have not acknowledged."""
+    """Drives a core step by step; `now` is the time, `outboxes` the bytes that peers have not acknowledged."""
 
     def __init__(self, limit_bytes: int = 1000, max_object_bytes: int = -1) -> None:
         self.core = StorageCore(limit_bytes, max_object_bytes, lease_seconds=60.0, tick_seconds=2.0)
         self.now = 100.0
         self.outboxes: dict[bytes, int] = {}
         self.expired: list[bytes] = []
+        self.ignored = 0
         roles = {CLIENT: Role.CLIENT, READER: Role.CLIENT, WORKER: Role.WORKER, SCHEDULER: Role.SCHEDULER}
         self.step(*(Opened(peer, hello(role)) for peer, role in roles.items()))
 
-    def step(self, *events: ListenerEvent) -> list[Send]:
-        commands = self.core.step(events, self.now, lambda peer: self.outboxes.get(peer, 0))
-        self.core.check()
-        self.expired += [command.peer for command in commands if isinstance(command, Expire)]
-        return [command for command in commands if isinstance(command, Send)]
+    def step(self, *events: StorageInput) -> list[SendToPeer]:
+        sent: list[SendToPeer] = []
+        inputs: list[StorageInput] = list(events)
+        while True:
+            measured: list[StorageInput] = []
+            for command in self.core.step(inputs, self.now):
+                match command:
+                    case SendToPeer():
+                        sent.append(command)
+                        size = sum(piece.nbytes for piece in command.attachments)
+                        self.outboxes[command.peer] = self.outboxes.get(command.peer, 0) + size
+                    case MeasureOutbox(peer):
+                        measured.append(OutboxMeasured(peer, self.outboxes.get(peer, 0)))
+                    case ExpirePeer(peer):
+                        self.expired.append(peer)
+                    case ReportIgnored(_, count):
+                        self.ignored += count
+            self.core.check()
+            if not measured:
+                return sent
+            inputs = measured
 
-    def says(self, peer: bytes, message: Message, attachments: Sequence[bytes] = ()) -> list[Send]:
+    def acknowledges(self, peer: bytes, left_bytes: int = 0) -> None:
+        """Let a peer acknowledge all but this much of what was sent."""
+        self.outboxes[peer] = left_bytes
+
+    def says(self, peer: bytes, message: Message, attachments: Sequence[bytes] = ()) -> list[SendToPeer]:
         return self.step(Received(peer, message, [memoryview(piece) for piece in attachments]))
 
-    def puts(self, peer: bytes, object_id: bytes, *parts: bytes, request: int = 1) -> list[Send]:
+    def puts(self, peer: bytes, object_id: bytes, *parts: bytes, request: int = 1) -> list[SendToPeer]:
         return self.says(peer, PutObject(request, object_id, [len(part) for part in parts], 0), parts)
 
-    def wait(self, seconds: float, alive: Sequence[bytes] = (CLIENT, READER, WORKER, SCHEDULER)) -> list[Send]:
+    @property
+    def is_sending(self) -> bool:
+        return self.core.wake_at <= self.now + LONGEST_POLL_SECONDS
+
+    def wait(self, seconds: float, alive: Sequence[bytes] = (CLIENT, READER, WORKER, SCHEDULER)) -> list[SendToPeer]:
         """Let time pass in steps as the shell does, with these peers giving signs of life."""
-        sent: list[Send] = []
+        sent: list[SendToPeer] = []
         end = self.now + seconds
         while self.now < end:
             self.now = min(self.now + 2.0, end)
             sent += self.step(*(Resumed(peer) for peer in alive))
         return sent
 
-    def breaks(self, peer: bytes) -> list[Send]:
+    def breaks(self, peer: bytes) -> list[SendToPeer]:
         return self.step(Broken(peer))
 
-    def leaves(self, peer: bytes) -> list[Send]:
+    def leaves(self, peer: bytes) -> list[SendToPeer]:
         return self.step(Closed(peer, "bye"))
 
-    def opens(self, peer: bytes, role: Role = Role.CLIENT) -> list[Send]:
+    def opens(self, peer: bytes, role: Role = Role.CLIENT) -> list[SendToPeer]:
         return self.step(Opened(peer, hello(role)))
 
 
-def replies(sent: Sequence[Send]) -> list[tuple[bytes, int, str]]:
+def replies(sent: Sequence[SendToPeer]) -> list[tuple[bytes, int, str]]:
     """Return peer, request and result of every reply."""
     return [
         (send.peer, send.message.request, str(send.message.result))
@@ -71,7 +104,7 @@ def replies(sent: Sequence[Send]) -> list[tuple[bytes, int, str]]:
     ]
 
 
-def contents(sent: Sequence[Send]) -> list[tuple[bytes, int, bytes]]:
+def contents(sent: Sequence[SendToPeer]) -> list[tuple[bytes, int, bytes]]:
     """Return peer, request and bytes of every reply that carries any."""
     return [
         (send.peer, send.message.request, b"".join(send.attachments))
@@ -80,6 +113,6 @@ def contents(sent: Sequence[Send]) -> list[tuple[bytes, int, bytes]]:
     ]
 
 
-def messages(sent: Sequence[Send]) -> list[Any]:
+def messages(sent: Sequence[SendToPeer]) -> list[Any]:
     """Return what is said, to look at its fields."""
     return [send.message for send in sent]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scaler.net.local import FileDescriptor
 from scaler.object_storage.layout import MAX_PARTS
 from scaler.object_storage.shared_memory import SharedMemory, is_supported
 
@@ -48,17 +49,17 @@ def test_what_a_reader_writes_is_its_own() -> None:
     assert memory.parts()[1][:5] == bytes(5)
 
 
-def test_nobody_who_has_the_descriptor_can_change_what_others_read() -> None:
+def test_a_process_with_the_descriptor_cannot_change_what_others_read() -> None:
     memory = written(b"pickle", bytes(MB))
     with pytest.raises(PermissionError):
-        os.pwrite(memory.descriptor, b"alter", 0)
+        os.pwrite(memory.fileno(), b"alter", 0)
     with pytest.raises(PermissionError):
-        os.ftruncate(memory.descriptor, 0)
+        os.ftruncate(memory.fileno(), 0)
     with pytest.raises(PermissionError):
-        os.ftruncate(memory.descriptor, 2 * MB)
+        os.ftruncate(memory.fileno(), 2 * MB)
     with pytest.raises(PermissionError):
-        mmap.mmap(memory.descriptor, MB, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    again = os.open(f"/proc/self/fd/{memory.descriptor}", os.O_RDWR)
+        mmap.mmap(memory.fileno(), MB, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    again = os.open(f"/proc/self/fd/{memory.fileno()}", os.O_RDWR)
     with pytest.raises(PermissionError):
         os.pwrite(again, b"alter", 0)
     os.close(again)
@@ -75,12 +76,12 @@ def test_what_is_not_the_sealed_memory_of_such_parts_is_refused_and_closed(tmp_p
     os.close(writing)
     for descriptor in (unsealed, file, reading, os.memfd_create("empty")):
         with pytest.raises(ValueError, match="is not the sealed memory of an object"):
-            SharedMemory(descriptor, [MB])
+            SharedMemory(FileDescriptor(descriptor), [MB])
     memory = written(bytes(MB))
     with pytest.raises(ValueError, match="is not the sealed memory of an object"):
-        SharedMemory(os.dup(memory.descriptor), [MB + 1])
+        SharedMemory(FileDescriptor(os.dup(memory.fileno())), [MB + 1])
     with pytest.raises(ValueError, match="is not the sealed memory of an object"):
-        SharedMemory(os.memfd_create("empty"), [])
+        SharedMemory(FileDescriptor(os.memfd_create("empty")), [])
     del memory
     assert open_descriptors() == before
 
@@ -108,8 +109,8 @@ def test_elsewhere_than_on_linux_the_modules_can_be_imported_and_say_that_nothin
         f"import sys, ctypes, mmap, os, socket, asyncio, scaler.net.connection; sys.platform = {platform!r};"
         "sys.modules['fcntl'] = sys.modules['resource'] = None;"
         "del os.memfd_create, os.MFD_CLOEXEC, os.MFD_ALLOW_SEALING, os.pwritev;"
-        "from scaler.object_storage import descriptors, shared_memory;"
+        "from scaler.object_storage import shared_memory;"
         "assert not shared_memory.is_supported();"
-        "assert descriptors.join('scaler-00/00', bytes(8)) is None"
+        "assert shared_memory.max_memories() == 0"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

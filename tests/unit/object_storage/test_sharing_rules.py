@@ -11,10 +11,18 @@ import pytest
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Broken, Received, Welcomed
-from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER, OutboxMeasured, ReceivedMemory, SendToPeer
 from scaler.object_storage.layout import cut
-from scaler.object_storage.requests import Command, Ended, Requests, Say
-from scaler.object_storage.state import ReceivedMemory, Send
+from scaler.object_storage.requests import (
+    CallEnded,
+    GetCall,
+    PutCall,
+    Requests,
+    RequestsCommand,
+    SendRequest,
+    SharingChanged,
+    StorageCall,
+)
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
@@ -49,6 +57,9 @@ class Shared:
     def __init__(self, *parts: bytes) -> None:
         self.parts = [memoryview(part) for part in parts]
 
+    def fileno(self) -> int:
+        raise NotImplementedError
+
     def pieces(self) -> list[memoryview]:
         return [piece for message in cut(self.parts) for piece in message]
 
@@ -62,7 +73,7 @@ class Vast(Shared):
 
 def shares(
     story: Story, peer: bytes, object_id: bytes, memory: Shared | None, sizes: Sequence[int], request: int = 1
-) -> list[Send]:
+) -> list[SendToPeer]:
     return story.step(ReceivedMemory(peer, PutObject(request, object_id, list(sizes), 0, True), (), (), memory))
 
 
@@ -82,7 +93,7 @@ def test_who_shares_memory_gets_the_very_memory_that_was_put() -> None:
     story, memory = Story(), Shared(*PARTS)
     assert replies(shares(story, WORKER, OBJECT, memory, [6, 6], request=7)) == [(WORKER, 7, "ok")]
     (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0, True))
-    assert answer == Send(READER, StorageReply(3, StorageResult.OK, "", [6, 6], 0, True), (), memory)
+    assert answer == SendToPeer(READER, StorageReply(3, StorageResult.OK, "", [6, 6], 0, True), (), memory)
 
 
 def test_who_does_not_share_memory_gets_frames_of_it() -> None:
@@ -160,7 +171,8 @@ def test_memory_that_is_forgotten_while_it_waits_for_a_slow_reader_elsewhere_is_
     shares(story, WORKER, OBJECT, memory, [6, 6])
     del memory
     story.puts(CLIENT, OTHER, b"goes before it")
-    story.outboxes[READER] = MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+    story.acknowledges(READER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER)
+    story.step(OutboxMeasured(READER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER))
     assert story.says(READER, GetObject(1, OTHER, 0.0)) == []
     assert story.says(READER, GetObject(2, OBJECT, 0.0)) == []
     story.says(CLIENT, ForgetObjects([OBJECT]))
@@ -192,8 +204,7 @@ def test_memory_that_does_not_continue_an_upload_is_invalid() -> None:
 @pytest.fixture
 def requests() -> Requests:
     requests = Requests("tcp://storage:1", 10.0, 0.0)
-    requests.is_sharing = True
-    requests.step([Welcomed(Welcome(False, 1, 60.0, 2.0))], 0.0)
+    requests.step([Welcomed(Welcome(False, 1, 60.0, 2.0)), SharingChanged(True)], 0.0)
     return requests
 
 
@@ -206,66 +217,67 @@ def given(request: int, parts: Sequence[bytes], attachments: Sequence[bytes]) ->
     return Received(SERVER, message, [memoryview(each) for each in attachments])
 
 
-def ended(commands: list[Command]) -> list[tuple[int, object]]:
-    return [(command.ticket, command.outcome) for command in commands if isinstance(command, Ended)]
+def ended(commands: list[RequestsCommand]) -> list[tuple[StorageCall, object]]:
+    return [(command.call, command.outcome) for command in commands if isinstance(command, CallEnded)]
+
+
+VIEWS = [memoryview(part) for part in PARTS]
 
 
 def test_a_shared_put_is_said_with_its_memory_and_without_frames(requests: Requests) -> None:
     memory = Shared(*PARTS)
-    ticket = requests.put(OBJECT, PARTS, 0.0, memory)
-    assert requests.step([], 0.0) == [Say(PutObject(1, OBJECT, [6, 6], 0, True), [], memory)]
-    assert ended(requests.step([reply(1)], 0.0)) == [(ticket, None)]
+    call = PutCall(OBJECT, VIEWS, memory)
+    assert requests.step([call], 0.0) == [SendRequest(PutObject(1, OBJECT, [6, 6], 0, True), [], memory)]
+    assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
 
 
 def test_a_put_that_cannot_be_shared_is_said_again_with_frames(requests: Requests) -> None:
-    ticket = requests.put(OBJECT, PARTS, 0.0, Shared(*PARTS))
-    requests.step([], 0.0)
+    call = PutCall(OBJECT, VIEWS, Shared(*PARTS))
+    requests.step([call], 0.0)
     (say,) = requests.step([reply(1, StorageResult.UNSHARED)], 0.0)
-    assert isinstance(say, Say)
+    assert isinstance(say, SendRequest)
     assert say.message == PutObject(2, OBJECT, [6, 6], 0)
     assert b"".join(say.attachments) == b"picklebuffer"
     assert say.memory is None
-    assert ended(requests.step([reply(2)], 0.0)) == [(ticket, None)]
+    assert ended(requests.step([reply(2)], 0.0)) == [(call, None)]
 
 
 def test_a_shared_put_is_said_again_to_a_storage_that_has_forgotten_the_session(requests: Requests) -> None:
     memory = Shared(*PARTS)
-    ticket = requests.put(OBJECT, PARTS, 0.0, memory)
-    requests.step([], 0.0)
+    call = PutCall(OBJECT, VIEWS, memory)
+    requests.step([call], 0.0)
     again = requests.step([Broken(SERVER), Welcomed(Welcome(False, 2, 60.0, 2.0))], 1.0)
-    assert again == [Say(PutObject(2, OBJECT, [6, 6], 0, True), [], memory)]
-    assert ended(requests.step([reply(2)], 1.0)) == [(ticket, None)]
+    assert again == [SendRequest(PutObject(2, OBJECT, [6, 6], 0, True), [], memory)]
+    assert ended(requests.step([reply(2)], 1.0)) == [(call, None)]
 
 
 def test_a_refused_shared_put_ends_with_the_storage_s_text(requests: Requests) -> None:
-    requests.put(OBJECT, PARTS, 0.0, Shared(*PARTS))
-    requests.step([], 0.0)
+    call = PutCall(OBJECT, VIEWS, Shared(*PARTS))
+    requests.step([call], 0.0)
     ((_, error),) = ended(requests.step([reply(1, StorageResult.FULL, "no room")], 0.0))
     assert isinstance(error, LimitError)
     assert "no room" in str(error)
 
 
 def test_room_is_asked_for_without_any_bytes(requests: Requests) -> None:
-    ticket = requests.reserve(OBJECT, [6, 6], 0.0)
-    assert requests.step([], 0.0) == [Say(PutObject(1, OBJECT, [6, 6], 0), [])]
-    assert ended(requests.step([reply(1)], 0.0)) == [(ticket, None)]
+    call = PutCall(OBJECT, [], sizes=[6, 6])
+    assert requests.step([call], 0.0) == [SendRequest(PutObject(1, OBJECT, [6, 6], 0), [])]
+    assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
 
 
 def test_a_get_that_can_share_says_so_and_takes_the_parts_as_they_are(requests: Requests) -> None:
-    ticket = requests.get(OBJECT, 5.0, 0.0)
-    assert requests.step([], 0.0) == [Say(GetObject(1, OBJECT, 5.0, True))]
-    assert ended(requests.step([given(1, PARTS, PARTS)], 0.0)) == [(ticket, PARTS)]
+    call = GetCall(OBJECT, 5.0)
+    assert requests.step([call], 0.0) == [SendRequest(GetObject(1, OBJECT, 5.0, True))]
+    assert ended(requests.step([given(1, PARTS, PARTS)], 0.0)) == [(call, PARTS)]
 
 
 def test_a_get_whose_descriptor_was_lost_is_said_again_for_frames(requests: Requests) -> None:
-    ticket = requests.get(OBJECT, 5.0, 0.0)
-    requests.step([], 0.0)
-    assert requests.step([given(1, PARTS, [])], 1.0) == [Say(GetObject(2, OBJECT, 4.0))]
+    call = GetCall(OBJECT, 5.0)
+    requests.step([call], 0.0)
+    assert requests.step([given(1, PARTS, [])], 1.0) == [SendRequest(GetObject(2, OBJECT, 4.0))]
     answer = Received(SERVER, StorageReply(2, StorageResult.OK, "", [6, 6]), [memoryview(b"picklebuffer")])
-    assert ended(requests.step([answer], 1.0)) == [(ticket, PARTS)]
+    assert ended(requests.step([answer], 1.0)) == [(call, PARTS)]
 
 
-def test_a_get_without_a_channel_does_not_ask_for_descriptors(requests: Requests) -> None:
-    requests.is_sharing = False
-    requests.get(OBJECT, 5.0, 0.0)
-    assert requests.step([], 0.0) == [Say(GetObject(1, OBJECT, 5.0))]
+def test_a_get_over_a_connection_without_descriptors_does_not_ask_for_descriptors(requests: Requests) -> None:
+    assert requests.step([SharingChanged(False), GetCall(OBJECT, 5.0)], 0.0) == [SendRequest(GetObject(1, OBJECT, 5.0))]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Received
-from scaler.object_storage.core import MAX_GETS_PER_PEER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+from scaler.object_storage.core import MAX_GETS_PER_PEER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER, SendToPeer
 from scaler.object_storage.objects import MAX_FORGOTTEN_IDS, MAX_UPLOADS_PER_PEER
-from scaler.object_storage.state import Send
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
@@ -91,7 +92,7 @@ def test_a_get_is_missing_when_its_deadline_is_over_and_not_before(story: Story)
     story.says(READER, GetObject(2, OBJECT, 3.0))
     story.now += 1.5
     assert story.step() == []
-    assert story.core.next_deadline() == 103.0
+    assert story.core.wake_at == 103.0
     story.now = 103.0
     assert replies(story.step()) == [(READER, 2, "missing")]
     story.now = 105.0
@@ -211,7 +212,7 @@ def test_one_peer_cannot_wait_for_objects_without_end(story: Story) -> None:
     gets = [Received(READER, GetObject(n, OBJECT, 9.0)) for n in range(MAX_GETS_PER_PEER)]
     assert story.core.step(gets, story.now) == []
     (refusal,) = story.core.step([Received(READER, GetObject(0, OBJECT, 9.0))], story.now)
-    assert isinstance(refusal, Send)
+    assert isinstance(refusal, SendToPeer)
     assert replies([refusal]) == [(READER, 0, "full")]
 
 
@@ -293,10 +294,10 @@ def test_peers_forget_only_what_is_theirs(story: Story) -> None:
     story.says(READER, ForgetObjects([OBJECT, RESULT]))
     story.says(WORKER, ForgetObjects([OBJECT]))
     story.says(READER, ForgetOwner(CLIENT))
-    assert (status(story).objects, story.core.ignored) == (2, 4)
+    assert (status(story).objects, story.ignored) == (2, 4)
     story.says(WORKER, ForgetObjects([RESULT]))
     story.says(CLIENT, ForgetObjects([OBJECT]))
-    assert (status(story).objects, story.core.ignored) == (0, 4)
+    assert (status(story).objects, story.ignored) == (0, 4)
 
 
 # -- slow readers ------------------------------------------------------------------------------------------------------
@@ -315,24 +316,25 @@ def test_a_slow_reader_gets_no_more_than_its_window_and_others_do_not_wait_for_i
     story, objects = big_story()
     sent = story.step(*(Received(READER, GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
     assert [request for _, request, _ in replies(sent)] == [0, 1]
-    story.outboxes[READER] = MAX_UNACKNOWLEDGED_BYTES_PER_PEER
-    assert story.core.is_sending
+    assert story.outboxes[READER] == MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+    assert story.is_sending
     assert replies(story.says(WORKER, GetObject(9, objects[3], 0.0))) == [(WORKER, 9, "ok")]
-    story.outboxes[READER] = MAX_CHUNK_BYTES
+    story.acknowledges(READER, MAX_CHUNK_BYTES)
     assert replies(story.step()) == [(READER, 2, "ok")]
-    story.outboxes[READER] = 0
+    story.acknowledges(READER)
     assert replies(story.step()) == [(READER, 3, "ok")]
-    assert not story.core.is_sending
+    assert not story.is_sending
 
 
 def test_what_is_forgotten_while_it_waits_for_a_slow_reader_is_freed_and_missing() -> None:
     story, objects = big_story()
-    story.outboxes[READER] = MAX_UNACKNOWLEDGED_BYTES_PER_PEER
-    story.says(READER, GetObject(1, objects[0], 0.0))
+    for request in (5, 6):
+        story.says(READER, GetObject(request, objects[3], 0.0))
+    assert story.says(READER, GetObject(1, objects[0], 0.0)) == []
     story.says(SCHEDULER, ForgetObjects([objects[0]]))
     assert status(story).bytes == 3 * MAX_CHUNK_BYTES
-    assert not story.core.is_sending
-    story.outboxes[READER] = 0
+    assert not story.is_sending
+    story.acknowledges(READER)
     assert contents(story.says(READER, GetObject(2, objects[1], 0.0)))[0][:2] == (READER, 2)
 
 
@@ -345,6 +347,7 @@ def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
     sent = story.says(READER, GetObject(1, OBJECT, 0.0))
     assert [message.offset for message in messages(sent)] == [0, MAX_CHUNK_BYTES]
     assert [message.parts for message in messages(sent)] == [parts, []]
+    story.acknowledges(READER)
     assert [message.offset for message in messages(story.step())] == [2 * MAX_CHUNK_BYTES]
 
 
@@ -410,4 +413,4 @@ def test_gets_of_peers_that_are_gone_are_not_answered(story: Story) -> None:
 def test_an_idle_storage_has_nothing_to_wake_up_for(story: Story) -> None:
     for peer in (CLIENT, READER, WORKER, SCHEDULER):
         story.leaves(peer)
-    assert story.core.next_deadline() is None
+    assert story.core.wake_at == math.inf

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -7,7 +8,20 @@ import pytest
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import IdFactory
 from scaler.net.connection import Broken, ConnectionRefused, Received, Resumed, Welcomed
-from scaler.object_storage.requests import PUT_WINDOW_BYTES, Command, Ended, Requests, Say
+from scaler.object_storage.layout import MAX_PARTS, views_of
+from scaler.object_storage.requests import (
+    PUT_WINDOW_BYTES,
+    CallEnded,
+    GetCall,
+    LinkCall,
+    PutCall,
+    Requests,
+    RequestsCommand,
+    RequestsInput,
+    SendRequest,
+    StatCall,
+    StorageCall,
+)
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
@@ -40,12 +54,16 @@ def content(request: int, *pieces: bytes, parts: list[int], offset: int = 0) -> 
     return Received(SERVER, message, [memoryview(piece) for piece in pieces])
 
 
-def said(commands: list[Command]) -> list[Any]:
-    return [command.message for command in commands if isinstance(command, Say)]
+def said(commands: list[RequestsCommand]) -> list[Any]:
+    return [command.message for command in commands if isinstance(command, SendRequest)]
 
 
-def ended(commands: list[Command]) -> list[tuple[int, object]]:
-    return [(command.ticket, command.outcome) for command in commands if isinstance(command, Ended)]
+def ended(commands: list[RequestsCommand]) -> list[tuple[StorageCall, object]]:
+    return [(command.call, command.outcome) for command in commands if isinstance(command, CallEnded)]
+
+
+def put_of(object_id: bytes, parts: list[bytes]) -> PutCall:
+    return PutCall(object_id, views_of(parts))
 
 
 @pytest.fixture
@@ -56,25 +74,25 @@ def requests() -> Requests:
 
 
 def test_a_put_is_said_and_ends_when_it_is_answered(requests: Requests) -> None:
-    ticket = requests.put(OBJECT, [b"ab", b"c"], 0.0)
-    commands = requests.step([], 0.0)
+    call = put_of(OBJECT, [b"ab", b"c"])
+    commands = requests.step([call], 0.0)
     assert said(commands) == [PutObject(1, OBJECT, [2, 1], 0)]
     assert requests.step([], 0.0) == []
-    assert ended(requests.step([reply(1)], 0.0)) == [(ticket, None)]
+    assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
 
 
 def test_a_get_ends_when_all_its_bytes_have_come(requests: Requests) -> None:
-    ticket = requests.get(OBJECT, 5.0, 0.0)
-    assert said(requests.step([], 1.0)) == [GetObject(1, OBJECT, 4.0)]
+    call = GetCall(OBJECT, 5.0)
+    requests.step([Broken(SERVER), call], 0.0)
+    assert said(requests.step([Resumed(SERVER)], 1.0)) == [GetObject(1, OBJECT, 4.0)]
     assert requests.step([content(1, b"ab", parts=[3, 2])], 0.0) == []
-    assert ended(requests.step([content(1, b"cde", parts=[], offset=2)], 0.0)) == [(ticket, [b"abc", b"de"])]
+    assert ended(requests.step([content(1, b"cde", parts=[], offset=2)], 0.0)) == [(call, [b"abc", b"de"])]
 
 
 def test_link_stat_and_forget_are_said(requests: Requests) -> None:
-    link, stat = requests.link(OTHER, OBJECT, 0.0), requests.stat(0.0)
-    requests.forget([OBJECT])
-    requests.forget_owner(b"client-A")
-    assert said(requests.step([], 0.0)) == [
+    link, stat = LinkCall(OTHER, OBJECT), StatCall()
+    inputs: list[RequestsInput] = [link, stat, ForgetObjects([OBJECT]), ForgetOwner(b"client-A")]
+    assert said(requests.step(inputs, 0.0)) == [
         ForgetObjects([OBJECT]),
         ForgetOwner(b"client-A"),
         LinkObject(1, OTHER, OBJECT),
@@ -96,9 +114,7 @@ def test_link_stat_and_forget_are_said(requests: Requests) -> None:
 def test_refusals_are_errors_that_carry_the_storage_s_text(
     requests: Requests, result: StorageResult, error: type[Exception]
 ) -> None:
-    requests.put(OBJECT, [b"x"], 0.0)
-    requests.get(OBJECT, 0.0, 0.0)
-    requests.step([], 0.0)
+    requests.step([GetCall(OBJECT, 0.0), put_of(OBJECT, [b"x"])], 0.0)
     outcomes = [outcome for _, outcome in ended(requests.step([reply(1, result, "why"), reply(2, result, "why")], 0.0))]
     assert [type(outcome) for outcome in outcomes] == [error, error]
     assert all("why" in str(outcome) for outcome in outcomes)
@@ -106,47 +122,41 @@ def test_refusals_are_errors_that_carry_the_storage_s_text(
 
 def test_pieces_after_a_refused_one_are_not_said(requests: Requests) -> None:
     chunk = bytes(MAX_CHUNK_BYTES)
-    first = requests.put(OBJECT, [chunk] * 4, 0.0)
-    second = requests.put(OTHER, [b"x"], 0.0)
-    assert len(said(requests.step([], 0.0))) == 2
+    first, second = put_of(OBJECT, [chunk] * 4), put_of(OTHER, [b"x"])
+    assert len(said(requests.step([first, second], 0.0))) == 2
     commands = requests.step([reply(1, StorageResult.FULL)], 0.0)
-    assert [ticket for ticket, _ in ended(commands)] == [first]
+    assert [call for call, _ in ended(commands)] == [first]
     assert said(commands) == [PutObject(3, OTHER, [1], 0)]
     assert ended(requests.step([reply(2, StorageResult.MISSING), reply(3)], 0.0)) == [(second, None)]
 
 
 def test_large_puts_are_said_window_by_window(requests: Requests) -> None:
     chunk = bytes(MAX_CHUNK_BYTES)
-    ticket = requests.put(OBJECT, [chunk] * 4, 0.0)
-    messages = said(requests.step([], 0.0))
+    call = put_of(OBJECT, [chunk] * 4)
+    messages = said(requests.step([call], 0.0))
     assert [message.offset for message in messages] == [0, MAX_CHUNK_BYTES]
     assert len(messages) * MAX_CHUNK_BYTES == PUT_WINDOW_BYTES
     assert [message.offset for message in said(requests.step([reply(2)], 0.0))] == [2 * MAX_CHUNK_BYTES]
     requests.step([reply(1)], 0.0)
     requests.step([reply(4)], 0.0)
-    assert ended(requests.step([reply(3)], 0.0)) == [(ticket, None)]
+    assert ended(requests.step([reply(3)], 0.0)) == [(call, None)]
 
 
 def test_nothing_is_said_while_the_storage_is_away_and_all_of_it_when_it_is_back(requests: Requests) -> None:
     requests.step([Broken(SERVER)], 0.0)
-    requests.get(OBJECT, 0.0, 0.0)
-    requests.forget([OTHER])
-    assert requests.step([], 1.0) == []
+    assert requests.step([GetCall(OBJECT, 0.0), ForgetObjects([OTHER])], 1.0) == []
     assert said(requests.step([Resumed(SERVER)], 2.0)) == [ForgetObjects([OTHER]), GetObject(1, OBJECT, 0.0)]
 
 
 def test_a_resumed_session_repeats_nothing(requests: Requests) -> None:
-    requests.put(OBJECT, [b"x"], 0.0)
-    requests.step([], 0.0)
+    requests.step([put_of(OBJECT, [b"x"])], 0.0)
     assert requests.step([Broken(SERVER), Resumed(SERVER)], 1.0) == []
 
 
-def test_a_storage_that_has_forgotten_the_session_is_told_everything_again(requests: Requests) -> None:
+def test_a_storage_that_has_forgotten_the_session_gets_everything_again(requests: Requests) -> None:
     chunk = bytes(MAX_CHUNK_BYTES)
-    put = requests.put(OBJECT, [chunk, chunk, chunk], 0.0)
-    get = requests.get(OTHER, 9.0, 0.0)
-    link = requests.link(OTHER, OBJECT, 0.0)
-    requests.step([], 0.0)
+    put, get, link = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0), LinkCall(OTHER, OBJECT)
+    requests.step([put, get, link], 0.0)
     requests.step([reply(3), content(1, b"half", parts=[8])], 1.0)
     messages = said(requests.step([Broken(SERVER), WELCOMED], 4.0))
     assert [(type(message).__name__, message.request) for message in messages] == [
@@ -164,48 +174,49 @@ def test_a_storage_that_has_forgotten_the_session_is_told_everything_again(reque
 
 
 def test_calls_fail_when_the_storage_is_away_for_too_long(requests: Requests) -> None:
-    put = requests.put(OBJECT, [b"x"], 0.0)
+    put, get = put_of(OBJECT, [b"x"]), GetCall(OBJECT, 100.0)
+    requests.step([put], 0.0)
     requests.step([Broken(SERVER)], 3.0)
-    get = requests.get(OBJECT, 100.0, 8.0)
-    assert requests.next_deadline() == 13.0
+    requests.step([get], 8.0)
+    assert requests.wake_at == 13.0
     assert requests.step([], 12.9) == []
-    ((ticket, error),) = ended(requests.step([], 13.0))
-    assert (ticket, type(error)) == (put, UnreachableError)
+    ((call, error),) = ended(requests.step([], 13.0))
+    assert (call, type(error)) == (put, UnreachableError)
     assert "tcp://storage:1" in str(error)
-    assert requests.next_deadline() == 18.0
-    ((ticket, error),) = ended(requests.step([], 18.0))
-    assert (ticket, type(error)) == (get, ObjectLostError)
-    assert requests.next_deadline() is None
+    assert requests.wake_at == 18.0
+    ((call, error),) = ended(requests.step([], 18.0))
+    assert (call, type(error)) == (get, ObjectLostError)
+    assert requests.wake_at == math.inf
 
 
-def test_nobody_waits_for_ever_for_a_storage_that_was_never_there() -> None:
+def test_no_call_waits_for_ever_for_a_storage_that_was_never_there() -> None:
     requests = Requests("tcp://nowhere:1", 10.0, 5.0)
-    requests.put(OBJECT, [b"x"], 6.0)
-    assert requests.next_deadline() == 16.0
+    requests.step([put_of(OBJECT, [b"x"])], 6.0)
+    assert requests.wake_at == 16.0
     assert len(ended(requests.step([], 16.0))) == 1
 
 
 def test_a_refused_peer_s_calls_fail_at_once_now_and_later(requests: Requests) -> None:
-    requests.get(OBJECT, 5.0, 0.0)
+    requests.step([GetCall(OBJECT, 5.0)], 0.0)
     refused = ConnectionRefused(Refused(RefusalReason.VERSION, "versions differ"))
     outcomes = ended(requests.step([Broken(SERVER), refused], 1.0))
     assert [type(outcome) for _, outcome in outcomes] == [RefusedError]
-    requests.put(OBJECT, [b"x"], 9.0)
-    assert [type(outcome) for _, outcome in ended(requests.step([], 9.0))] == [RefusedError]
+    outcomes = ended(requests.step([put_of(OBJECT, [b"x"])], 9.0))
+    assert [type(outcome) for _, outcome in outcomes] == [RefusedError]
 
 
-def test_an_object_with_too_many_parts_is_refused_before_anything_is_sent(requests: Requests) -> None:
+def test_an_object_with_too_many_parts_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(LimitError, match="parts"):
-        requests.put(OBJECT, [b""] * 100_001, 0.0)
+        views_of([b""] * (MAX_PARTS + 1))
 
 
 def test_heartbeats_are_said_where_the_connector_leaves_them_to_its_user() -> None:
-    requests = Requests("tcp://storage:1", 10.0, 0.0, pings=True)
-    assert requests.next_deadline() is None
+    requests = Requests("tcp://storage:1", 10.0, 0.0, sends_heartbeats=True)
+    assert requests.wake_at == math.inf
     assert said(requests.step([WELCOMED], 5.0)) == [Heartbeat(5.0)]
-    assert requests.next_deadline() == 7.0
+    assert requests.wake_at == 7.0
     assert said(requests.step([], 6.9)) == []
     assert said(requests.step([], 7.0)) == [Heartbeat(7.0)]
     assert said(requests.step([Broken(SERVER)], 9.0)) == []
-    assert requests.next_deadline() is None
+    assert requests.wake_at == math.inf
     assert said(requests.step([Resumed(SERVER)], 9.5)) == [Heartbeat(9.5)]
