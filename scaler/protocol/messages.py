@@ -298,7 +298,6 @@ class Welcome(Message):
     heartbeat_seconds: Seconds  # interval of the peer's heartbeats
     object_storage_address: str = ""  # empty: not known
     max_pending_tasks: Limit = -1  # unfinished tasks that a client may have
-    shared_memory: str = ""  # of an object storage: what a peer on its host needs to share memory, or empty
 
 
 class RefusalReason(StrEnum):

@@ -182,7 +182,6 @@ struct Welcome {
   heartbeatSeconds @3 :Float64;  # interval of the peer's heartbeats
   objectStorageAddress @4 :Text;  # empty: not known
   maxPendingTasks @5 :Int64;     # unfinished tasks that a client may have; -1: no limit
-  sharedMemory @6 :Text;         # of an object storage: what a peer on its host needs to share memory, or empty
 }
 
 enum RefusalReason {
