@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "scaler.object_storage.server:run",
     ),
     "scaler_scheduler": ("scaler.config.commands:parse_scheduler", "scaler.scheduler.server:run"),
-    "scaler_worker_manager": ("scaler.config.commands:parse_worker_manager", "scaler.worker_manager.command:run"),
+    "scaler_worker_manager": ("scaler.config.commands:parse_worker_manager", "scaler.worker_manager.runner:run"),
     "scaler_cluster": ("scaler.config.commands:parse_cluster", "scaler.worker_manager.runner:run"),
     "scaler_worker_adapter_native": (
         "scaler.config.commands:parse_worker_adapter_native",

@@ -1,10 +1,10 @@
-"""Where workers live: the three verbs that a worker manager needs of it.
+"""Where workers live: the verbs that a worker manager needs of it.
 
 A *unit* is what can be started and stopped: a process, a container, a job. A backend keeps as little as it can and asks
-the world instead. All calls but `fileno` may block, for a bounded time; they are made from one thread, one at a time.
+its service instead. All calls but `fileno` may block, for a bounded time; one thread makes them, one at a time.
 
-States of a unit: PENDING (started, its worker not at work yet), RUNNING, STOPPING (on its way out), and the ended ones,
-FAILED (by itself, with a reason) and STOPPED (in order). Ended units are listed for a while, so that people see why.
+States of a unit: PENDING (started, not running yet), RUNNING, STOPPING, and the ended ones, FAILED (by itself, with a
+reason) and STOPPED (in order). Ended units are listed for a while, so that users see why they ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BackendError(ScalerError):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One unit as it is now. age_seconds counts from its start, reason is for people."""
+    """One unit as it is now. age_seconds counts from its start; reason is a display text."""
 
     unit_id: str
     state: UnitState
@@ -48,10 +48,9 @@ class Capacity:
     """What a backend can provide. max_units: None for any number.
 
     fixed: all of max_units from the start, whatever the scheduler wants. starting: the most units that should be
-    starting at the same time, None for any number. running_is_joined: a unit that is RUNNING has a connected worker;
-    otherwise it takes the scheduler's word to know. stop_seconds: how long the manager may take to stop all units when
-    it ends. outlive_manager: units live without their manager, so one that comes later adopts them, one that is refused
-    leaves them to the other, and nobody needs to wait for a unit that is STOPPING.
+    starting at the same time, None for any number. stop_seconds: how long the manager may take to stop all units when
+    it ends. outlive_manager: units live without their manager, so a later one adopts them, one that is refused leaves
+    them to the other, and the manager does not wait for a unit that is STOPPING.
     """
 
     unit_slots: int
@@ -59,7 +58,6 @@ class Capacity:
     max_units: int | None
     fixed: bool = False
     starting: int | None = None
-    running_is_joined: bool = True
     stop_seconds: float = 8.0
     outlive_manager: bool = False
 
@@ -75,13 +73,13 @@ class Backend(Protocol):
         """Start this many units and return their ids. Raises BackendError when none could be started, or only some."""
 
     def stop(self, unit_ids: Sequence[str]) -> None:
-        """Begin to stop these; those that are gone or stopping already are no error. Raises BackendError."""
+        """Begin to stop units; those that have ended or are stopping are no error. Raises BackendError."""
 
     def list(self) -> list[Unit]:
         """Return all units that exist, and those that ended lately. Raises BackendError."""
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when `list` would say something new; None where nobody can tell."""
+        """Return a descriptor that is readable when `list` would return something new; None if there is none."""
 
     def close(self) -> None:
         """End at once what is left and does not outlive the manager, and free everything."""

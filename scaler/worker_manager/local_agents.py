@@ -1,8 +1,8 @@
 """Units that are agent processes of this machine.
 
-What an agent needs travels as one JSON document in its environment. Agents end by themselves when their manager is
-gone, so there is never anything to adopt. When an agent has ended, what is left of its processors and of what their
-tasks have started is killed, also what has left their process groups.
+An agent's configuration is one JSON document in its environment. Agents end by themselves when their manager is gone,
+so there is never anything to adopt. When an agent has ended, its remaining processors and the processes that their
+tasks have started are killed, also those that have left their process groups.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from scaler.config.worker import WorkerConfig
-from scaler.processes import end_processes_with
-from scaler.worker_manager.agent_process import AgentProcess
-from scaler.worker_manager.backend import BackendError, Capacity, Unit
+from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, describe_exit, end_processes_with
+from scaler.protocol.messages import UnitState
+from scaler.worker_manager.backend import ENDED, BackendError, Capacity, Unit
 
 STOP_GRACE_SECONDS = 6.5
-"""An agent that was asked to end and has not after this time is killed, unless its backend gives it longer."""
+"""An agent that has not ended this long after SIGTERM is killed, unless its backend gives it longer."""
 ENDED_UNITS_SHOWN = 64
 ENDED_SHOWN_SECONDS = 300.0
-
-MakeDocument = Callable[[str, int], WorkerConfig]
-"""Makes the document of a unit from its id and slots."""
+LAST_WORDS_BYTES = 64 * 1024
 
 
 class LocalAgents:
@@ -37,12 +38,14 @@ class LocalAgents:
         capacity: Capacity,
         label: str,
         command: Sequence[str],
-        make_document: MakeDocument,
+        make_document: Callable[[str, int], WorkerConfig],
         *,
         sizes: Sequence[int] = (),
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
-        """label: begins the ids of the units. sizes: the slots of each unit, when they are not all alike."""
+        """label: begins the ids of the units. make_document: from unit id and slots. sizes: slots of each unit, when
+        they differ.
+        """
         self.capacity = capacity
         self._command = tuple(command)
         self._make_document = make_document
@@ -52,17 +55,16 @@ class LocalAgents:
         self._count = 0
         self._alive: dict[str, AgentProcess] = {}
         self._ended: deque[tuple[float, Unit]] = deque(maxlen=ENDED_UNITS_SHOWN)
-        # Readable when any of the processes has something to tell: an epoll descriptor can be polled itself.
+        # Readable when any of the processes changes its state: an epoll descriptor can be polled itself.
         self._epoll = select.epoll() if sys.platform == "linux" else None
 
     def start(self, count: int) -> list[str]:
         started: list[str] = []
         for slots in self._next_sizes(count):
-            now = time.monotonic()
             self._count += 1
             unit_id = f"{self._prefix}-{self._count}"
             try:
-                agent = AgentProcess(self._command, self._make_document(unit_id, slots), now)
+                agent = AgentProcess(self._command, self._make_document(unit_id, slots), time.monotonic())
             except OSError as error:
                 raise BackendError(f"cannot start a worker's process: {error}", started) from error
             self._alive[unit_id] = agent
@@ -76,18 +78,18 @@ class LocalAgents:
         now = time.monotonic()
         for unit_id in unit_ids:
             if (agent := self._alive.get(unit_id)) is not None:
-                agent.ask_to_end(now)
+                agent.terminate(now)
 
     def list(self) -> list[Unit]:
         now = time.monotonic()
         units: list[Unit] = []
         marks: list[str] = []
         for agent in list(self._alive.values()):
-            state = agent.look()
+            state = agent.poll()
             if agent.stop_at is not None and not agent.exit_text and now - agent.stop_at >= self._stop_grace_seconds:
                 agent.kill()
-                state = agent.look()
-            reason = agent.exit_text or agent.trouble()
+                state = agent.poll()
+            reason = agent.exit_text or agent.last_words()
             unit = Unit(agent.unit_id, state, agent.slots, now - agent.started_at, reason)
             if agent.exit_text:
                 marks.append(agent.mark)
@@ -126,3 +128,120 @@ class LocalAgents:
         missing = Counter(self._sizes)
         missing.subtract(agent.slots for agent in self._alive.values())
         return sorted(missing.elements(), reverse=True)[:count]
+
+
+class AgentProcess:
+    """One agent process, started in a session of its own. Raises OSError when the system refuses.
+
+    So a terminal's Ctrl-C goes to the manager alone, which then ends its agents in order, and a kill reaches all that
+    an agent has started.
+    """
+
+    def __init__(self, command: Sequence[str], config: WorkerConfig, now: float) -> None:
+        ready_fd, agents_end = os.pipe()
+        # A file, not a pipe: an agent that writes to it never waits for the reader.
+        self._words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
+        environment = {
+            **os.environ,
+            WORKER_CONFIG_VARIABLE: config.to_json(),
+            PARENT_PID_VARIABLE: str(os.getpid()),
+            READY_FD_VARIABLE: str(agents_end),
+            LAST_WORDS_FD_VARIABLE: str(self._words),
+        }
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(agents_end, self._words),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(ready_fd)
+            os.close(self._words)
+            raise
+        finally:
+            os.close(agents_end)
+        os.set_blocking(ready_fd, False)
+        self._ready_fd: int | None = ready_fd
+        self._pidfd = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
+        self.unit_id = config.unit_id
+        self.mark = f"{WORKER_CONFIG_VARIABLE}={environment[WORKER_CONFIG_VARIABLE]}"
+        """An entry of its environment that all processes it starts inherit, and no other has."""
+        self.slots = config.slots
+        self.started_at = now
+        self.stop_at: float | None = None
+        """When it got SIGTERM."""
+        self._state = UnitState.PENDING
+        self.exit_text = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Become readable when its state changes."""
+        return [fd for fd in (self._pidfd, self._ready_fd) if fd is not None]
+
+    def poll(self) -> UnitState:
+        """Return the state as it is now, and find out how it ended."""
+        if self._state in ENDED:
+            return self._state
+        # WNOWAIT does not reap it: while it is a zombie, no other process can get the number of its group.
+        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            self._reap()
+            in_order = self.stop_at is not None or self._process.returncode == 0
+            self._state = UnitState.STOPPED if in_order else UnitState.FAILED
+        elif self.stop_at is not None:
+            self._state = UnitState.STOPPING
+        elif self._is_ready():
+            self._state = UnitState.RUNNING
+        return self._state
+
+    def last_words(self) -> str:
+        """Return what the agent wrote last about an error or what keeps it from its work, on one line."""
+        text = os.pread(self._words, LAST_WORDS_BYTES, 0).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        # The last line of a traceback has the error.
+        return lines[0] if len(lines) == 1 else ": ".join(line.removesuffix(":") for line in (*lines[:1], *lines[-1:]))
+
+    def terminate(self, now: float) -> None:
+        """Send SIGTERM: the agent gives back the tasks that have not started, and ends."""
+        if self.stop_at is None:
+            self.stop_at = now
+            # Not Popen.terminate, which reaps a process that has just ended before `poll` sees it.
+            os.kill(self._process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it and all processes of its session, and wait until it has ended."""
+        if self.exit_text:
+            return
+        self._reap()
+        self._state = UnitState.STOPPED if self.stop_at is not None else UnitState.FAILED
+
+    def close(self) -> None:
+        """Close the descriptors, which removes them from the epoll."""
+        for fd in self.descriptors:
+            os.close(fd)
+        os.close(self._words)
+        self._pidfd = self._ready_fd = None
+
+    def _reap(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        returncode = self._process.wait()
+        # SIGTERM may come when it has almost ended by itself.
+        asked = self.stop_at is not None and returncode in (0, -signal.SIGTERM)
+        self.exit_text = "stopped" if asked else ": ".join(filter(None, (describe_exit(returncode), self.last_words())))
+
+    def _is_ready(self) -> bool:
+        if self._ready_fd is None:
+            return True
+        try:
+            os.read(self._ready_fd, 4096)
+        except BlockingIOError:
+            return False
+        os.close(self._ready_fd)
+        self._ready_fd = None
+        return True

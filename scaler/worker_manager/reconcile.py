@@ -1,12 +1,11 @@
-"""What to start and stop so that reality becomes what is wanted. Pure: time and chance are arguments.
+"""What to start and stop so that the units that exist become those that are wanted. Pure.
 
-Level-triggered: every step looks at the units that exist, and remembers only what they cannot say: which ones were
-started and are not listed yet, which were asked to stop, since when one has run, and what failed before.
+Level-triggered: every listing is compared with what is wanted, and only what a listing cannot say is remembered.
 
 Laws:
-- Units that exist, those on their way out and those not listed yet included, never exceed the limit by our doing.
+- Units that exist, those that are stopping and those not listed yet included, never exceed the limit by our doing.
 - A unit is stopped only when the scheduler has named it, which alone knows that it has no work, or when there have been
-  too many for `DRAIN_DEADLINE_SECONDS`: then the youngest go, pending ones first.
+  too many for `DRAIN_DEADLINE_SECONDS`: then the youngest are stopped, pending ones first.
 - A unit that is lost after it has proven itself is replaced at once; one that never did counts as a failure, whatever
   its reason was, and after repeated failures one unit at a time is tried, with growing delays. Units that were started
   before the last failure was known count with it: losing many at once is one failure. Each unit that proves itself
@@ -15,14 +14,13 @@ Laws:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from scaler.backoff import BackoffByCause
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import Unit
+from scaler.worker_manager.backend import ENDED, Unit
 
 PROVEN_SECONDS = 5.0
 """A unit whose worker has been connected for this long has started well."""
@@ -34,176 +32,237 @@ STOP_AGAIN_SECONDS = 15.0
 """A unit that still runs this long after it was asked to stop is asked again."""
 DRAIN_DEADLINE_SECONDS = 600.0
 STARTING_SECONDS = 2.0
-"""A pending unit counts as starting for so long at most; after that it waits for something else."""
+"""A pending unit counts as starting for this long at most; after that it waits for something else."""
 MAX_STARTS_PER_STEP = 100
 FAR_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """units: how many should exist, None to leave them as they are and start none. drained: those without work.
-
-    joined: those whose worker has connected.
-    """
+class UnitsWanted:
+    """units: how many should exist; None: leave them as they are and start none. drained: units without work."""
 
     units: int | None
     drained: frozenset[str] = frozenset()
-    joined: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Actions:
-    """What to do now, and when to look again at the latest, if nothing changes before."""
+class WorkersJoined:
+    """The workers of these units have connected to the scheduler."""
 
-    start: int
-    stop: tuple[str, ...]
-    look_again_seconds: float
-    trouble: str
+    unit_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsStarted:
+    """The backend started all units that it was asked for."""
+
+    unit_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The backend could not start units, or started only these. chance: random, from 0 up to 1."""
+
+    cause: str
+    unit_ids: Sequence[str]
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsListed:
+    """All units that exist, and those that ended lately. chance: random, from 0 up to 1."""
+
+    units: Sequence[Unit]
+    chance: float
+
+
+ReconcilerInput = UnitsWanted | WorkersJoined | UnitsStarted | StartFailed | UnitsListed
+
+
+@dataclass(frozen=True, slots=True)
+class StartUnits:
+    """Start units; the answer is UnitsStarted or StartFailed."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopUnits:
+    """Begin to stop units."""
+
+    unit_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDegraded:
+    """Report why units cannot be started; empty: nothing keeps them from it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListAgain:
+    """List units after this time at the latest, if nothing changes before."""
+
+    after_seconds: float
+
+
+ReconcilerCommand = StartUnits | StopUnits | ReportDegraded | ListAgain
+
+
+@dataclass(slots=True)
+class _Record:
+    """What a listing does not say of a unit."""
+
+    started_at: float | None = None
+    """When the backend started it; None once it is listed."""
+    joined_at: float | None = None
+    """When the scheduler said that its worker has connected: it may not be listed yet."""
+    at_work_since: float | None = None
+    """When it was first listed as RUNNING with its worker connected."""
+    is_proven: bool = False
+    stopping_at: float | None = None
+    """When it was asked to stop."""
+    is_drained: bool = False
+    """The scheduler named it as drained at any time: it never gets work again."""
+    is_judged: bool = False
+    """It has ended, and that was taken into account."""
 
 
 @dataclass(slots=True)
 class _Existing:
     """Units by what may be done with them; each is in one list."""
 
-    pending: list[Unit]
-    running: list[Unit]
-    drained: list[Unit]
-    leaving: int
+    pending: list[Unit] = field(default_factory=list)
+    running: list[Unit] = field(default_factory=list)
+    drained: list[Unit] = field(default_factory=list)
+    stopping: int = 0
+
+    @property
+    def staying(self) -> int:
+        return len(self.pending) + len(self.running)
 
 
 class Reconciler:
-    """Decides for one worker manager. Every step costs O(units).
+    """Decides for one worker manager, with every UnitsListed; that costs O(units).
 
     max_units: the most that may exist. max_starting: the most that start at the same time, so that where they share a
-    machine the first one is there early. None for any number. running_is_joined: see `Capacity`.
+    machine the first one is ready early. None for any number.
     """
 
-    __slots__ = (
-        "_calls",
-        "_drained",
-        "_has_looked",
-        "_joined",
-        "_judged",
-        "_lives",
-        "_max_starting",
-        "_max_units",
-        "_running_is_joined",
-        "_running_since",
-        "_started",
-        "_stopping",
-        "_surplus_since",
-    )
-
-    def __init__(self, max_units: int | None, max_starting: int | None = None, running_is_joined: bool = True) -> None:
+    def __init__(self, max_units: int | None, max_starting: int | None = None) -> None:
         self._max_units = max_units
-        self._running_is_joined = running_is_joined
         self._max_starting = max_starting
+        self._wanted = UnitsWanted(None)
         self._calls = BackoffByCause()
         """After calls of the backend that failed."""
         self._lives = BackoffByCause()
         """After units that ended before they had proven themselves."""
-        self._started: dict[str, float] = {}
-        """Units that `start` returned and that were not listed yet, and when."""
-        self._stopping: dict[str, float] = {}
-        """Listed units that were asked to stop, and when."""
-        self._drained: set[str] = set()
-        """Listed units that were named as drained at any time: they never get work again."""
-        self._joined: dict[str, float] = {}
-        """Units whose worker has connected, as the scheduler said, and when: they may not be listed yet."""
-        self._running_since: dict[str, float] = {}
-        """Listed units whose worker has connected, and when that was seen; -inf once they have proven themselves."""
-        self._judged: set[str] = set()
-        """Ended units that are still listed."""
+        self._records: dict[str, _Record] = {}
         self._surplus_since: float | None = None
-        self._has_looked = False
+        self._has_listed = False
 
-    def started(self, unit_ids: Sequence[str], now: float) -> None:
-        """Take note of units that were started just now, all that were asked for."""
-        self._calls.succeeded()
-        self._started.update(dict.fromkeys(unit_ids, now))
-
-    def failed(self, cause: str, started: Sequence[str], now: float, jitter: float) -> None:
-        """Take note that the backend could not start units, or started only these."""
-        self._started.update(dict.fromkeys(started, now))
-        self._calls.failed(cause, now, jitter)
+    def step(self, inputs: Sequence[ReconcilerInput], now: float) -> list[ReconcilerCommand]:
+        """Take inputs in, and return what to do."""
+        commands: list[ReconcilerCommand] = []
+        for event in inputs:
+            match event:
+                case UnitsWanted():
+                    self._wanted = event
+                case WorkersJoined(unit_ids):
+                    for unit_id in unit_ids:
+                        self._record(unit_id).joined_at = now
+                case UnitsStarted(unit_ids):
+                    self._calls.succeeded()
+                    for unit_id in unit_ids:
+                        self._record(unit_id).started_at = now
+                case StartFailed(cause, unit_ids, chance):
+                    for unit_id in unit_ids:
+                        self._record(unit_id).started_at = now
+                    self._calls.failed(cause, now, chance)
+                case UnitsListed(units, chance):
+                    commands += self._decide(self._sort_all(units, now, chance), now)
+                case never:
+                    assert_never(never)
+        return commands
 
     def unlisted(self, now: float) -> dict[str, float]:
         """Return the units that were started and are not listed yet, by their age in seconds."""
-        return {unit_id: now - at for unit_id, at in self._started.items()}
+        records = self._records.items()
+        return {unit_id: now - record.started_at for unit_id, record in records if record.started_at is not None}
 
-    def step(self, goal: Goal, units: Sequence[Unit], now: float, jitter: float) -> Actions:
-        """Look at all units and decide. jitter: a random number from 0 up to 1."""
-        existing = self._look(goal, units, now, jitter)
-        unlisted = len(self._started)
-        wanted = len(existing.pending) + len(existing.running) + unlisted if goal.units is None else goal.units
+    def _record(self, unit_id: str) -> _Record:
+        return self._records.setdefault(unit_id, _Record())
+
+    def _decide(self, existing: _Existing, now: float) -> list[ReconcilerCommand]:
+        staying = existing.staying + len(self.unlisted(now))
+        wanted = staying if self._wanted.units is None else self._wanted.units
         if self._max_units is not None:
             wanted = min(wanted, self._max_units)
-        staying = len(existing.pending) + len(existing.running) + unlisted
         stop = [unit.unit_id for unit in existing.drained]
         stop += self._surplus(existing, staying - wanted, now)
         start, wait = self._starts(wanted - staying, existing, now)
-        again = [FAR_SECONDS, wait] if wait else [FAR_SECONDS]
-        if start:
-            again.append(0.0)
+        again = wait or FAR_SECONDS
         if self._surplus_since is not None:
-            again.append(max(0.0, self._surplus_since + DRAIN_DEADLINE_SECONDS - now))
-        self._stopping.update(dict.fromkeys(stop, now))
-        trouble = (self._calls.degraded_reason(now) or self._lives.degraded_reason(now)) if wanted > staying else ""
-        return Actions(start, tuple(stop), min(again), trouble)
+            again = min(again, max(0.0, self._surplus_since + DRAIN_DEADLINE_SECONDS - now))
+        for unit_id in stop:
+            self._records[unit_id].stopping_at = now
+        reason = (self._calls.degraded_reason(now) or self._lives.degraded_reason(now)) if wanted > staying else ""
+        commands: list[ReconcilerCommand] = [ReportDegraded(reason)]
+        if stop:
+            commands.append(StopUnits(tuple(stop)))
+        if start:
+            commands.append(StartUnits(start))
+        return [*commands, ListAgain(0.0 if start else again)]
 
-    def _look(self, goal: Goal, units: Sequence[Unit], now: float, jitter: float) -> _Existing:
-        existing = _Existing([], [], [], 0)
-        listed = {unit.unit_id for unit in units}
-        self._drained = (self._drained | goal.drained) & listed
-        self._joined.update(dict.fromkeys(goal.joined, now))
-        if not self._has_looked:
-            # What had ended before this manager began says nothing about what it does.
-            self._has_looked = True
-            self._judged = {unit.unit_id for unit in units if unit.state in (UnitState.FAILED, UnitState.STOPPED)}
+    def _sort_all(self, units: Sequence[Unit], now: float, chance: float) -> _Existing:
+        existing = _Existing()
+        before, self._records = self._records, {}
         for unit in units:
-            self._started.pop(unit.unit_id, None)
-            match unit.state:
-                case UnitState.PENDING | UnitState.RUNNING:
-                    self._sort(unit, existing, now)
-                case UnitState.STOPPING:
-                    existing.leaving += 1
-                case UnitState.FAILED | UnitState.STOPPED:
-                    if unit.unit_id not in self._judged:
-                        self._judged.add(unit.unit_id)
-                        if self._is_failure(unit, now):
-                            text = unit.reason or "ended at once"
-                            self._lives.failed("a unit ended early", now, jitter, text, now - unit.age_seconds)
-                case never:
-                    assert_never(never)
-        self._judged &= listed
-        self._joined = {key: at for key, at in self._joined.items() if key in listed or now - at < JOINED_GRACE_SECONDS}
-        self._running_since = {key: since for key, since in self._running_since.items() if key in listed}
-        self._stopping = {key: at for key, at in self._stopping.items() if key in listed}
-        self._started = {key: at for key, at in self._started.items() if now - at < LISTING_GRACE_SECONDS}
+            record = self._records[unit.unit_id] = before.pop(unit.unit_id, _Record())
+            record.started_at = None
+            record.is_drained = record.is_drained or unit.unit_id in self._wanted.drained
+            if unit.state is UnitState.STOPPING:
+                existing.stopping += 1
+            elif unit.state not in ENDED:
+                self._sort(unit, record, existing, now)
+            elif not record.is_judged:
+                record.is_judged = True
+                # What had ended before this manager began says nothing about what it does.
+                if self._has_listed and self._is_failure(unit, record, now):
+                    text = unit.reason or "ended at once"
+                    self._lives.failed("a unit ended early", now, chance, text, now - unit.age_seconds)
+        self._has_listed = True
+        for unit_id, record in before.items():  # those that are not listed
+            started = record.started_at if now - (record.started_at or 0.0) < LISTING_GRACE_SECONDS else None
+            joined = record.joined_at if now - (record.joined_at or 0.0) < JOINED_GRACE_SECONDS else None
+            if started is not None or joined is not None:
+                self._records[unit_id] = _Record(started, joined)
         return existing
 
-    def _sort(self, unit: Unit, existing: _Existing, now: float) -> None:
-        if unit.state is UnitState.RUNNING and (self._running_is_joined or unit.unit_id in self._joined):
-            since = self._running_since.setdefault(unit.unit_id, now)
-            if now - since >= PROVEN_SECONDS and not math.isinf(since):
+    def _sort(self, unit: Unit, record: _Record, existing: _Existing, now: float) -> None:
+        if unit.state is UnitState.RUNNING and record.joined_at is not None:
+            if record.at_work_since is None:
+                record.at_work_since = now
+            if not record.is_proven and now - record.at_work_since >= PROVEN_SECONDS:
                 self._lives.proven(now - unit.age_seconds)
-                self._running_since[unit.unit_id] = -math.inf
-        if now - self._stopping.get(unit.unit_id, -STOP_AGAIN_SECONDS) < STOP_AGAIN_SECONDS:
-            existing.leaving += 1
-        elif unit.unit_id in self._drained:
+                record.is_proven = True
+        if record.stopping_at is not None and now - record.stopping_at < STOP_AGAIN_SECONDS:
+            existing.stopping += 1
+        elif record.is_drained:
             existing.drained.append(unit)
         elif unit.state is UnitState.RUNNING:
             existing.running.append(unit)
         else:
             existing.pending.append(unit)
 
-    def _is_failure(self, unit: Unit, now: float) -> bool:
-        if unit.unit_id in self._stopping or unit.unit_id in self._drained:
+    def _is_failure(self, unit: Unit, record: _Record, now: float) -> bool:
+        if record.stopping_at is not None or record.is_drained:
             return False
-        since = self._running_since.get(unit.unit_id)
-        if since is not None and unit.state is UnitState.STOPPED:
-            return False  # it was told to end by the scheduler, whose word to us is still on its way
-        return since is None or now - since < PROVEN_SECONDS
+        if record.at_work_since is None:
+            return True
+        # A worker that was at work and ended in order: the scheduler ended it, and its word to us is on its way.
+        return unit.state is UnitState.FAILED and not record.is_proven and now - record.at_work_since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[str]:
         if surplus <= 0:
@@ -224,24 +283,21 @@ class Reconciler:
         wait = max(self._calls.wait_seconds(now), self._lives.wait_seconds(now))
         if wait > 0:
             return 0, wait
+        unlisted = len(self.unlisted(now))
         start = min(missing, MAX_STARTS_PER_STEP)
         if self._max_units is not None:
-            total = len(existing.pending) + len(existing.running) + len(existing.drained) + existing.leaving
-            start = min(start, self._max_units - total - len(self._started))
+            total = existing.staying + len(existing.drained) + existing.stopping
+            start = min(start, self._max_units - total - unlisted)
         if self._lives.failing:
             # One unit is tried at a time until it has proven itself: no storm of units that die at once.
-            unproven = sum(self._is_unproven(unit, now) for unit in existing.running)
-            start = min(start, 1 - unproven - len(existing.pending) - len(self._started))
+            unproven = sum(not self._records[unit.unit_id].is_proven for unit in existing.running)
+            start = min(start, 1 - unproven - len(existing.pending) - unlisted)
             return (start, 0.0) if start > 0 else (0, PROVEN_SECONDS)
         if self._max_starting is not None:
-            starting = sum(unit.age_seconds < STARTING_SECONDS for unit in existing.pending) + len(self._started)
+            starting = sum(unit.age_seconds < STARTING_SECONDS for unit in existing.pending) + unlisted
             start = min(start, self._max_starting - starting)
             return (start, 0.0) if start > 0 else (0, STARTING_SECONDS)
         return max(0, start), 0.0
-
-    def _is_unproven(self, unit: Unit, now: float) -> bool:
-        since = self._running_since.get(unit.unit_id)
-        return since is None or now - since < PROVEN_SECONDS
 
 
 def _age(unit: Unit) -> float:

@@ -1,10 +1,10 @@
-"""The worker manager's process: looks at its units, makes them what the scheduler wants, and says what it sees.
+"""`scaler_worker_manager`: the process of a worker manager, and the set-up of what its type needs in a cloud.
 
-One round looks, decides (`reconcile`) and acts; rounds follow one another on every heartbeat, and at once when units
-or wishes change. Calls of the backend run in a thread of their own; however long they take, the scheduler hears a
-status on every heartbeat.
+One round lists the units, decides (`reconcile`) and acts. Rounds follow one another on every heartbeat, and at once
+when units or the scheduler's wishes change. Calls of the backend run in a thread of their own; however long they take,
+the scheduler gets a status on every heartbeat.
 
-Out of contact with the scheduler, units are kept, and nothing is started but what a fixed manager replaces by itself.
+Out of contact with the scheduler, units are kept, and only a fixed manager starts any, to replace those that are lost.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ import asyncio
 import logging
 import math
 import random
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from scaler import logs
+from scaler.backoff import Backoff
 from scaler.component import Component, run_component
 from scaler.config.worker_managers import WorkerManagerConfig
-from scaler.errors import RefusedError, ScalerError
+from scaler.errors import RefusedError, ScalerError, UsageError
 from scaler.ids import new_peer_id
-from scaler.logs import about, identify
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
+from scaler.plugins import load, worker_manager_type
 from scaler.protocol.messages import (
     Desired,
     ManagerDetails,
@@ -36,21 +39,34 @@ from scaler.protocol.messages import (
     UnitState,
     UnitStatus,
 )
-from scaler.worker_manager.backend import Backend, BackendError, Unit, load_backend
-from scaler.worker_manager.reconcile import Actions, Goal, Reconciler
+from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, load_backend
+from scaler.worker_manager.reconcile import (
+    ListAgain,
+    Reconciler,
+    ReconcilerInput,
+    ReportDegraded,
+    StartFailed,
+    StartUnits,
+    StopUnits,
+    UnitsListed,
+    UnitsStarted,
+    UnitsWanted,
+    WorkersJoined,
+)
+
+if TYPE_CHECKING:
+    from scaler.config.commands import Provision, Verb
 
 ROUND_GAP_SECONDS = 0.05
 """Rounds are at least this far apart, so that units which change together cost one round."""
 FIRST_WARNING_SECONDS = 3.0
-"""A manager that has been without a scheduler for so long says so."""
+"""A manager warns after this long without a scheduler."""
 LOST_WARNING_SECONDS = 30.0
-"""How often it says so again."""
+"""Pause before the warning is repeated."""
 STOP_RETRY_SECONDS = 0.5
-"""A manager that ends asks a backend again so soon that could not list or stop its units."""
+"""Pause of a manager that ends before it asks a backend again that could not list or stop its units."""
 MAX_LIST_PAUSE_SECONDS = 30.0
-"""A backend that cannot list its units is asked again less and less often, and at least so often."""
 MAX_REASON_CHARACTERS = 500
-ALIVE = (UnitState.PENDING, UnitState.RUNNING, UnitState.STOPPING)
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -62,20 +78,38 @@ class Connect(Protocol):
     def __call__(self, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]) -> Connector: ...
 
 
-def run(config: WorkerManagerConfig) -> int:
-    """Run a worker manager until it is told to stop, and return the exit code.
+class Provisioner(Protocol):
+    """The function `provision` of a type. It prints a line for each step with `say`, does nothing again that exists
+    already, removes only what it has created, and returns the exit code. Raises ScalerError.
+    """
+
+    def __call__(self, config: WorkerManagerConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int: ...
+
+
+def run(request: WorkerManagerConfig | Provision) -> int:
+    """Run a worker manager until it is stopped, or provision what it needs, and return the exit code.
 
     0 after a signal or when the cluster was shut down, 1 when the scheduler refuses this manager or units may be left,
     2 when its type is not installed.
     """
+    if not isinstance(request, WorkerManagerConfig):
+        return provisioner_of(request.config.type)(request.config, request.verb, request.dry_run, _print)
+    config = request
 
     async def main(component: Component) -> int:
-        identify(manager=config.worker_manager_id)
-        backend = load_backend(config)
-        runner = Runner(config, backend, _connect(config))
+        logs.identify(manager=config.worker_manager_id)
+        runner = Runner(config, load_backend(config), _connect(config))
         return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
 
     return run_component("worker_manager", config, main, config.event_loop)
+
+
+def provisioner_of(kind: str) -> Provisioner:
+    """Return what sets up a type. Raises UsageError for one that needs nothing."""
+    reference = worker_manager_type(kind).provision
+    if not reference:
+        raise UsageError(f"a worker manager of the type {kind} needs nothing in a cloud: there is nothing to set up")
+    return cast("Provisioner", load(reference))
 
 
 class Runner:
@@ -85,35 +119,35 @@ class Runner:
         self._config = config
         self._backend = backend
         self._connect = connect
-        capacity = backend.capacity
-        self._reconciler = Reconciler(capacity.max_units, capacity.starting, capacity.running_is_joined)
+        self._reconciler = Reconciler(backend.capacity.max_units, backend.capacity.starting)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="backend")
         self._heartbeat_seconds = config.heartbeat_interval_seconds
-        self._wake = asyncio.Event()
-        self._desired: Desired | None = None
-        self._joined: set[str] = set()
-        """Units whose worker has connected, and of which the reconciler has not been told."""
-        self._refused: Refused | None = None
-        self._shutdown = False
-        self._units: list[Unit] = []
-        self._has_listed = False
+        self._list_backoff = Backoff(self._heartbeat_seconds, max(self._heartbeat_seconds, MAX_LIST_PAUSE_SECONDS))
         self._failed_lists = 0
         """In a row."""
         self._list_at = 0.0
         """When to list again after a failure."""
-        self._trouble = ""
+        self._wake = asyncio.Event()
+        self._desired: Desired | None = None
+        self._joined: set[str] = set()
+        """Units whose worker has connected, which the next round passes to the reconciler."""
+        self._refused: Refused | None = None
+        self._is_shut_down = False
+        self._units: list[Unit] = []
+        self._has_listed = False
+        self._degraded_reason = ""
         self._in_contact = False
         self._lost_at = time.monotonic()
         self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
         self._connector: Connector | None = None
         self._left = ""
-        """What may be left in the end, for people; empty when nothing is."""
+        """Error text about units that may be left in the end; empty when there are none."""
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
 
-        ready is called once, when the scheduler has been told of the first units. Whatever happens, no unit is left.
-        Raises RefusedError, and ScalerError when units may be left that outlive the manager.
+        ready is called once, when the scheduler has got the first status. Whatever happens, no unit is left. Raises
+        RefusedError, and ScalerError when units may be left that outlive the manager.
         """
         capacity = self._backend.capacity
         details = ManagerDetails(
@@ -126,15 +160,15 @@ class Runner:
         )
         stopped = asyncio.create_task(stop.wait())
         stopped.add_done_callback(lambda _: self._wake.set())
-        said_ready = False
+        is_ready = False
         try:
-            self._connector = self._connect(details, self._turn)
-            while not (stop.is_set() or self._shutdown or self._refused):
+            self._connector = self._connect(details, self._on_events)
+            while not (stop.is_set() or self._is_shut_down or self._refused):
                 self._wake.clear()
                 again = await self._round()
-                if self._in_contact and not said_ready:
+                if self._in_contact and not is_ready:
                     ready()
-                    said_ready = True
+                    is_ready = True
                 await self._rest(again)
                 await asyncio.sleep(ROUND_GAP_SECONDS)
         finally:
@@ -146,12 +180,12 @@ class Runner:
             raise ScalerError(self._left)
         return 0
 
-    def _turn(self, events: list[ConnectorEvent]) -> None:
+    def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
                 case Welcomed(welcome):
                     self._in_contact = True
-                    # A scheduler that does not know us has not said yet what it wants.
+                    # A scheduler that does not know this manager has not said yet what it wants.
                     self._desired = None
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                 case Resumed():
@@ -164,69 +198,78 @@ class Runner:
                     self._in_contact = False
                     self._refused = refused
                 case Received(message=Desired() as desired):
-                    if self._desired is None or self._desired.units != desired.units:
-                        _log.info("the scheduler wants %d of my units: %s", desired.units, desired.reason)
+                    is_new = self._desired is None or self._desired.units != desired.units
+                    if is_new and not self._backend.capacity.fixed:
+                        _log.info("the scheduler wants %d units: %s", desired.units, desired.reason)
                     self._desired = desired
                     self._joined.update(desired.joined)
                 case Received(message=Shutdown(text)):
                     _log.info("the cluster is shut down: %s", text)
-                    self._shutdown = True
+                    self._is_shut_down = True
                 case Received():
                     # The answer to a status: a round for it would bring the next status, and that an answer, for ever.
                     continue
             self._wake.set()
 
-    def _goal(self) -> Goal:
-        desired = self._desired
+    def _inputs(self) -> list[ReconcilerInput]:
+        desired, capacity = self._desired, self._backend.capacity
+        units = desired.units if desired is not None and self._in_contact else None
         drained = frozenset(desired.drained if desired is not None else ())
-        joined = frozenset(self._joined)
-        self._joined.clear()
-        if self._backend.capacity.fixed:
-            return Goal(self._backend.capacity.max_units, drained, joined)
-        return Goal(desired.units if desired is not None and self._in_contact else None, drained, joined)
+        joined, self._joined = self._joined, set()
+        chance = random.random()  # noqa: S311 (it spreads retries)
+        wanted = UnitsWanted(capacity.max_units if capacity.fixed else units, drained)
+        return [wanted, WorkersJoined(tuple(joined)), UnitsListed(self._units, chance)]
 
     async def _round(self) -> float:
-        """Look, decide, act. Returns after how many seconds to do it again if nothing changes before."""
+        """List, decide, act. Returns after how many seconds to do it again if nothing changes before."""
         if (wait := self._list_at - time.monotonic()) > 0:
             self._report()
             return min(wait, self._heartbeat_seconds)
         try:
             self._note(await self._call(self._backend.list))
         except BackendError as error:
-            pause = min(MAX_LIST_PAUSE_SECONDS, self._heartbeat_seconds * 2.0 ** min(16, self._failed_lists))
-            pause *= 0.5 + random.random()  # noqa: S311 (it spreads retries)
             self._failed_lists += 1
+            pause = self._list_backoff.seconds(self._failed_lists, random.random())  # noqa: S311 (it spreads retries)
             self._list_at = time.monotonic() + pause
-            self._say_trouble(f"cannot list units: {error}")
+            self._degrade(f"cannot list units: {error}")
             self._report()
             return min(pause, self._heartbeat_seconds)
         self._failed_lists = 0
-        actions = self._reconciler.step(self._goal(), self._units, time.monotonic(), random.random())  # noqa: S311
-        self._say_trouble(actions.trouble)
-        self._report()
-        await self._act(actions)
-        return min(actions.look_again_seconds, self._heartbeat_seconds)
+        again = self._heartbeat_seconds
+        for command in self._reconciler.step(self._inputs(), time.monotonic()):
+            match command:
+                case ReportDegraded(reason):
+                    self._degrade(reason)
+                    self._report()
+                case StopUnits(unit_ids):
+                    await self._stop(unit_ids)
+                case StartUnits(count):
+                    await self._start(count)
+                case ListAgain(after_seconds):
+                    again = min(again, after_seconds)
+        return again
 
-    async def _act(self, actions: Actions) -> None:
-        if actions.stop:
-            _log.info("stopping %d units: %s", len(actions.stop), ", ".join(actions.stop))
-            try:
-                await self._call(self._backend.stop, actions.stop)
-            except BackendError as error:
-                _log.warning("cannot stop units, will try again: %s", error)
-        if not actions.start:
-            return
+    async def _stop(self, unit_ids: Sequence[str]) -> None:
+        _log.info("stopping %d units: %s", len(unit_ids), ", ".join(unit_ids))
         try:
-            started = await self._call(self._backend.start, actions.start)
+            await self._call(self._backend.stop, unit_ids)
         except BackendError as error:
-            self._reconciler.failed(str(error), error.started, time.monotonic(), random.random())  # noqa: S311
-            _log.warning("started %d of %d units: %s", len(error.started), actions.start, error)
+            _log.warning("cannot stop units, will try again: %s", error)
+
+    async def _start(self, count: int) -> None:
+        outcome: ReconcilerInput
+        try:
+            started = await self._call(self._backend.start, count)
+        except BackendError as error:
+            _log.warning("started %d of %d units: %s", len(error.started), count, error)
+            outcome = StartFailed(str(error), error.started, random.random())  # noqa: S311 (it spreads retries)
         else:
-            self._reconciler.started(started, time.monotonic())
             _log.info("started %s", ", ".join(started))
+            outcome = UnitsStarted(started)
+        self._reconciler.step([outcome], time.monotonic())
 
     async def _call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call the backend in its thread, and go on reporting while it takes its time."""
+        """Call the backend in its thread, and report on every heartbeat until it returns."""
         answer = asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
         while not (await asyncio.wait({answer}, timeout=self._heartbeat_seconds))[0]:
             self._report()
@@ -246,9 +289,7 @@ class Runner:
         finally:
             if descriptor is not None:
                 loop.remove_reader(descriptor)
-        self._warn_of_loss(time.monotonic())
-
-    def _warn_of_loss(self, now: float) -> None:
+        now = time.monotonic()
         if self._in_contact or self._connector is None or self._connector.connected or now < self._warn_at:
             return
         self._warn_at = now + LOST_WARNING_SECONDS
@@ -260,29 +301,24 @@ class Runner:
         )
 
     def _note(self, units: list[Unit]) -> None:
-        # What had ended before this manager began is none of its news.
+        # Units that had ended before this manager began are not reported.
         before = self._units if self._has_listed else units
         self._has_listed = True
-        known = {unit.unit_id for unit in before if unit.state not in ALIVE}
+        known = {unit.unit_id for unit in before if unit.state in ENDED}
         for unit in units:
-            if unit.state not in ALIVE and unit.unit_id not in known:
+            if unit.state in ENDED and unit.unit_id not in known:
                 level = logging.WARNING if unit.state is UnitState.FAILED else logging.INFO
-                _log.log(
-                    level,
-                    "unit %s ended after %.1f s: %s",
-                    unit.unit_id,
-                    unit.age_seconds,
-                    unit.reason,
-                    extra=about(unit=unit.unit_id),
-                )
+                extra = logs.about(unit=unit.unit_id)
+                text = "unit %s ended after %.1f s: %s"
+                _log.log(level, text, unit.unit_id, unit.age_seconds, unit.reason, extra=extra)
         self._units = units
 
-    def _say_trouble(self, trouble: str) -> None:
-        if trouble and not self._trouble:
-            _log.warning("%s", trouble)
-        elif self._trouble and not trouble:
+    def _degrade(self, reason: str) -> None:
+        if reason and not self._degraded_reason:
+            _log.warning("%s", reason)
+        elif self._degraded_reason and not reason:
             _log.info("trying to start units again")
-        self._trouble = trouble
+        self._degraded_reason = reason
 
     def _report(self) -> None:
         if self._connector is None or not self._connector.connected:
@@ -299,58 +335,56 @@ class Runner:
             for unit_id, age in self._reconciler.unlisted(now).items()
             if unit_id not in listed
         ]
-        self._connector.send(ManagerStatus(now, units, self._trouble[:MAX_REASON_CHARACTERS]))
+        self._connector.send(ManagerStatus(now, units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
         """Stop all units, and end what is left of them after the backend's stop_seconds.
 
-        A manager that was refused leaves units that outlive it: they are those of the one that stays.
+        A manager that was refused leaves units that outlive it: they belong to the manager that stays.
         """
         self._warn_at = math.inf
-        seconds = self._backend.capacity.stop_seconds
+        capacity = self._backend.capacity
         try:
-            async with asyncio.timeout(seconds):
-                if self._refused is None or not self._backend.capacity.outlive_manager:
+            async with asyncio.timeout(capacity.stop_seconds):
+                if self._refused is None or not capacity.outlive_manager:
                     await self._stop_all()
         except TimeoutError:
-            if not self._backend.capacity.outlive_manager:
-                _log.warning("units did not end within %g s and are killed", seconds)
+            if not capacity.outlive_manager:
+                _log.warning("units did not end within %g s and are killed", capacity.stop_seconds)
             else:
-                self._left = self._what_is_left(seconds)
+                staying = [unit.unit_id for unit in self._units if unit.state in (UnitState.PENDING, UnitState.RUNNING)]
+                by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
+                why = f" ({self._degraded_reason})" if self._degraded_reason else ""
+                seconds = f"{capacity.stop_seconds:g} s"
+                self._left = f"units may be left, which could not be stopped within {seconds}{why}{by_hand}"
         await self._call(self._backend.close)
         self._thread.shutdown()
         if self._connector is not None:
             self._connector.close("the worker manager ends")
 
-    def _what_is_left(self, seconds: float) -> str:
-        staying = [unit.unit_id for unit in self._units if unit.state in (UnitState.PENDING, UnitState.RUNNING)]
-        by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
-        why = f" ({self._trouble})" if self._trouble else ""
-        return f"units may be left, which could not be stopped within {seconds:g} s{why}{by_hand}"
-
     async def _stop_all(self) -> None:
         asked: set[str] = set()
-        self._trouble = ""
+        self._degraded_reason = ""
         while True:
             self._wake.clear()
             try:
                 rest_seconds = await self._stop_some(asked)
             except BackendError as error:
-                if str(error) != self._trouble:
+                if str(error) != self._degraded_reason:
                     _log.warning("cannot stop units, will try again: %s", error)
-                self._trouble = str(error)
+                self._degraded_reason = str(error)
                 rest_seconds = STOP_RETRY_SECONDS
             if rest_seconds is None:
                 return
             await self._rest(rest_seconds)
 
     async def _stop_some(self, asked: set[str]) -> float | None:
-        """Ask those to stop that stay. Returns how long to rest before the next look, None when all is done."""
+        """Stop the units that stay. Returns how long to rest before the next round, None when all is done."""
         self._note(await self._call(self._backend.list))
         self._report()
-        alive = [unit for unit in self._units if unit.state in ALIVE]
+        alive = [unit for unit in self._units if unit.state not in ENDED]
         staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
-        # What was started a moment ago may not be listed yet, and must not stay behind.
+        # A unit that was started a moment ago may not be listed yet, and must not stay behind.
         known = {unit.unit_id for unit in self._units} | asked
         staying += [unit_id for unit_id in self._reconciler.unlisted(time.monotonic()) if unit_id not in known]
         if staying:
@@ -371,3 +405,8 @@ def _connect(config: WorkerManagerConfig) -> Connect:
         )
 
     return connect
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{logs.escaped(line)}\n")
+    sys.stdout.flush()

@@ -27,8 +27,7 @@ from scaler.worker_manager.aws_raw_ecs import definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.backend import Backend, Capacity, Unit
-from scaler.worker_manager.baremetal_native import BaremetalNative
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native import BaremetalNative, BaremetalNativeConfig
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.symphony import make_backend as make_symphony_backend
 from scaler.worker_manager.symphony.settings import SymphonyConfig

@@ -24,7 +24,7 @@ from tests.integration.settings_rig import Command, command, within
 WAIT_SECONDS = 30.0
 MANAGER = """
 import json, sys
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager import runner
 from scaler.worker_manager.offload import OffloadBackend
 

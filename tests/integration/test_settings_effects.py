@@ -23,7 +23,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import PROCESSOR_SETTINGS, ClusterConfig
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 TESTS = Path(__file__).parents[1]

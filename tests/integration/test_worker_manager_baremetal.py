@@ -32,11 +32,11 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerDetails,
 )
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 
 MANAGER = """
 import sys
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.runner import run
 sys.exit(run(BaremetalNativeConfig.from_json(sys.argv[1])))
 """

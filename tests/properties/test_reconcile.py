@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scaler.protocol.messages import UnitState
 from scaler.testing.backends import MemoryBackend
 from scaler.worker_manager.backend import BackendError, Capacity
-from scaler.worker_manager.reconcile import DRAIN_DEADLINE_SECONDS, Actions, Goal, Reconciler
+from scaler.worker_manager.reconcile import DRAIN_DEADLINE_SECONDS, UnitsWanted
+from tests.unit.worker_manager.reconciler_driver import Decision, ReconcilerDriver
 
 LONG_SECONDS = 1000.0
 """Longer than every delay of the back-off with its jitter."""
@@ -21,7 +22,7 @@ class World:
     def __init__(self, max_units: int | None) -> None:
         self.max_units = max_units
         self.backend = MemoryBackend(Capacity(1, -1 if max_units is None else max_units, max_units))
-        self.reconciler = Reconciler(max_units)
+        self.reconciler = ReconcilerDriver(max_units)
         self.drained: frozenset[str] = frozenset()
         self.wanted = 0
         self.started: list[int] = []
@@ -29,17 +30,13 @@ class World:
         self.stopped_at_work: list[str] = []
 
     @property
-    def goal(self) -> Goal:
-        return Goal(self.wanted, self.drained)
-
-    @property
     def target(self) -> int:
         return self.wanted if self.max_units is None else min(self.wanted, self.max_units)
 
-    def look(self, jitter: float = 0.5) -> Actions:
+    def look(self, jitter: float = 0.5) -> Decision:
         now = self.backend.now
         units = self.backend.list()
-        actions = self.reconciler.step(self.goal, units, now, jitter)
+        actions = self.reconciler.step(UnitsWanted(self.wanted, self.drained), units, now, chance=jitter)
         at_work = {unit.unit_id for unit in units if unit.state is UnitState.RUNNING} - self.drained
         self.stopped_at_work += at_work & set(actions.stop)
         if actions.stop:
@@ -50,7 +47,7 @@ class World:
                 self.reconciler.started(self.backend.start(actions.start), now)
                 self.started.append(actions.start)
             except BackendError as error:
-                self.reconciler.failed(str(error), error.started, now, jitter)
+                self.reconciler.failed(str(error), now, started=error.started, chance=jitter)
         return actions
 
 
@@ -108,7 +105,7 @@ class ReconcilerMachine(RuleBasedStateMachine):
         quiet = (len(world.started), len(world.stopped))
         for _ in range(5):
             world.backend.now += LONG_SECONDS
-            assert not world.look().trouble
+            assert not world.look().reason
         assert (len(world.started), len(world.stopped)) == quiet
 
 

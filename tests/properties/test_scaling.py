@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import Desired, ManagerStatus, Outcome, UnitState, UnitStatus
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.reconcile import Goal, Reconciler
+from scaler.worker_manager.reconcile import UnitsWanted
 from tests.unit.scheduler.driver import Cluster
+from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
 
 MAX_UNITS = 6
 BEAT_SECONDS = 0.25
@@ -38,7 +39,7 @@ class Machine:
     def __init__(self, cluster: Cluster, startup_seconds: float) -> None:
         self._cluster = cluster
         self._startup_seconds = startup_seconds
-        self._reconciler = Reconciler(MAX_UNITS)
+        self._reconciler = ReconcilerDriver(MAX_UNITS)
         self._born: dict[str, float] = {}
         self._ready: set[str] = set()
         self._made = 0
@@ -65,8 +66,8 @@ class Machine:
         ]
         self._ready = {unit for unit in self._born if self._connected(unit)}
         told = [message for name, message in cluster.said if name == "m" and isinstance(message, Desired)]
-        goal = Goal(told[-1].units, frozenset(told[-1].drained)) if told else Goal(None)
-        actions = self._reconciler.step(goal, units, now, 0.5)
+        wanted = UnitsWanted(told[-1].units, frozenset(told[-1].drained)) if told else UnitsWanted(None)
+        actions = self._reconciler.step(wanted, units, now)
         for unit in (stopped.removeprefix("unit-") for stopped in actions.stop):
             del self._born[unit]
             if self._connected(unit):

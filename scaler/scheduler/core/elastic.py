@@ -169,7 +169,7 @@ class Elastic:
             if record.status is None:
                 continue
             if record.details.fixed:
-                # It is told only of workers that get no more tasks, which it replaces.
+                # It gets only the workers that have joined, and those that get no more tasks, which it replaces.
                 self._tell(record, Wanted(len(record.running_units), "those that get no more tasks are to be replaced"))
             elif wanted is not None:
                 self._shrink(record, wanted)
@@ -223,10 +223,8 @@ class Elastic:
         drained = tuple(sorted(unit for unit, is_empty in leaving.items() if is_empty)[:MAX_UNITS_NAMED])
         # The manager counts those that leave among the others until they are named.
         told = (wanted.units + len(leaving) - len(drained), drained)
-        if record.details.fixed and not drained:
-            return
         joined = sorted(record.joined_units)[:MAX_UNITS_NAMED]
-        if told == record.told and not joined:
+        if not joined and (told == record.told or (record.details.fixed and not drained)):
             return
         record.joined_units.difference_update(joined)
         record.told = told

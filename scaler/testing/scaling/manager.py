@@ -19,7 +19,18 @@ from scaler.protocol.messages import (
 from scaler.testing.scaling.workloads import Fleet
 from scaler.testing.simulation.actors import Clock
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.reconcile import Goal, Reconciler
+from scaler.worker_manager.reconcile import (
+    ListAgain,
+    Reconciler,
+    ReconcilerInput,
+    ReportDegraded,
+    StartUnits,
+    StopUnits,
+    UnitsListed,
+    UnitsStarted,
+    UnitsWanted,
+    WorkersJoined,
+)
 
 HEARTBEAT_SECONDS = 2.0
 ROUND_GAP_SECONDS = 0.05
@@ -60,7 +71,7 @@ class SimulatedManager:
         self._random = Random(fleet.manager_id)  # noqa: S311 (a simulation must repeat itself)
         self._reconciler = Reconciler(fleet.max_units)
         self._units: dict[str, _Unit] = {}
-        self._goal = Goal(None)
+        self._inputs: list[ReconcilerInput] = []
         self._next_round = math.inf
         if fleet.reclaimed_at is not None:
             cluster.later(fleet.reclaimed_at, self._reclaim)
@@ -70,7 +81,7 @@ class SimulatedManager:
         return sum(min(unit.ended, now) - unit.born for unit in self._units.values())
 
     def hear(self, message: Desired) -> None:
-        self._goal = Goal(message.units, frozenset(message.drained))
+        self._inputs += [UnitsWanted(message.units, frozenset(message.drained)), WorkersJoined(message.joined)]
         self._round_at(self._cluster.now + ROUND_GAP_SECONDS)
 
     def beat(self) -> None:
@@ -93,14 +104,21 @@ class SimulatedManager:
             for name, unit in self._units.items()
             if now - unit.ended < SEEN_AFTER_END_SECONDS
         ]
-        actions = self._reconciler.step(self._goal, units, now, JITTER)
-        status = [UnitStatus(unit.unit_id, unit.state, 1, unit.age_seconds, unit.reason) for unit in units]
-        self._cluster.say(self.peer, ManagerStatus(now, status, actions.trouble))
-        for name in actions.stop:
-            self._end(name, UnitState.STOPPED)
-        if actions.start:
-            self._reconciler.started([self._start() for _ in range(actions.start)], now)
-        self._round_at(now + max(ROUND_GAP_SECONDS, actions.look_again_seconds))
+        inputs, self._inputs = self._inputs, []
+        again = math.inf
+        for command in self._reconciler.step([*inputs, UnitsListed(units, JITTER)], now):
+            match command:
+                case ReportDegraded(reason):
+                    status = [UnitStatus(unit.unit_id, unit.state, 1, unit.age_seconds, unit.reason) for unit in units]
+                    self._cluster.say(self.peer, ManagerStatus(now, status, reason))
+                case StopUnits(unit_ids):
+                    for name in unit_ids:
+                        self._end(name, UnitState.STOPPED)
+                case StartUnits(count):
+                    self._reconciler.step([UnitsStarted([self._start() for _ in range(count)])], now)
+                case ListAgain(after_seconds):
+                    again = after_seconds
+        self._round_at(now + max(ROUND_GAP_SECONDS, again))
 
     def _start(self) -> str:
         cluster = self._cluster

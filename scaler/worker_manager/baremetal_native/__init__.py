@@ -8,42 +8,47 @@ from __future__ import annotations
 
 import socket
 import sys
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from scaler.config.worker_managers import default_concurrency
+from scaler.config.setting import Setting
+from scaler.config.values import Name
+from scaler.config.worker_managers import WorkerManagerConfig, default_concurrency
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.backend import Capacity
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
 from scaler.worker_manager.local_agents import LocalAgents
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.baremetal_native:BaremetalNative",
-    settings="scaler.worker_manager.baremetal_native.settings:BaremetalNativeConfig",
+    settings="scaler.worker_manager.baremetal_native:BaremetalNativeConfig",
 )
 COMMAND = (sys.executable, "-m", "scaler.worker")
 FIXED_UNIT_SLOTS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaremetalNativeConfig(WorkerManagerConfig):
+    """Worker manager baremetal_native: processes of this machine."""
+
+    type: Literal["baremetal_native"] = "baremetal_native"
+    """What the workers run on."""
+    mode: Literal["dynamic", "fixed"] = "dynamic"
+    """dynamic: as many workers as the scaling policy wants; fixed: max_task_concurrency of them, always."""
+    worker_type: Annotated[Name, Setting(default_text="auto, the host's name", metavar="NAME")] = "auto"
+    """Begins the names of this manager's workers."""
 
 
 class BaremetalNative(LocalAgents):
     """The backend of the type baremetal_native."""
 
     def __init__(self, config: BaremetalNativeConfig) -> None:
-        sizes = _fixed_sizes(config)
         label = socket.gethostname() if config.worker_type == "auto" else config.worker_type
-        super().__init__(_capacity(config, sizes), label, COMMAND, config.worker_config, sizes=sizes)
-
-
-def _fixed_sizes(config: BaremetalNativeConfig) -> tuple[int, ...]:
-    """Return the slots of every unit of the fixed mode; empty in dynamic mode."""
-    if config.mode == "dynamic":
-        return ()
-    slots = default_concurrency() if config.max_task_concurrency < 0 else config.max_task_concurrency
-    whole, rest = divmod(slots, FIXED_UNIT_SLOTS)
-    return (FIXED_UNIT_SLOTS,) * whole + ((rest,) if rest else ())
-
-
-def _capacity(config: BaremetalNativeConfig, sizes: tuple[int, ...]) -> Capacity:
-    cpus = default_concurrency() + 1
-    if config.mode == "fixed":
-        return Capacity(max(sizes), sum(sizes), len(sizes), fixed=True, starting=cpus)
-    limit = config.max_task_concurrency
-    return Capacity(1, limit, None if limit < 0 else limit, starting=cpus)
+        cpus = default_concurrency() + 1
+        limit = config.max_task_concurrency
+        sizes: tuple[int, ...] = ()
+        capacity = Capacity(1, limit, None if limit < 0 else limit, starting=cpus)
+        if config.mode == "fixed":
+            whole, rest = divmod(default_concurrency() if limit < 0 else limit, FIXED_UNIT_SLOTS)
+            sizes = (FIXED_UNIT_SLOTS,) * whole + ((rest,) if rest else ())
+            capacity = Capacity(max(sizes), sum(sizes), len(sizes), fixed=True, starting=cpus)
+        super().__init__(capacity, label, COMMAND, config.worker_config, sizes=sizes)

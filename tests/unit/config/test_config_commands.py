@@ -19,7 +19,7 @@ from scaler.config.commands import (
 )
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import ConfigError, UsageError
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 STORAGE = '[object_storage_server]\nbind_address = "tcp://*:1"\n'

@@ -18,7 +18,7 @@ from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.worker_manager.aws.settings import AwsSettings
 from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 PACKAGE = Path(scaler.__file__).parent

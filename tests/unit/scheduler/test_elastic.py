@@ -542,6 +542,15 @@ def test_a_fixed_manager_is_told_of_a_quarantined_worker_so_that_it_replaces_it(
     assert desired(cluster)[-1].drained == ["unit-w"]
 
 
+def test_a_fixed_manager_learns_which_of_its_workers_have_joined() -> None:
+    cluster = Cluster(load_policy("simple", ""))
+    manager = cluster.manager("m", fixed=True)
+    cluster.worker("w", manager_id="m")
+    report(cluster, manager)
+    cluster.wait(1.0, alive=[manager, "w"])
+    assert [message.joined for message in desired(cluster)] == [["unit-w"]]
+
+
 def drip(cluster: Cluster, client: str, *managers: Units, seconds: int) -> None:
     """A short task every second, which goes to whoever has been idle for longest."""
     for _ in range(seconds):

@@ -18,7 +18,7 @@ from scaler.protocol.messages import UnitState
 from scaler.testing.executors import ProcessExecutor
 from scaler.worker_manager import offload
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.baremetal_native.settings import BaremetalNativeConfig
+from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.offload.config import OffloadConfig, load_executor
 

@@ -10,11 +10,9 @@ from scaler.worker_manager.reconcile import (
     DRAIN_DEADLINE_SECONDS,
     LISTING_GRACE_SECONDS,
     STARTING_SECONDS,
-    Goal,
-    Reconciler,
+    UnitsWanted,
 )
-
-JITTER = 0.5
+from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
 
 
 def unit(name: str, state: UnitState = UnitState.RUNNING, age: float = 100.0, reason: str = "") -> Unit:
@@ -22,233 +20,233 @@ def unit(name: str, state: UnitState = UnitState.RUNNING, age: float = 100.0, re
 
 
 def test_what_is_missing_is_started() -> None:
-    assert Reconciler(None).step(Goal(3), [unit("a")], 0.0, JITTER).start == 2
+    assert ReconcilerDriver().step(UnitsWanted(3), [unit("a")], 0.0).start == 2
 
 
 def test_units_that_were_started_and_are_not_listed_yet_are_counted_for_a_while() -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     reconciler.started(["a", "b"], 0.0)
-    assert reconciler.step(Goal(2), [], 1.0, JITTER).start == 0
-    assert reconciler.unlisted(1.0) == {"a": 1.0, "b": 1.0}
-    reconciler.step(Goal(2), [], LISTING_GRACE_SECONDS, JITTER)
-    assert reconciler.step(Goal(2), [], LISTING_GRACE_SECONDS, JITTER).start == 2
+    assert reconciler.step(UnitsWanted(2), [], 1.0).start == 0
+    assert reconciler.core.unlisted(1.0) == {"a": 1.0, "b": 1.0}
+    reconciler.step(UnitsWanted(2), [], LISTING_GRACE_SECONDS)
+    assert reconciler.step(UnitsWanted(2), [], LISTING_GRACE_SECONDS).start == 2
 
 
 @pytest.mark.parametrize("state", [UnitState.PENDING, UnitState.RUNNING])
 def test_units_stay_until_they_are_named(state: UnitState) -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     units = [unit("a", state), unit("b", state)]
-    assert reconciler.step(Goal(1), units, 0.0, JITTER).stop == ()
-    assert reconciler.step(Goal(1, frozenset({"a"})), units, 1.0, JITTER).stop == ("a",)
+    assert reconciler.step(UnitsWanted(1), units, 0.0).stop == ()
+    assert reconciler.step(UnitsWanted(1, frozenset({"a"})), units, 1.0).stop == ("a",)
 
 
 def test_surplus_that_does_not_drain_is_stopped_at_the_deadline() -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     units = [unit("old", age=5000.0), unit("young", age=4000.0), unit("coming", UnitState.PENDING, 4500.0)]
-    actions = reconciler.step(Goal(1), units, 0.0, JITTER)
+    actions = reconciler.step(UnitsWanted(1), units, 0.0)
     assert actions.stop == ()
-    assert actions.look_again_seconds == DRAIN_DEADLINE_SECONDS
-    assert reconciler.step(Goal(1), units, DRAIN_DEADLINE_SECONDS - 1, JITTER).stop == ()
-    assert reconciler.step(Goal(1), units, DRAIN_DEADLINE_SECONDS, JITTER).stop == ("coming", "young")
+    assert actions.again == DRAIN_DEADLINE_SECONDS
+    assert reconciler.step(UnitsWanted(1), units, DRAIN_DEADLINE_SECONDS - 1).stop == ()
+    assert reconciler.step(UnitsWanted(1), units, DRAIN_DEADLINE_SECONDS).stop == ("coming", "young")
 
 
 def test_a_drained_unit_that_still_ends_is_not_replaced_when_the_wish_is_met() -> None:
-    reconciler = Reconciler(None)
-    reconciler.step(Goal(1, frozenset({"a"})), [unit("a"), unit("b")], 0.0, JITTER)
+    reconciler = ReconcilerDriver()
+    reconciler.step(UnitsWanted(1, frozenset({"a"})), [unit("a"), unit("b")], 0.0)
     ended = [unit("a", UnitState.STOPPED, reason="exit code 0"), unit("b")]
-    assert reconciler.step(Goal(1), ended, 1.0, JITTER).start == 0
+    assert reconciler.step(UnitsWanted(1), ended, 1.0).start == 0
 
 
 def test_a_drained_unit_is_replaced_when_units_are_wanted_again() -> None:
-    actions = Reconciler(None).step(Goal(2, frozenset({"a"})), [unit("a"), unit("b")], 0.0, JITTER)
+    actions = ReconcilerDriver().step(UnitsWanted(2, frozenset({"a"})), [unit("a"), unit("b")], 0.0)
     assert (actions.start, actions.stop) == (1, ("a",))
 
 
 def test_the_limit_counts_units_on_their_way_out() -> None:
-    assert Reconciler(3).step(Goal(3), [unit("a"), unit("b", UnitState.STOPPING)], 0.0, JITTER).start == 1
+    assert ReconcilerDriver(3).step(UnitsWanted(3), [unit("a"), unit("b", UnitState.STOPPING)], 0.0).start == 1
 
 
-def test_a_proven_unit_that_is_lost_is_replaced_at_once_without_trouble() -> None:
-    reconciler = Reconciler(None)
+def test_a_proven_unit_that_is_lost_is_replaced_at_once_without_a_degraded_reason() -> None:
+    reconciler = ReconcilerDriver()
     for second in range(0, 100, 10):
         name = f"unit-{second}"
-        reconciler.step(Goal(1), [unit(name)], second, JITTER)
-        reconciler.step(Goal(1), [unit(name)], second + 6, JITTER)
+        reconciler.step(UnitsWanted(1), [unit(name)], second)
+        reconciler.step(UnitsWanted(1), [unit(name)], second + 6)
         lost = unit(name, UnitState.FAILED, reason="killed by signal 9 (SIGKILL)")
-        actions = reconciler.step(Goal(1), [lost], second + 7, JITTER)
-        assert (actions.start, actions.trouble) == (1, "")
+        actions = reconciler.step(UnitsWanted(1), [lost], second + 7)
+        assert (actions.start, actions.reason) == (1, "")
 
 
 def test_containers_that_run_and_never_reach_the_scheduler_are_failures_however_long_they_ran() -> None:
-    reconciler = Reconciler(None, running_is_joined=False)
+    reconciler = ReconcilerDriver()
     now = 0.0
     for attempt in range(5):
         now += 400.0
-        reconciler.step(Goal(4), [], now, JITTER)
-        reconciler.step(Goal(4), [unit(f"unit-{attempt}", age=1.0)], now + 1.0, JITTER)
+        reconciler.step(UnitsWanted(4), [], now, joined=[])
+        reconciler.step(UnitsWanted(4), [unit(f"unit-{attempt}", age=1.0)], now + 1.0, joined=[])
         lost = unit(f"unit-{attempt}", UnitState.FAILED, age=300.0, reason="no contact with the scheduler")
-        actions = reconciler.step(Goal(4), [lost], now + 300.0, JITTER)
+        actions = reconciler.step(UnitsWanted(4), [lost], now + 300.0, joined=[])
     assert actions.start == 0
-    assert "no contact with the scheduler" in actions.trouble
+    assert "no contact with the scheduler" in actions.reason
 
 
 def test_a_container_whose_worker_has_joined_has_proven_itself_even_when_it_is_listed_later() -> None:
-    reconciler = Reconciler(None, running_is_joined=False)
+    reconciler = ReconcilerDriver()
     for second in range(0, 100, 10):
         name = f"unit-{second}"
-        reconciler.step(Goal(1, joined=frozenset({name})), [], second, JITTER)
-        reconciler.step(Goal(1), [unit(name)], second + 1, JITTER)
-        reconciler.step(Goal(1), [unit(name)], second + 7, JITTER)
+        reconciler.step(UnitsWanted(1), [], second, joined=[name])
+        reconciler.step(UnitsWanted(1), [unit(name)], second + 1, joined=[])
+        reconciler.step(UnitsWanted(1), [unit(name)], second + 7, joined=[])
         lost = unit(name, UnitState.FAILED, reason="SpotInterruption")
-        actions = reconciler.step(Goal(1), [lost], second + 8, JITTER)
-        assert (actions.start, actions.trouble) == (1, "")
+        actions = reconciler.step(UnitsWanted(1), [lost], second + 8, joined=[])
+        assert (actions.start, actions.reason) == (1, "")
 
 
 def test_what_had_ended_before_the_manager_began_is_no_failure() -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     ended = [unit(f"unit-{number}", UnitState.FAILED, reason="exit code 1") for number in range(20)]
-    actions = reconciler.step(Goal(4), ended, 0.0, JITTER)
-    assert (actions.start, actions.trouble) == (4, "")
-    assert reconciler.step(Goal(4), [*ended, unit("new", UnitState.FAILED)], 1.0, JITTER).start == 4
+    actions = reconciler.step(UnitsWanted(4), ended, 0.0)
+    assert (actions.start, actions.reason) == (4, "")
+    assert reconciler.step(UnitsWanted(4), [*ended, unit("new", UnitState.FAILED)], 1.0).start == 4
 
 
 def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     now = 0.0
     for attempt in range(5):
         now += 100.0
-        assert reconciler.step(Goal(4), [], now, JITTER).start > 0
+        assert reconciler.step(UnitsWanted(4), [], now).start > 0
         failed = unit(f"unit-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
-        actions = reconciler.step(Goal(4), [failed], now, JITTER)
+        actions = reconciler.step(UnitsWanted(4), [failed], now)
     assert actions.start == 0
-    assert actions.trouble == "exit code 1; failed 5 times in a row, paused, next try in 30 s"
-    assert actions.look_again_seconds == 30.0
+    assert actions.reason == "exit code 1; failed 5 times in a row, paused, next try in 30 s"
+    assert actions.again == 30.0
 
 
 def test_units_that_end_early_for_ever_new_reasons_are_started_ever_more_rarely_too() -> None:
-    reconciler = Reconciler(None)
-    reconciler.step(Goal(1), [], 0.0, JITTER)
+    reconciler = ReconcilerDriver()
+    reconciler.step(UnitsWanted(1), [], 0.0)
     waits = []
     for attempt in range(6):
         now = attempt * 1000.0
         failed = unit(f"unit-{attempt}", UnitState.FAILED, 0.5, f"exit code 1: at {now}")
-        waits.append(reconciler.step(Goal(1), [failed], now, JITTER).look_again_seconds)
+        waits.append(reconciler.step(UnitsWanted(1), [failed], now).again)
     assert waits == [0.0, 0.5, 1.0, 2.0, 30.0, 60.0]
-    assert reconciler.step(Goal(1), [failed], now, JITTER).trouble.startswith("exit code 1: at 5000.0; failed 6 times")
+    assert reconciler.step(UnitsWanted(1), [failed], now).reason.startswith("exit code 1: at 5000.0; failed 6 times")
 
 
 def test_young_units_that_are_lost_one_after_another_count_as_one_failure_and_are_replaced_at_once() -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     units = [unit(f"unit-{number}", age=1.0) for number in range(4)]
-    reconciler.step(Goal(4), units, 0.0, JITTER)
+    reconciler.step(UnitsWanted(4), units, 0.0)
     for number in range(4):
         now = (number + 1) / 10
         units[number] = unit(f"unit-{number}", UnitState.FAILED, 1.0 + now, "killed by signal 9 (SIGKILL)")
-        actions = reconciler.step(Goal(4), units, now, JITTER)
-        assert (actions.start, actions.trouble) == (1, "")
+        actions = reconciler.step(UnitsWanted(4), units, now)
+        assert (actions.start, actions.reason) == (1, "")
         units.append(unit(f"new-{number}", UnitState.PENDING, 0.0))
 
 
 def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -> None:
-    reconciler = Reconciler(None)
-    reconciler.step(Goal(4), [], 0.0, JITTER)
+    reconciler = ReconcilerDriver()
+    reconciler.step(UnitsWanted(4), [], 0.0)
     for now in (0.0, 10.0):
-        reconciler.step(Goal(4), [unit(f"unit-{now}", UnitState.FAILED, 0.5, "exit code 1")], now, JITTER)
-    assert reconciler.step(Goal(4), [], 20.0, JITTER).start == 1
-    assert reconciler.step(Goal(4), [unit("a", age=1.0)], 21.0, JITTER).start == 0
-    assert reconciler.step(Goal(4), [unit("a", age=6.0)], 26.0, JITTER).start == 3
+        reconciler.step(UnitsWanted(4), [unit(f"unit-{now}", UnitState.FAILED, 0.5, "exit code 1")], now)
+    assert reconciler.step(UnitsWanted(4), [], 20.0).start == 1
+    assert reconciler.step(UnitsWanted(4), [unit("a", age=1.0)], 21.0).start == 0
+    assert reconciler.step(UnitsWanted(4), [unit("a", age=6.0)], 26.0).start == 3
 
 
 def test_each_unit_that_proves_itself_makes_up_for_one_that_failed_after_it_was_started() -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     names = [f"good-{number}" for number in range(3)]
-    reconciler.step(Goal(9), [unit(name, UnitState.PENDING, 1.0) for name in names], 0.0, JITTER)
+    reconciler.step(UnitsWanted(9), [unit(name, UnitState.PENDING, 1.0) for name in names], 0.0)
     for number in range(3):
         now = 10.0 * number
         ended = unit(f"bad-{number}", UnitState.FAILED, 0.5, "exit code 1")
-        reconciler.step(Goal(9), [ended, *(unit(name, UnitState.PENDING, now + 1) for name in names)], now, JITTER)
+        reconciler.step(UnitsWanted(9), [ended, *(unit(name, UnitState.PENDING, now + 1) for name in names)], now)
     waits = []
     for joined in range(4):
         now = 100.0 + 10 * joined
         units = [unit(name, age=now + 1) for name in names[:joined]]
-        reconciler.step(Goal(9), units, now, JITTER)
-        waits.append(reconciler.step(Goal(9), units, now + 6, JITTER).start)
+        reconciler.step(UnitsWanted(9), units, now)
+        waits.append(reconciler.step(UnitsWanted(9), units, now + 6).start)
     # Two failures and more: one at a time. One proof of three leaves two, another one leaves one, which delays nothing.
     assert waits == [1, 1, 7, 6]
 
 
 def test_a_unit_that_proves_itself_ends_a_pause_and_all_failures_from_before_it_was_started() -> None:
-    reconciler = Reconciler(None)
-    reconciler.step(Goal(4), [unit("slow", UnitState.PENDING, 1.0)], 0.0, JITTER)
+    reconciler = ReconcilerDriver()
+    reconciler.step(UnitsWanted(4), [unit("slow", UnitState.PENDING, 1.0)], 0.0)
     for attempt in range(7):
         now = 1000.0 * attempt
         ended = unit(f"bad-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
-        reconciler.step(Goal(4), [unit("slow", UnitState.PENDING, now + 1), ended], now, JITTER)
+        reconciler.step(UnitsWanted(4), [unit("slow", UnitState.PENDING, now + 1), ended], now)
     slow = unit("slow", age=now + 1)
-    assert reconciler.step(Goal(4), [slow], now + 1, JITTER).start == 0
-    assert reconciler.step(Goal(4), [slow], now + 6, JITTER).start == 1
+    assert reconciler.step(UnitsWanted(4), [slow], now + 1).start == 0
+    assert reconciler.step(UnitsWanted(4), [slow], now + 6).start == 1
     units = [slow, unit("new", age=1.0)]
-    reconciler.step(Goal(4), units, now + 10, JITTER)
-    assert reconciler.step(Goal(4), [slow, unit("new", age=7.0)], now + 16, JITTER).start == 2
+    reconciler.step(UnitsWanted(4), units, now + 10)
+    assert reconciler.step(UnitsWanted(4), [slow, unit("new", age=7.0)], now + 16).start == 2
 
 
 def test_a_unit_proves_itself_once_and_not_again_while_others_fail() -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     now = 0.0
     for _ in range(2):
-        assert reconciler.step(Goal(9), [unit("old", age=now + 100)], now, JITTER).start == 8
+        assert reconciler.step(UnitsWanted(9), [unit("old", age=now + 100)], now).start == 8
         now += 6.0
     for attempt in range(6):
         now += 400.0
         ended = unit(f"bad-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
-        actions = reconciler.step(Goal(9), [unit("old", age=now + 100), ended], now, JITTER)
-    assert (actions.start, actions.look_again_seconds) == (0, 60.0)
-    assert "failed 6 times in a row, paused" in actions.trouble
+        actions = reconciler.step(UnitsWanted(9), [unit("old", age=now + 100), ended], now)
+    assert (actions.start, actions.again) == (0, 60.0)
+    assert "failed 6 times in a row, paused" in actions.reason
 
 
 def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -> None:
-    reconciler = Reconciler(None)
-    reconciler.failed("throttled", (), 0.0, JITTER)
-    assert reconciler.step(Goal(4), [], 0.0, JITTER).start == 4
-    reconciler.failed("throttled", (), 0.0, JITTER)
-    actions = reconciler.step(Goal(4), [], 0.0, JITTER)
-    assert (actions.start, actions.look_again_seconds) == (0, 0.5)
+    reconciler = ReconcilerDriver()
+    reconciler.failed("throttled", 0.0)
+    assert reconciler.step(UnitsWanted(4), [], 0.0).start == 4
+    reconciler.failed("throttled", 0.0)
+    actions = reconciler.step(UnitsWanted(4), [], 0.0)
+    assert (actions.start, actions.again) == (0, 0.5)
     reconciler.started(["a"], 0.5)
-    reconciler.failed("throttled", (), 0.6, JITTER)
-    assert reconciler.step(Goal(4), [unit("a", UnitState.PENDING, 0.0)], 0.6, JITTER).start == 3
+    reconciler.failed("throttled", 0.6)
+    assert reconciler.step(UnitsWanted(4), [unit("a", UnitState.PENDING, 0.0)], 0.6).start == 3
 
 
 def test_without_a_wish_units_are_left_as_they_are() -> None:
-    actions = Reconciler(None).step(Goal(None), [unit("a"), unit("b", UnitState.PENDING, 0.0)], 0.0, JITTER)
+    actions = ReconcilerDriver().step(UnitsWanted(None), [unit("a"), unit("b", UnitState.PENDING, 0.0)], 0.0)
     assert (actions.start, actions.stop) == (0, ())
 
 
 def test_a_drained_unit_stays_drained_when_it_is_not_named_again() -> None:
-    reconciler = Reconciler(None)
-    reconciler.step(Goal(1, frozenset({"a"})), [unit("a")], 0.0, JITTER)
-    assert reconciler.step(Goal(1), [unit("a")], 100.0, JITTER).stop == ("a",)
+    reconciler = ReconcilerDriver()
+    reconciler.step(UnitsWanted(1, frozenset({"a"})), [unit("a")], 0.0)
+    assert reconciler.step(UnitsWanted(1), [unit("a")], 100.0).stop == ("a",)
 
 
 def test_units_that_end_because_they_were_stopped_are_no_failures() -> None:
-    reconciler = Reconciler(None)
+    reconciler = ReconcilerDriver()
     for second in range(5):
         name = f"unit-{second}"
-        goal = Goal(0, frozenset({name}))
-        assert reconciler.step(goal, [unit(name, UnitState.PENDING, 0.0)], second, JITTER).stop == (name,)
-        reconciler.step(Goal(0), [unit(name, UnitState.STOPPED, 0.5, "exit code 0")], second, JITTER)
-    assert reconciler.step(Goal(3), [], 6.0, JITTER).start == 3
+        goal = UnitsWanted(0, frozenset({name}))
+        assert reconciler.step(goal, [unit(name, UnitState.PENDING, 0.0)], second).stop == (name,)
+        reconciler.step(UnitsWanted(0), [unit(name, UnitState.STOPPED, 0.5, "exit code 0")], second)
+    assert reconciler.step(UnitsWanted(3), [], 6.0).start == 3
 
 
 def test_no_more_units_start_at_the_same_time_than_the_machine_can_start_well() -> None:
-    reconciler = Reconciler(None, max_starting=2)
-    assert reconciler.step(Goal(4), [], 0.0, JITTER).start == 2
+    reconciler = ReconcilerDriver(max_starting=2)
+    assert reconciler.step(UnitsWanted(4), [], 0.0).start == 2
     reconciler.started(["a", "b"], 0.0)
-    assert reconciler.step(Goal(4), [], 0.1, JITTER).start == 0
+    assert reconciler.step(UnitsWanted(4), [], 0.1).start == 0
     units = [unit("a"), unit("b", UnitState.PENDING, 0.5)]
-    assert reconciler.step(Goal(4), units, 0.5, JITTER).start == 1
+    assert reconciler.step(UnitsWanted(4), units, 0.5).start == 1
 
 
 def test_a_unit_that_waits_for_something_else_holds_up_no_other() -> None:
-    reconciler = Reconciler(None, max_starting=1)
-    assert reconciler.step(Goal(2), [unit("a", UnitState.PENDING, 1.9)], 0.0, JITTER).start == 0
-    assert reconciler.step(Goal(2), [unit("a", UnitState.PENDING, STARTING_SECONDS)], 0.1, JITTER).start == 1
+    reconciler = ReconcilerDriver(max_starting=1)
+    assert reconciler.step(UnitsWanted(2), [unit("a", UnitState.PENDING, 1.9)], 0.0).start == 0
+    assert reconciler.step(UnitsWanted(2), [unit("a", UnitState.PENDING, STARTING_SECONDS)], 0.1).start == 1
