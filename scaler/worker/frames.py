@@ -115,6 +115,15 @@ class Results:
     payloads: memoryview
 
 
+class Snapshot(NamedTuple):
+    """What a processor has done since it started: tasks begun and finished, and when the last one began, in seconds of
+    the monotonic clock."""
+
+    begun: int
+    begun_at: float
+    finished: int
+
+
 # -- agent to processor --------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ import fcntl
 import mmap
 import os
 import socket
-from typing import NamedTuple
 
 from scaler.worker.frames import (
     LARGE_DATAGRAM_BYTES,
@@ -23,6 +22,7 @@ from scaler.worker.frames import (
     RESULTS,
     ResultRow,
     Results,
+    Snapshot,
     ToAgent,
     pack_large,
     pack_results,
@@ -36,14 +36,6 @@ _PAYLOADS_AT = _WORDS_BYTES + MAX_ROWS * RESULT.size
 PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
 
 _BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS = range(5)
-
-
-class Snapshot(NamedTuple):
-    """begun, finished: tasks since the processor's birth; begun_at: seconds on the monotonic clock."""
-
-    begun: int
-    begun_at: float
-    finished: int
 
 
 def make_page() -> int:

@@ -255,7 +255,7 @@ def test_a_worker_that_is_told_to_end_gives_its_task_so_long(seconds: float, tmp
             outcome, _ = await rig.outcome(task)
         assert outcome is (Outcome.SUCCESS if seconds == LONG_GRACE_SECONDS else Outcome.NOT_STARTED)
         async with asyncio.timeout(WAIT_SECONDS):
-            assert await rig.agent.life.ended == 0
+            assert await rig.agent.ended == 0
 
     play(story, stop_grace_seconds=seconds)
 

@@ -17,6 +17,7 @@ from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
 from scaler.protocol.session import Buffer, Descriptor
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, parts_of, to_payload
+from scaler.worker.agent.processors import ProcessorBackend
 from scaler.worker.agent.shell import Agent
 from scaler.worker.fork_server import ForkServer, start_fork_server
 
@@ -145,15 +146,15 @@ async def _running(
         played.append(PlayedScheduler(on_events))
         return played[0]
 
-    agent = Agent(config, fork_server, connect)
+    agent = Agent(config, ProcessorBackend(fork_server), connect)
     rig = Rig(agent, played[0], fork_server, storage)
     rig.scheduler.on_events([Welcomed(Welcome(False, 1, 60.0, 2.0, address))])
     try:
         yield rig
     finally:
         await agent.close()
-        if agent.life.ended.done():
-            agent.life.ended.exception()
+        if agent.ended.done():
+            agent.ended.exception()
 
 
 def play(

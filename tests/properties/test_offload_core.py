@@ -1,4 +1,4 @@
-"""Whatever an executor, the scheduler and time do: every attempt has one end, and nothing is handed on twice at once.
+"""Whatever an executor, the scheduler and time do: every attempt has one end, and nothing is started twice at once.
 
 Long random walks from a seed. The executor may take some of what it is given, report late, twice, or never.
 """
@@ -11,49 +11,65 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaler.protocol.messages import Done, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
-from scaler.worker.attempts import Attempt
-from scaler.worker.executor import FAILURES, CallKey
-from scaler.worker_manager.offload.core import HandOn, OffloadCore, Settings, Withdraw
+from scaler.net.connection import Received, Welcomed
+from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
+from scaler.worker.agent.calls import ServiceCalls
+from scaler.worker.agent.core import TaskExecutor
+from scaler.worker.agent.events import (
+    AgentInput,
+    CallEnded,
+    CallsAccepted,
+    CallsRefused,
+    CancelCall,
+    Command,
+    DeliverResult,
+    StartCall,
+    TimeElapsed,
+)
+from scaler.worker.agent.state import AgentState
+from scaler.worker.executor import FAILURES, CallFailed, CallFinished, CallKey, CallStarted
+from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 FUNCTION = b"f" * 16
 STEPS = 200
 
 
-class Walk:
+class Walk(CoreRig):
     """A core, what an executor has of it, and what has become of every attempt."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.now = 0.0
         self.tasks = 0
         self.came: set[CallKey] = set()
         self.ended: Counter[CallKey] = Counter()
         self.outcomes: dict[CallKey, Outcome] = {}
         self.given: set[CallKey] = set()
         """What the executor has, or was given and has not answered for."""
-        self.withdrawn: set[CallKey] = set()
+        self.cancelled: set[CallKey] = set()
         self.taken: set[CallKey] = set()
-        self.arriving: list[Attempt] = []
-        self.core = OffloadCore(Settings(self.random.randint(1, 4), 10, 0.0, 1e9), self.now)
-        self.core.welcomed(Welcome(False, 1, 1e9, 2.0), self.now)
-        self.turn()
+        self.arriving: list[DeliverResult] = []
+        super().__init__(worker_config(self.random.randint(1, 4), 10, death=1e9))
+        self.turn(Welcomed(Welcome(False, 1, 1e9, 2.0)))
 
-    def turn(self) -> None:
-        self.core.settle(self.now)
-        self.core.check()
-        for command in self.core.take_commands():
-            key = command.item.id, command.item.attempt
-            match command:
-                case HandOn():
-                    assert key not in self.given, "handed on while it was out"
-                    assert not self.ended[key], "handed on after its end"
-                    self.given.add(key)
-                case Withdraw():
-                    assert key in self.given
-                    self.given.discard(key)
-                    self.withdrawn.add(key)
-        for message in self.core.outbox.take_messages():
+    def make_executor(self, state: AgentState) -> TaskExecutor:
+        return ServiceCalls(state)
+
+    def perform(self, command: Command) -> None:
+        match command:
+            case StartCall(_, call):
+                assert call.key not in self.given, "started while it was in flight"
+                assert not self.ended[call.key], "started after its end"
+                self.given.add(call.key)
+            case CancelCall(_, key):
+                assert key in self.given
+                self.given.discard(key)
+                self.cancelled.add(key)
+            case DeliverResult():
+                self.arriving.append(command)
+
+    def turn(self, *inputs: AgentInput) -> None:
+        self.step(*inputs)
+        for message in self.sent:
             if isinstance(message, Done):
                 for identifier, attempt, outcome in zip(message.ids, message.attempts, message.outcomes, strict=True):
                     self.ended[identifier, attempt] += 1
@@ -63,9 +79,13 @@ class Walk:
                     if not started:
                         self.ended[identifier, attempt] += 1
                         assert (identifier, attempt) not in self.taken, "what may have begun was given back"
+        self.sent.clear()
         assert all(count == 1 for count in self.ended.values()), "an attempt ended twice"
 
-    def step(self) -> None:
+    def hears(self, message: Message) -> None:
+        self.turn(Received(b"schedulr", message))
+
+    def walk(self) -> None:
         steps = [
             self.run,
             self.take,
@@ -80,8 +100,7 @@ class Walk:
         self.random.choices(steps, weights=[20, 20, 8, 15, 30, 20, 10, 8, 5])[0]()
         self.now += self.random.choice([0.0, 0.01, 1.0])
         if self.now >= self.core.wake_at:
-            self.core.tick(self.now)
-        self.turn()
+            self.turn(TimeElapsed({}))
 
     def pick(self, keys: set[CallKey]) -> CallKey | None:
         return self.random.choice(sorted(keys)) if keys else None
@@ -91,11 +110,11 @@ class Walk:
         self.tasks += len(ids)
         self.came.update((identifier, 1) for identifier in ids)
         spec = Spec(FUNCTION, retries=self.random.choice([0, 3]), timeout_seconds=self.random.choice([0.0, 2.0]))
-        self.core.run(Run([(FUNCTION, b"code")], [RunGroup(spec, ids, [1] * len(ids), [b"x"] * len(ids))]))
+        self.hears(Run([(FUNCTION, b"code")], [RunGroup(spec, ids, [1] * len(ids), [b"x"] * len(ids))]))
 
     def take(self) -> None:
         self.taken |= self.given
-        self.core.taken()
+        self.turn(CallsAccepted())
 
     def refuse(self) -> None:
         left = self.given - self.taken
@@ -103,46 +122,48 @@ class Walk:
         self.taken |= left - some
         self.given -= some
         if left:
-            self.core.not_taken(sorted(some), "throttled", self.now, self.random.random())
+            self.turn(CallsRefused(sorted(some), "throttled"))
 
     def start(self) -> None:
         key = self.pick(self.given & self.taken)
         if key is not None:
-            self.core.started(key, self.now)
+            self.turn(CallStarted(*key))
 
     def arrive(self) -> None:
         key = self.pick(self.given & self.taken)
         if key is None:
             return
         self.given.discard(key)
-        item = self.core.arrived(key)
-        assert item is not None
-        self.arriving.append(item)
+        count = len(self.arriving)
+        self.turn(CallFinished(*key, b"result"))
+        assert len(self.arriving) == count + 1
 
     def store(self) -> None:
         if self.arriving:
-            self.core.done(self.arriving.pop(), Outcome.SUCCESS, b"value")
+            number, key, _, _ = self.arriving.pop()
+            self.turn(CallEnded(number, key, Outcome.SUCCESS, b"value"))
 
     def fail(self) -> None:
         key = self.pick(self.given & self.taken)
         if key is not None:
             self.given.discard(key)
             outcome = self.random.choice(sorted(FAILURES))
-            self.core.failed(key, outcome, "lost", self.now, self.random.random())
+            self.turn(CallFailed(*key, outcome, "lost"))
 
     def late(self) -> None:
-        """A report of something that was withdrawn, or has ended."""
-        key = self.pick(self.withdrawn | set(self.ended))
+        """A report of something that was cancelled, or has ended."""
+        key = self.pick(self.cancelled | set(self.ended))
         if key is not None and key not in self.given:
-            assert self.core.arrived(key) is None
-            self.core.started(key, self.now)
-            self.core.failed(key, Outcome.PROCESSOR_DIED, "late", self.now, 0.5)
+            count = len(self.arriving)
+            late = CallFinished(*key, b"late"), CallStarted(*key), CallFailed(*key, Outcome.PROCESSOR_DIED, "late")
+            self.turn(*late)
+            assert len(self.arriving) == count
 
     def recall(self) -> None:
         chosen = self.random.sample(sorted(self.came), min(len(self.came), 4))
         message = Recall([key[0] for key in chosen], [key[1] for key in chosen], self.random.random() < 0.5)
         self.taken |= self.given
-        self.core.recall(message)
+        self.hears(message)
 
     def finish(self) -> None:
         """Let all that is there end."""
@@ -153,8 +174,7 @@ class Walk:
             self.arrive()
             self.store()
             self.now += 1.0
-            self.core.tick(self.now)
-            self.turn()
+            self.turn(TimeElapsed({}))
         raise AssertionError(f"{len(self.came - set(self.ended))} attempts have no end")
 
 
@@ -163,6 +183,6 @@ class Walk:
 def test_every_attempt_has_exactly_one_end(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):
-        walk.step()
+        walk.walk()
     walk.finish()
     assert not walk.given

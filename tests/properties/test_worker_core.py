@@ -2,7 +2,7 @@
 
 Long random walks from a seed. Planted in the core one at a time, each of these faults is caught here: results left in
 a dead processor's page are not read (a finished task is charged); results of a page count twice (an attempt ends twice,
-or a processor is distrusted); a read task that has not begun is charged; what waited behind a dead task is forgotten;
+or a processor is banned); a read task that has not begun is charged; what waited behind a dead task is forgotten;
 what a forgotten processor had is put back.
 """
 
@@ -10,41 +10,63 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaler.protocol.messages import Done, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
-from scaler.worker.core import AgentCore, Settings
-from scaler.worker.frames import Results
-from scaler.worker.pool import Standing
-from tests.unit.worker.worker_fakes import FakeHands, FakeProcessor
+from scaler.net.connection import Received, Welcomed
+from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
+from scaler.worker.agent.events import (
+    ActOnProcessor,
+    AgentInput,
+    Command,
+    ProcessorExited,
+    ProcessorSignalled,
+    ResultsReceived,
+    TimeElapsed,
+)
+from scaler.worker.agent.events import ProcessorVerb as Verb
+from scaler.worker.agent.pool import ProcessorState
+from scaler.worker.frames import Results, ToAgent
+from tests.unit.worker.worker_fakes import CoreRig, FakeProcessor, worker_config
 
 FUNCTIONS = [bytes([n]) * 16 for n in range(3)]
 STEPS = 150
 
 
-class Walk:
+class Walk(CoreRig):
     """A core, its fake processors, and what has become of every attempt."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.now = 0.0
+        config = worker_config(self.random.randint(1, 3), 50, death=1e9)
+        super().__init__(replace(config, hard_processor_suspend=self.random.random() < 0.5))
         self.came: set[tuple[bytes, int]] = set()
         self.ended: Counter[tuple[bytes, int]] = Counter()
         self.begun: set[tuple[bytes, int]] = set()
         self.finished: set[tuple[bytes, int]] = set()
         self.lost: set[tuple[bytes, int]] = set()
         self.tasks = 0
-        self.hands = FakeHands()
-        slots = self.random.randint(1, 3)
-        self.core = AgentCore(Settings(slots, 50, 0.0, 1e9, self.random.random() < 0.5), self.hands, self.now)
-        self.core.welcomed(Welcome(False, 1, 1e9, 2.0), "", self.now)
-        self.turn()
+        self.turn(Welcomed(Welcome(False, 1, 1e9, 2.0)))
 
-    def turn(self) -> None:
-        self.core.settle(self.now)
-        for message in self.core.outbox.take_messages():
+    def hears(self, message: Message) -> None:
+        self.turn(Received(b"schedulr", message))
+
+    def signals(self, number: int, signal: ToAgent) -> None:
+        self.turn(ProcessorSignalled(number, signal))
+
+    def perform(self, command: Command) -> AgentInput | None:
+        """Perform a command; a processor may work on before it is killed or asked for its tasks."""
+        if isinstance(command, ActOnProcessor) and command.verb in (Verb.KILL, Verb.RECLAIM):
+            processor = self.hands[command.number]
+            if self.random.random() < 0.2 and not (processor.killed or processor.paused or processor.released):
+                self.work_on(processor)
+        return super().perform(command)
+
+    def turn(self, *inputs: AgentInput) -> None:
+        self.step(*inputs)
+        for message in self.sent:
             if isinstance(message, Done):
                 for identifier, attempt, outcome in zip(message.ids, message.attempts, message.outcomes, strict=True):
                     self.ended[identifier, attempt] += 1
@@ -55,13 +77,14 @@ class Walk:
                     if not started:
                         self.ended[identifier, attempt] += 1
                         assert (identifier, attempt) not in self.begun, "what had begun was given back as not started"
-        for note in self.core.outbox.take_notes():
-            assert "is ended" not in note.text, "a processor was distrusted"
+        for text in self.logged:
+            assert "is ended" not in text, "a processor was banned"
+        self.sent.clear()
+        self.logged.clear()
         self.check()
 
     def check(self) -> None:
         self.begun.update(each.running for each in self.living().values() if each.running is not None)
-        self.core.check()
         assert all(count == 1 for count in self.ended.values()), "an attempt ended twice"
         assert self.lost <= self.begun, "a task that never began was charged"
         assert not self.lost & self.finished, "a task that had finished was charged"
@@ -69,10 +92,9 @@ class Walk:
     def living(self) -> dict[int, FakeProcessor]:
         return {number: each for number, each in self.hands.processors.items() if not each.released}
 
-    def step(self) -> None:
+    def walk(self) -> None:
         steps = [self.run, self.work, self.wait, self.read, self.die, self.recall, self.pass_time, self.forget]
         self.random.choices(steps, weights=[20, 50, 10, 5, 8, 10, 10, 1])[0]()
-        self.turn()
 
     def run(self) -> None:
         count = self.random.randint(1, 12)
@@ -80,7 +102,7 @@ class Walk:
         self.tasks += count
         self.came.update((identifier, 1) for identifier in ids)
         spec = Spec(self.random.choice(FUNCTIONS), retries=self.random.choice([0, 3]))
-        self.core.run(Run([(spec.function, b"code")], [RunGroup(spec, ids, [1] * count, [b"x"] * count)]), self.now)
+        self.hears(Run([(spec.function, b"code")], [RunGroup(spec, ids, [1] * count, [b"x"] * count)]))
 
     def pick(self) -> tuple[int, FakeProcessor]:
         return self.random.choice(sorted(self.living().items(), key=lambda item: item[0]))
@@ -96,15 +118,10 @@ class Walk:
         number, processor = self.pick()
         if self.random.random() < 0.3:
             processor.reads_while_taken = self.random.randint(0, 3)
-        if processor.killed or processor.paused or self.core.pool.processors[number].standing is Standing.WAITING:
+        if processor.killed or processor.paused or self.pool.processors[number].state is ProcessorState.WAITING:
             return
-        self.core.started(number)
-        for _ in range(self.random.randint(1, 6)):
-            if processor.running is not None:
-                self.finished.add(processor.running)
-                processor.finish(duration_us=self.random.choice([5, 500, 50_000]))
-            elif processor.tasks():
-                self.begin(processor)
+        self.signals(number, ToAgent.READY)
+        self.work_on(processor)
         if processor.page and self.random.random() < 0.5:
             results = processor.flush()
             if self.random.random() < 0.5:
@@ -112,21 +129,28 @@ class Walk:
             else:
                 self.hear(number, processor, [results])
 
+    def work_on(self, processor: FakeProcessor) -> None:
+        for _ in range(self.random.randint(1, 6)):
+            if processor.running is not None:
+                self.finished.add(processor.running)
+                processor.finish(duration_us=self.random.choice([5, 500, 50_000]))
+            elif processor.tasks():
+                self.begin(processor)
+
     def hear(self, number: int, processor: FakeProcessor, results: list[Results]) -> None:
         earlier, processor.sent = processor.sent, []
-        for each in earlier + results:
-            self.core.results(number, each, True, self.now)
+        self.turn(*[ResultsReceived(number, each) for each in earlier + results])
 
     def wait(self) -> None:
         """A running task begins or ends to wait for others."""
         number, processor = self.pick()
         if processor.running is None or processor.killed:
             return
-        standing = self.core.pool.processors[number].standing
-        if standing is Standing.SUSPENDED:
-            self.core.unblocked(number, self.now)
-        elif standing is Standing.ACTIVE:
-            self.core.blocked(number, self.now)
+        state = self.pool.processors[number].state
+        if state is ProcessorState.SUSPENDED:
+            self.signals(number, ToAgent.UNBLOCKED)
+        elif state is ProcessorState.ACTIVE:
+            self.signals(number, ToAgent.BLOCKED)
 
     def read(self) -> None:
         """A processor dies between reading a task and beginning it."""
@@ -140,23 +164,24 @@ class Walk:
 
     def exit(self, number: int) -> None:
         self.hands[number].reads_while_taken = None
-        self.core.started(number)
-        self.core.exited(number, "killed by signal 9 (SIGKILL)", self.now)
+        self.signals(number, ToAgent.READY)
+        left = self.hands[number].reclaim(number)
+        self.turn(left, ProcessorExited(number, "killed by signal 9 (SIGKILL)"))
 
     def recall(self) -> None:
         if not self.came:
             return
         chosen = self.random.sample(sorted(self.came), min(len(self.came), self.random.randint(1, 5)))
         kill = self.random.random() < 0.5
-        self.core.recall(Recall([each[0] for each in chosen], [each[1] for each in chosen], kill), self.now)
+        self.hears(Recall([each[0] for each in chosen], [each[1] for each in chosen], kill))
 
     def pass_time(self) -> None:
         self.now += self.random.choice([0.001, 0.02, 0.6, 11.0])
-        self.core.tick(self.now)
+        self.turn(TimeElapsed(self.snapshots()))
 
     def forget(self) -> None:
         """The scheduler has forgotten the worker."""
-        self.core.welcomed(Welcome(False, 2, 1e9, 2.0), "", self.now)
+        self.turn(Welcomed(Welcome(False, 2, 1e9, 2.0)))
         self.came = set()
 
     def run_out(self) -> None:
@@ -165,15 +190,15 @@ class Walk:
             if self.came <= set(self.ended):
                 return
             self.now += 0.6
-            self.core.tick(self.now)
+            self.turn(TimeElapsed(self.snapshots()))
             for number, processor in self.living().items():
-                self.core.started(number)
+                self.signals(number, ToAgent.READY)
                 if processor.killed or processor.ended:
-                    self.core.exited(number, "gone", self.now)
+                    self.turn(processor.reclaim(number), ProcessorExited(number, "gone"))
                     continue
-                if self.core.pool.processors[number].standing is Standing.SUSPENDED:
-                    self.core.unblocked(number, self.now)
-                if self.core.pool.processors[number].standing is Standing.WAITING:
+                if self.pool.processors[number].state is ProcessorState.SUSPENDED:
+                    self.signals(number, ToAgent.UNBLOCKED)
+                if self.pool.processors[number].state is ProcessorState.WAITING:
                     continue
                 if processor.running is None and processor.tasks():
                     self.begin(processor)
@@ -181,7 +206,6 @@ class Walk:
                     self.finished.add(processor.running)
                     processor.finish()
                 self.hear(number, processor, [processor.flush()] if processor.page else [])
-            self.turn()
         raise AssertionError("attempts are left that never end")
 
 
@@ -190,5 +214,5 @@ class Walk:
 def test_every_attempt_has_one_end_and_only_what_ran_is_charged(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):
-        walk.step()
+        walk.walk()
     walk.run_out()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from scaler.head_tail import HeadTailBuffer
-from scaler.protocol.messages import Printed
+from scaler.protocol.messages import Output, Printed
 from scaler.worker.processor.capture import HEAD_BYTES, MAX_OUTPUT_BYTES, OMITTED_TEXT, TAIL_BYTES
 
 MAX_PIPES = 256
@@ -41,10 +41,9 @@ class _Pipe:
 class OutputPipes:
     """The pipes of all tasks with `stream_output`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_output: Callable[[bytes, bool, bytes], None]) -> None:
-        """on_output: called with the task's id, whether it is stderr, and what was written."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Output], None]) -> None:
         self._loop = loop
-        self._on_output = on_output
+        self._send = send
         self._pipes: dict[int, _Pipe] = {}
 
     def open(self, task: bytes, descriptors: tuple[int, ...]) -> None:
@@ -81,7 +80,7 @@ class OutputPipes:
                 return
             if not text:
                 if pipe.partial_character:
-                    self._on_output(pipe.task, pipe.is_stderr, pipe.partial_character)
+                    self._send(Output(pipe.task, pipe.is_stderr, pipe.partial_character))
                 self._close(descriptor)
                 return
             room = MAX_OUTPUT_BYTES - pipe.passed
@@ -92,7 +91,7 @@ class OutputPipes:
                 text, pipe.partial_character = text[:end], text[end:]
                 text = text[:room] if len(text) <= room else text[:room] + OMITTED_TEXT
                 if text:
-                    self._on_output(pipe.task, pipe.is_stderr, text)
+                    self._send(Output(pipe.task, pipe.is_stderr, text))
 
     def _close(self, descriptor: int) -> None:
         del self._pipes[descriptor]

@@ -1,4 +1,4 @@
-"""The core's hands: processors as sockets, shared pages and process descriptors."""
+"""Processors as sockets, status pages and process descriptors: performs the commands of `pool.py`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from scaler.errors import ProtocolError
-from scaler.worker.fork_server import ForkServer
+from scaler.errors import ProtocolError, ScalerError
+from scaler.processes import describe_exit
+from scaler.protocol.messages import Relay, RelayClosed
+from scaler.worker.agent.events import (
+    AgentInput,
+    DispatchRefused,
+    DispatchTasks,
+    InvalidDatagramReceived,
+    NestedTrafficSeen,
+    ProcessorCommand,
+    ProcessorExited,
+    ProcessorSignalled,
+    ProcessorVerb,
+    ResultsReceived,
+    TasksReclaimed,
+)
+from scaler.worker.agent.output import OutputPipes, PrintBuffer
+from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.relays import Relays
+from scaler.worker.agent.shell import Agent
+from scaler.worker.fork_server import ForkServer, Spawned
 from scaler.worker.frames import (
     GRANT,
     LARGE_DATAGRAM_BYTES,
@@ -20,104 +38,196 @@ from scaler.worker.frames import (
     TASK,
     Descriptors,
     Results,
+    Snapshot,
     ToAgent,
     ToProcessor,
+    unpack_channel,
     unpack_large,
+    unpack_output,
+    unpack_printed,
     unpack_results,
 )
-from scaler.worker.page import PageReader, Snapshot, make_page, send_datagram
+from scaler.worker.page import PageReader, make_page, send_datagram
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """What a task or result socket holds; more waits in the agent's queue, or makes the processor wait."""
-MAX_READ_PER_TURN = 64
-"""Datagrams of one processor in one turn of the loop: others get their turn too."""
-LAST_WORDS_BYTES = 4096
-"""Of what the interpreter wrote while it crashed, at most so much is shown."""
+MAX_READ_PER_WAKEUP = 64
+"""Datagrams of one processor in one iteration of the loop, so that others get their turn."""
+CRASH_TEXT_BYTES = 4096
+"""Of what the interpreter wrote while it crashed, at most this much is shown."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_ATTACHED_FDS * array.array("i").itemsize)
+_ATTACHED = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}
+"""How many descriptors come with a datagram; none with all others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
-    """Anything a processor says but results. descriptors belong to the reader."""
+class _Processor:
+    """The agent's ends of one processor. `unread` is its own reading end of what it wrote to the processor."""
 
-    kind: ToAgent
-    datagram: bytes
-    descriptors: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Nonsense:
-    """A processor said something that makes no sense."""
-
-    text: str
-
-
-Said = Results | Control | Nonsense
-
-
-class _Ends:
-    """What the agent holds of one processor. `unread` is its own reading end of what it wrote to the processor."""
-
-    __slots__ = ("deferred", "definitions", "is_doomed", "page", "pid", "pidfd", "tasks", "unread", "words")
-
-    def __init__(self, definitions: socket.socket) -> None:
-        self.tasks, self.unread = _pair()
-        self.definitions = definitions
-        self.page = make_page()
-        self.words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
+    def __init__(self) -> None:
+        self.tasks, self.unread = _socket_pair()
+        self.definitions, self.their_definitions = _socket_pair()
+        self.results, self.their_results = _socket_pair()
+        page = make_page()
+        crash_text = os.memfd_create("scaler-crash-text", os.MFD_CLOEXEC)
+        self.descriptors = Descriptors(
+            self.unread.fileno(), self.their_definitions.fileno(), self.their_results.fileno(), page, crash_text
+        )
+        self.page = PageReader(page)
         self.pid = 0
         self.pidfd = -1
-        self.is_doomed = False
-        self.deferred: list[Said] = []
+        self.is_killed = False
+        self.unannounced: list[bytes] = []
+        """Announcements that the socket had no room for."""
+
+    def spawned(self) -> None:
+        """The processor has its own copies: close what is its alone."""
+        self.their_results.close()
+        self.their_definitions.close()
+        os.close(self.descriptors.page)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+    def announce(self) -> bool:
+        """Send announcements, the oldest first. Returns False when some have to wait."""
+        while self.unannounced:
+            if not _send(self.definitions, self.unannounced[0]):
+                return False
+            del self.unannounced[0]
+        return True
+
+    def close(self) -> None:
+        for end in (self.results, self.tasks, self.unread, self.definitions):
+            end.close()
+        self.page.close()
+        os.close(self.descriptors.crash_text)
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
 
 
-class Processors:
-    """See `worker.hands.Hands` for what each verb means."""
+class ProcessorBackend:
+    """A `Backend`: all processors of an agent, with their nested clients and their output."""
 
-    def __init__(
-        self, fork_server: ForkServer, loop: asyncio.AbstractEventLoop, on_readable: Callable[[int], None]
-    ) -> None:
-        """on_readable: called with a processor's number when `read` will have something."""
+    make_executor = staticmethod(ProcessorPool)
+
+    def __init__(self, fork_server: ForkServer) -> None:
         self._fork_server = fork_server
-        self._loop = loop
-        self._on_readable = on_readable
-        self._ends: dict[int, _Ends] = {}
-        self._results: dict[int, socket.socket] = {}
-        self._pages: dict[int, PageReader] = {}
+        self._processors: dict[int, _Processor] = {}
+        self._verbs = {
+            ProcessorVerb.SPAWN: self._spawn,
+            ProcessorVerb.RECLAIM: self._reclaim,
+            ProcessorVerb.KILL: self._kill,
+            ProcessorVerb.END: self._end,
+            ProcessorVerb.GRANT: self._grant,
+            ProcessorVerb.PAUSE: lambda number: self._processors[number].signal(signal.SIGSTOP),
+            ProcessorVerb.CONTINUE: lambda number: self._processors[number].signal(signal.SIGCONT),
+            ProcessorVerb.RELEASE: self._release,
+        }
 
-    # -- Hands
+    def start(self, agent: Agent) -> None:
+        """Begin; the first processors are made while the agent connects."""
+        self._agent = agent
+        self._loop = asyncio.get_running_loop()
+        self._relays = Relays(self._loop, agent)
+        self._pipes = OutputPipes(self._loop, agent.send_output)
+        self._prints = PrintBuffer(self._loop, agent.send_output)
+        self._loop.add_reader(self._fork_server, self._on_fork_server)
+        agent.connect()
 
-    def spawn(self, number: int) -> None:
-        definitions, their_definitions = _pair()
-        ends = self._ends[number] = _Ends(definitions)
-        ours, theirs = _pair()
-        self._results[number] = ours
-        self._pages[number] = PageReader(ends.page)
-        with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it hears of it
-            descriptors = Descriptors(
-                ends.unread.fileno(), their_definitions.fileno(), theirs.fileno(), ends.page, ends.words
-            )
-            self._fork_server.spawn(number, descriptors)
-        theirs.close()
-        their_definitions.close()
-        os.close(ends.page)
-        self._loop.add_reader(ours, self._on_readable, number)
+    def perform(self, command: ProcessorCommand) -> AgentInput | None:
+        """Perform a command; return its answer, if it has one. None of them fails because a processor is gone."""
+        if isinstance(command, DispatchTasks):
+            return self._dispatch(command)
+        return self._verbs[command.verb](command.number)
 
-    def feed(self, number: int, task: bytes) -> bool:
-        return _send(self._ends[number].tasks, task)
+    def session_opened(self) -> None:
+        self._relays.close_all()
 
-    def tell(self, number: int, datagram: bytes) -> bool:
-        return _send(self._ends[number].definitions, datagram)
+    def relay(self, message: Relay) -> None:
+        number = self._relays.deliver(message.client, message.body)
+        if number is None:
+            self._agent.send(RelayClosed(message.client))
+        else:
+            self._agent.take_soon([NestedTrafficSeen(number)])
 
-    def take_back(self, number: int) -> list[bytes]:
-        ends = self._ends[number]
+    def flush_output(self, tasks: Sequence[bytes]) -> None:
+        if not self._prints.is_empty:
+            self._prints.flush(tasks)
+
+    def snapshots(self) -> Mapping[int, Snapshot]:
+        return {number: each.page.snapshot() for number, each in self._processors.items()}
+
+    def pids(self) -> Mapping[int, int] | None:
+        return {number: each.pid for number, each in self._processors.items() if each.pid}
+
+    async def close(self) -> None:
+        """End all processors, and free everything."""
+        self._prints.close()
+        self._loop.remove_reader(self._fork_server)
+        for each in self._processors.values():
+            each.signal(signal.SIGKILL)
+            if each.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(each.pid, signal.SIGKILL)  # what its tasks have started, should the fork server be gone
+        for number in list(self._processors):
+            self._release(number)
+        self._fork_server.close()
+        self._relays.close_all()
+        self._pipes.close()
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, command: DispatchTasks) -> AgentInput | None:
+        number, announcements, tasks = command
+        processor = self._processors[number]
+        if announcements or processor.unannounced:
+            processor.unannounced += announcements
+            if not processor.announce():
+                return DispatchRefused(number, len(tasks)) if tasks else None
+        for count, task in enumerate(tasks):
+            if not _send(processor.tasks, task):
+                return DispatchRefused(number, len(tasks) - count)
+        return None
+
+    def _spawn(self, number: int) -> None:
+        processor = self._processors[number] = _Processor()
+        with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it is seen
+            self._fork_server.spawn(number, processor.descriptors)
+        processor.spawned()
+        self._loop.add_reader(processor.results, self._on_readable, number)
+
+    def _reclaim(self, number: int) -> TasksReclaimed:
+        unread = self._take_unread(number)
+        # The page first: batches that were sent before it is read are in the socket now, so their order is known.
+        page = self._processors[number].page
+        error = ""
+        try:
+            unsent = page.unsent()
+        except ProtocolError as problem:
+            unsent, error = None, str(problem)
+        results: list[tuple[Results, bool]] = []
+        others: list[AgentInput] = []
+        for item in self._read(number, None):
+            if isinstance(item, ResultsReceived):
+                results.append((item.results, True))
+            else:
+                others.append(item)
+        if others:
+            self._agent.take_soon(others)
+        if unsent is not None:
+            batches = [each.batch for each, _ in results]
+            results.insert(batches.index(unsent.batch) if unsent.batch in batches else len(results), (unsent, False))
+        return TasksReclaimed(number, unread, results, page.snapshot(), error)
+
+    def _take_unread(self, number: int) -> list[bytes]:
+        unread = self._processors[number].unread
         taken: list[bytes] = []
         is_ending = False
         while True:
             try:
-                datagram, attached, _, _ = ends.unread.recvmsg(
-                    LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT
-                )
+                datagram, attached, _, _ = unread.recvmsg(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
             if attached:
@@ -127,103 +237,57 @@ class Processors:
             else:
                 is_ending = True
         if is_ending:
-            self.end(number)
+            self._end(number)
         return taken
 
-    def collect(self, number: int) -> list[tuple[Results, bool]]:
-        # The page first: batches that were sent before this look at it are in the socket now, so their order is known.
-        unsent = self._pages[number].unsent()
-        deferred = self._ends[number].deferred
-        found: list[tuple[Results, bool]] = []
-        for said in self._drain(number, None):
-            if isinstance(said, Results):
-                found.append((said, True))
-            else:
-                if not deferred:
-                    self._loop.call_soon(self._on_readable, number)
-                deferred.append(said)
-        if unsent is not None:
-            batches = [results.batch for results, _ in found]
-            place = batches.index(unsent.batch) if unsent.batch in batches else len(found)
-            found.insert(place, (unsent, False))
-        return found
+    def _kill(self, number: int) -> None:
+        processor = self._processors[number]
+        processor.is_killed = True
+        processor.signal(signal.SIGKILL)
+        self._fork_server.wake()  # it reports the exit
 
-    def snapshot(self, number: int) -> Snapshot:
-        return self._pages[number].snapshot()
+    def _end(self, number: int) -> None:
+        _send(self._processors[number].tasks, bytes((ToProcessor.END,)))
 
-    def kill(self, number: int) -> None:
-        ends = self._ends[number]
-        ends.is_doomed = True
-        self._signal(ends, signal.SIGKILL)
-        self._fork_server.wake()  # who reports the exit
-
-    def end(self, number: int) -> None:
-        _send(self._ends[number].tasks, bytes((ToProcessor.END,)))
-
-    def grant(self, number: int) -> None:
+    def _grant(self, number: int) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            self._results[number].send(GRANT, socket.MSG_DONTWAIT)
+            self._processors[number].results.send(GRANT, socket.MSG_DONTWAIT)
 
-    def pause(self, number: int, paused: bool) -> None:
-        self._signal(self._ends[number], signal.SIGSTOP if paused else signal.SIGCONT)
+    def _release(self, number: int) -> None:
+        processor = self._processors.pop(number)
+        self._loop.remove_reader(processor.results)
+        processor.close()
 
-    def release(self, number: int) -> None:
-        ends = self._ends.pop(number)
-        results = self._results.pop(number)
-        self._loop.remove_reader(results)
-        for said in ends.deferred:
-            if isinstance(said, Control):
-                for descriptor in said.descriptors:
-                    os.close(descriptor)
-        for end in (results, ends.tasks, ends.unread, ends.definitions):
-            end.close()
-        self._pages.pop(number).close()
-        os.close(ends.words)
-        if ends.pidfd >= 0:
-            os.close(ends.pidfd)
+    # -- what processors do ----------------------------------------------------------------------------------------
 
-    # -- for the shell
+    def _on_fork_server(self) -> None:
+        reports = self._fork_server.reports()
+        if reports is None:
+            self._agent.fail(ScalerError("the process that makes processors is gone"))
+            return
+        inputs: list[AgentInput] = []
+        for report in reports:
+            number = report.number
+            processor = self._processors[number]
+            if isinstance(report, Spawned):
+                processor.pid, processor.pidfd = report.pid, report.pidfd
+                if processor.is_killed:
+                    processor.signal(signal.SIGKILL)
+                continue
+            inputs += self._read(number, None)
+            inputs.append(self._reclaim(number))
+            text = describe_exit(report.returncode)
+            crash = os.pread(processor.descriptors.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
+            inputs.append(ProcessorExited(number, f"{text}\n{crash}" if crash else text))
+        self._agent.take(inputs)
 
-    def spawned(self, number: int, pid: int, pidfd: int) -> None:
-        """Note the process that a processor is; from now on it can be signalled."""
-        ends = self._ends[number]
-        ends.pid = pid
-        ends.pidfd = pidfd
-        if ends.is_doomed:
-            self._signal(ends, signal.SIGKILL)
+    def _on_readable(self, number: int) -> None:
+        self._agent.take_soon(self._read(number, MAX_READ_PER_WAKEUP))
 
-    def read(self, number: int) -> list[Said]:
-        """Return what a processor has said, up to a limit per turn."""
-        ends = self._ends.get(number)
-        if ends is None:
-            return []
-        deferred, ends.deferred = ends.deferred, []
-        return deferred + self._drain(number, MAX_READ_PER_TURN)
-
-    def last_words(self, number: int) -> str:
-        """Return what the interpreter wrote while it crashed, if it did."""
-        ends = self._ends.get(number)
-        if ends is None:
-            return ""
-        return os.pread(ends.words, LAST_WORDS_BYTES, 0).decode("utf-8", "replace").strip()
-
-    def pids(self) -> dict[int, int]:
-        """Return the pid of every processor that has one, by number."""
-        return {number: ends.pid for number, ends in self._ends.items() if ends.pid}
-
-    def close(self) -> None:
-        """End all processors, and free everything."""
-        for ends in self._ends.values():
-            self._signal(ends, signal.SIGKILL)
-            if ends.pid:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(ends.pid, signal.SIGKILL)  # what its tasks have started, should the fork server be gone
-        for number in list(self._ends):
-            self.release(number)
-
-    def _drain(self, number: int, limit: int | None) -> list[Said]:
-        end = self._results[number]
-        found: list[Said] = []
+    def _read(self, number: int, limit: int | None) -> list[AgentInput]:
+        """Read what a processor has sent: return what is for the core, and pass on the rest."""
+        end = self._processors[number].results
+        found: list[AgentInput] = []
         while limit is None or len(found) < limit:
             try:
                 datagram, attached, _, _ = end.recvmsg(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT)
@@ -238,22 +302,38 @@ class Processors:
             try:
                 if datagram[0] == ToAgent.LARGE:
                     datagram = _read_file(datagram, descriptors)
-                    descriptors = []
                 if datagram[0] == ToAgent.RESULTS:
-                    found.append(unpack_results(datagram))
-                    _close_all(descriptors)
+                    results = unpack_results(datagram)
+                    if self._pipes.is_open:
+                        for row in results.rows:
+                            self._pipes.drain(row[0])
+                    found.append(ResultsReceived(number, results))
                 else:
-                    found.append(Control(ToAgent(datagram[0]), datagram, tuple(descriptors)))
+                    self._take_datagram(number, datagram, descriptors, found)
             except (ProtocolError, ValueError) as error:
-                _close_all(descriptors)
-                found.append(Nonsense(f"it sent what is no message ({error})"))
+                found.append(InvalidDatagramReceived(number, str(error)))
+            for descriptor in descriptors:
+                os.close(descriptor)
         return found
 
-    @staticmethod
-    def _signal(ends: _Ends, number: signal.Signals) -> None:
-        if ends.pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(ends.pidfd, number)
+    def _take_datagram(self, number: int, datagram: bytes, descriptors: list[int], found: list[AgentInput]) -> None:
+        """Take in a datagram that holds no results. Takes descriptors that are used out of the list."""
+        kind = ToAgent(datagram[0])
+        if len(descriptors) != _ATTACHED.get(kind, 0):
+            raise ProtocolError(f"a {kind.name} datagram came with {len(descriptors)} descriptors")
+        match kind:
+            case ToAgent.READY | ToAgent.FAILED | ToAgent.BLOCKED | ToAgent.UNBLOCKED:
+                found.append(ProcessorSignalled(number, kind, datagram[1:].decode("utf-8", "replace")))
+            case ToAgent.CHANNEL:
+                self._relays.open(unpack_channel(datagram), number, descriptors.pop())
+            case ToAgent.OUTPUT:
+                task = unpack_output(datagram)
+                self._pipes.open(task, tuple(descriptors))
+                descriptors.clear()
+            case ToAgent.PRINTED:
+                self._prints.add(*unpack_printed(datagram))
+            case _:
+                raise ProtocolError("a memory file holds another one")
 
 
 def _send(end: socket.socket, datagram: bytes) -> bool:
@@ -266,7 +346,7 @@ def _send(end: socket.socket, datagram: bytes) -> bool:
     return True
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in pair:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
@@ -278,12 +358,6 @@ def _descriptors(attached: list[tuple[int, int, bytes]]) -> list[int]:
     for _, _, data in attached:
         found.frombytes(data[: len(data) - len(data) % found.itemsize])
     return list(found)
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-    descriptors.clear()
 
 
 def _read_file(datagram: bytes, descriptors: list[int]) -> bytes:
@@ -301,4 +375,5 @@ def _read_file(datagram: bytes, descriptors: list[int]) -> bytes:
             raise ProtocolError(f"a memory file has {len(whole)} bytes and not {size}")
         return whole
     finally:
-        _close_all(descriptors)
+        while descriptors:
+            os.close(descriptors.pop())

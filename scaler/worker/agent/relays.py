@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from functools import partial
 
 from scaler.errors import ProtocolError
-from scaler.protocol.messages import MAX_BATCH_BYTES
+from scaler.protocol.messages import MAX_BATCH_BYTES, Relay, RelayClosed
+from scaler.worker.agent.events import NestedTrafficSeen
+from scaler.worker.agent.shell import Agent
 from scaler.worker.frames import BodyReader, pack_body_head
 
 MAX_CHANNELS = 10_000
 MAX_UNREAD_BYTES = 256 * 1024 * 1024
 """What waits for a nested client that does not read; beyond it the channel ends."""
 _READ_BYTES = 256 * 1024
-_READS_PER_TURN = 16
+_READS_PER_WAKEUP = 16
 
 
 class _Channel:
@@ -31,16 +32,9 @@ class _Channel:
 class Relays:
     """All channels of an agent, by the peer id of their client."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        on_body: Callable[[int, bytes, bytes], None],
-        on_closed: Callable[[bytes], None],
-    ) -> None:
-        """on_body: a client (of this processor, with this peer id) said something. on_closed: it is gone."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, agent: Agent) -> None:
         self._loop = loop
-        self._on_body = on_body
-        self._on_closed = on_closed
+        self._agent = agent
         self._channels: dict[bytes, _Channel] = {}
 
     def open(self, client: bytes, number: int, descriptor: int) -> None:
@@ -54,17 +48,16 @@ class Relays:
         self._loop.add_reader(end, partial(self._read, client))
 
     def deliver(self, client: bytes, body: bytes) -> int | None:
-        """Pass a message on to a client. Returns its processor's number, None when there is no such client."""
+        """Pass a message to a client. Returns its processor's number, None when there is no such client."""
         channel = self._channels.get(client)
         if channel is None:
             return None
-        if channel.unsent:
-            channel.unsent += pack_body_head(len(body)) + body
-            if len(channel.unsent) > MAX_UNREAD_BYTES:
-                self.close(client)
-            return channel.number
+        is_waiting = bool(channel.unsent)
         channel.unsent += pack_body_head(len(body)) + body
-        self._write(client)
+        if not is_waiting:
+            self._write(client)
+        elif len(channel.unsent) > MAX_UNREAD_BYTES:
+            self.close(client)
         return channel.number
 
     def close(self, client: bytes) -> None:
@@ -74,14 +67,14 @@ class Relays:
             self._loop.remove_reader(channel.end)
             self._loop.remove_writer(channel.end)
             channel.end.close()
-            self._on_closed(client)
+            self._agent.send(RelayClosed(client))
 
     def close_all(self) -> None:
         for client in list(self._channels):
             self.close(client)
 
     def _read(self, client: bytes) -> None:
-        for _ in range(_READS_PER_TURN):
+        for _ in range(_READS_PER_WAKEUP):
             channel = self._channels.get(client)
             if channel is None:
                 return
@@ -94,9 +87,10 @@ class Relays:
             if not piece:
                 self.close(client)
                 return
+            self._agent.take_soon([NestedTrafficSeen(channel.number)])
             try:
                 for body in channel.reader.feed(piece):
-                    self._on_body(channel.number, client, body)
+                    self._agent.send(Relay(client, body))
             except ProtocolError:
                 self.close(client)
                 return

@@ -1,35 +1,52 @@
-"""The agent as a component: connects to the scheduler, says that it is ready, and ends in order."""
+"""The agent as a component: how its process begins and ends."""
 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 
 from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
+from scaler.errors import ScalerError
 from scaler.ids import new_peer_id
 from scaler.logs import identify
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Role, WorkerDetails
-from scaler.worker.agent.shell import Agent, OnEvents
-from scaler.worker.fork_server import ForkServer
+from scaler.worker.agent.shell import Agent, Backend, OnEvents
 
 
-def run_agent(config: WorkerConfig, fork_server: ForkServer, complain: Callable[[Exception], None]) -> int:
-    """Run an agent until it ends, and return the exit code. complain: told the error that ends it, if one does."""
+class StatusFile:
+    """The file in which this process's manager reads what keeps the agent from working, or why it ended."""
+
+    def __init__(self, descriptor: str | None) -> None:
+        self._descriptor = None if descriptor is None else int(descriptor)
+
+    def write(self, text: str) -> None:
+        """Replace its content."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text.encode("utf-8", "replace"), 0)
+
+    def write_error(self, error: Exception) -> None:
+        self.write(str(error) if isinstance(error, ScalerError) else f"{type(error).__name__}: {error}")
+
+
+def run_agent(config: WorkerConfig, make_backend: Callable[[], Backend], status: StatusFile) -> int:
+    """Run an agent until it ends, and return the exit code. The error that ends it goes to the status file, too."""
 
     async def work(component: Component) -> int:
         try:
-            return await _work(component, config, fork_server)
+            return await _work(component, config, make_backend())
         except Exception as error:
-            complain(error)
+            status.write_error(error)
             raise
 
     return run_component("worker", config, work, config.event_loop)
 
 
-async def _work(component: Component, config: WorkerConfig, fork_server: ForkServer) -> int:
+async def _work(component: Component, config: WorkerConfig, backend: Backend) -> int:
     details = WorkerDetails(
         manager_id=config.worker_manager_id,
         unit_id=config.unit_id,
@@ -37,7 +54,6 @@ async def _work(component: Component, config: WorkerConfig, fork_server: ForkSer
         queue_size=config.per_worker_task_queue_size,
         capabilities=config.per_worker_capabilities,
     )
-
     peer = new_peer_id()
     identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())
 
@@ -50,6 +66,6 @@ async def _work(component: Component, config: WorkerConfig, fork_server: ForkSer
             io_threads=config.io_threads,
         )
 
-    agent = Agent(config, fork_server, connect)
-    gc.freeze()  # what is there now stays: it need not be looked at again
-    return await agent.life.lead(component, agent.stop, agent.close)
+    agent = Agent(config, backend, connect)
+    gc.freeze()  # what exists now stays: the collector need not visit it again
+    return await agent.run(component)

@@ -1,339 +1,308 @@
-"""The agent's loop: hears the scheduler and the processors, steps the core once per turn, and does what it says."""
+"""The agent's shell: hears the scheduler and the backend, steps the core, and performs its commands."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import assert_never
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, assert_never
 
+from scaler.component import Component
 from scaler.config.worker import WorkerConfig
-from scaler.errors import LimitError, ProtocolError, RefusedError, ScalerError
+from scaler.errors import LimitError, RefusedError, ScalerError, UnreachableError
 from scaler.logs import about, escaped
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.processes import Load, LoadMeter, describe_exit
+from scaler.processes import Load, LoadMeter
 from scaler.protocol.codec import split
 from scaler.protocol.messages import (
     Done,
-    Drain,
-    ForgetFunctions,
     HeartbeatEcho,
     Message,
     Output,
     Printed,
-    ProcessorStatus,
-    Recall,
     Relay,
-    RelayClosed,
     Returned,
-    Run,
-    Shutdown,
     WorkerHeartbeat,
 )
-from scaler.protocol.session import Buffer
-from scaler.worker.agent.lifetime import Lifetime
-from scaler.worker.agent.output import OutputPipes, PrintBuffer
-from scaler.worker.agent.processors import Control, Nonsense, Processors, Said
-from scaler.worker.agent.relays import Relays
-from scaler.worker.core import AgentCore, Settings
-from scaler.worker.fork_server import ForkServer, Spawned
-from scaler.worker.frames import Results, ToAgent, unpack_channel, unpack_output, unpack_printed
-from scaler.worker.pool import Standing
+from scaler.worker.agent.core import AgentCore, TaskExecutor
+from scaler.worker.agent.events import (
+    AgentInput,
+    EndAgent,
+    SendToScheduler,
+    StopRequested,
+    TimeElapsed,
+    WriteLog,
+)
+from scaler.worker.agent.state import AgentState
+from scaler.worker.frames import Snapshot
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
 """While more is on its way to the scheduler, what tasks print is dropped: results come first."""
+CLOSE_SECONDS = 2.0
+"""How long an ending agent waits until the scheduler has acknowledged its last messages."""
+_POLL_SECONDS = 0.005
 
 _log = logging.getLogger(__name__)
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
 
 
-class Agent:
-    """One worker. Belongs to the running loop; `life` tells of its beginning and end."""
+class Backend(Protocol):
+    """What performs the commands of one kind of executor, and reports what becomes of them to its agent."""
 
-    def __init__(self, config: WorkerConfig, fork_server: ForkServer, connect: Callable[[OnEvents], Connector]) -> None:
-        """connect: makes the connector to the scheduler, given what it calls with the events of a turn."""
+    def make_executor(self, state: AgentState) -> TaskExecutor:
+        """Make the pure side."""
+
+    def start(self, agent: Agent) -> None:
+        """Begin; call `agent.connect` when ready for tasks."""
+
+    def perform(self, command: Any) -> AgentInput | None:
+        """Perform a command, a `ProcessorCommand` or `CallCommand`; return its answer, if it has one."""
+
+    def session_opened(self) -> None:
+        """The scheduler opened a new session: it knows no nested clients."""
+
+    def relay(self, message: Relay) -> None:
+        """Pass a message to a nested client."""
+
+    def flush_output(self, tasks: Sequence[bytes]) -> None:
+        """Send what these tasks printed: their results are about to be sent."""
+
+    def snapshots(self) -> Mapping[int, Snapshot]:
+        """Return the status page of every processor, by its number."""
+
+    def pids(self) -> Mapping[int, int] | None:
+        """Return the pid of every processor that has one, by its number; None when there are no processes."""
+
+    async def close(self) -> None:
+        """End all tasks, and free everything."""
+
+
+class Agent:
+    """One worker. Belongs to the running loop, whose unexpected errors end it."""
+
+    def __init__(self, config: WorkerConfig, backend: Backend, make_connector: Callable[[OnEvents], Connector]) -> None:
         self._config = config
-        self._fork_server = fork_server
+        self._backend = backend
+        self._make_connector = make_connector
         self._loop = asyncio.get_running_loop()
-        self.life = Lifetime(config.scheduler_address)
-        self._processors = Processors(fork_server, self._loop, self._on_processor)
-        self._relays = Relays(self._loop, self._on_relay, self._on_relay_closed)
-        self._outputs = OutputPipes(self._loop, self._on_output)
-        self._prints = PrintBuffer(self._loop, self._say_printed)
+        self._loop.set_exception_handler(self._on_unexpected_error)
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        """Completes with the exit code, or with the error that ends the agent."""
+        self._welcomed = asyncio.Event()
         self._meter = LoadMeter()
         self._latency_seconds = 0.0
         self._heartbeat_seconds = config.heartbeat_interval_seconds
-        self._is_settling = False
         self._is_closed = False
+        self._connector: Connector | None = None
+        self._pending: list[AgentInput] = []
         now = time.monotonic()
-        self._core = AgentCore(
-            Settings(
-                slots=config.slots,
-                queue_size=config.per_worker_task_queue_size,
-                task_timeout_seconds=config.task_timeout_seconds,
-                death_timeout_seconds=config.death_timeout_seconds,
-                hard_suspend=config.hard_processor_suspend,
-            ),
-            self._processors,
-            now,
-        )
-        self._loop.add_reader(fork_server, self._on_fork_server)
-        self._connector = connect(self._on_events)
-        self._wake = self._loop.call_later(0, self._tick)
+        self._core = AgentCore(config, backend.make_executor, now)
         self._wake_at = now
-        self._beat = self._loop.call_later(config.heartbeat_interval_seconds, self._heartbeat)
-        self._settle()
+        self._timer = self._loop.call_later(0, self._on_timer)
+        self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+        backend.start(self)
+        self.take([])
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, component: Component) -> int:
+        """Work until the end, and close. Returns the exit code, or raises the error that ended the agent."""
+        stop = asyncio.ensure_future(component.stop.wait())
+        welcome = asyncio.ensure_future(self._welcomed.wait())
+        ended: asyncio.Future[Any] = self.ended
+        try:
+            await asyncio.wait({stop, welcome, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if welcome.done():
+                component.ready({})
+                await asyncio.wait({stop, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if stop.done() and not ended.done():
+                self.stop()
+            return await self.ended
+        finally:
+            for waiter in (stop, welcome):
+                waiter.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await waiter
+            await self.close()
 
     def stop(self) -> None:
         """Take no more work, give running tasks a short grace, and end."""
-        self._core.stop("the worker was told to end", self._config.stop_grace_seconds, time.monotonic())
-        self._settle()
+        self.take([StopRequested("the worker was told to end")])
+
+    def fail(self, error: BaseException) -> None:
+        """End with this error. The first end counts."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
 
     async def close(self) -> None:
-        """End all processors, let the scheduler have the last results, and say goodbye."""
-        self._prints.close()
+        """End all tasks, let the scheduler have the last results, and close the connection."""
         self._is_closed = True
-        self._wake.cancel()
-        self._beat.cancel()
-        self._loop.remove_reader(self._fork_server)
-        self._processors.close()
-        self._fork_server.close()
-        self._relays.close_all()
-        self._outputs.close()
-        await self.life.say_goodbye(self._connector)
+        self._timer.cancel()
+        await self._backend.close()
+        self._heartbeat_timer.cancel()
+        connector = self._connector
+        if connector is None:
+            return
+        for _ in range(round(CLOSE_SECONDS / _POLL_SECONDS)):
+            # Acknowledgements are counted below this level and not announced, so they are polled for.
+            if not (connector.connected and connector.outbox_bytes()):
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
+        connector.close("the worker ends" if error is None else f"the worker ends: {error}")
 
-    # -- the scheduler
+    def _end(self, command: EndAgent) -> None:
+        if self.ended.done():
+            return
+        if not command.exit_code:
+            _log.info("ending: %s", command.text)
+            self.ended.set_result(0)
+        elif command.is_silence and not self._welcomed.is_set():
+            self.fail(UnreachableError(f"{self._config.scheduler_address}: {command.text}"))
+        else:
+            self.fail(ScalerError(command.text))
+
+    def _on_unexpected_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException) and not self.ended.done():
+            self.ended.set_exception(error)
+        else:
+            _log.error("%s", context.get("message"))
+
+    # -- the scheduler ---------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect to the scheduler: the backend is ready for tasks."""
+        if not (self.ended.done() or self._is_closed):
+            self._connector = self._make_connector(self._on_events)
+
+    def send(self, message: Message) -> None:
+        """Send the scheduler a message."""
+        if self._connector is None:
+            return
+        try:
+            self._connector.send(message)
+        except LimitError as error:
+            self.fail(error)
+        except RefusedError:
+            return  # the event that ends this agent and says why comes with this wakeup or the next
+
+    def send_output(self, message: Output | Printed) -> None:
+        """Send the scheduler what a task wrote, unless too much is on its way already."""
+        if self._connector is not None and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
+            self.send(message)
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         if self._is_closed:
             return
-        now = time.monotonic()
-        core = self._core
+        inputs: list[AgentInput] = []
         for event in events:
             match event:
                 case Received(_, message):
-                    core.heard(now)
-                    self._hear(message, now)
+                    if isinstance(message, HeartbeatEcho):
+                        self._latency_seconds = max(0.0, time.monotonic() - message.sent_at)
+                    elif isinstance(message, Relay):
+                        self._backend.relay(message)
+                    inputs.append(event)
                 case Welcomed(welcome):
-                    self._relays.close_all()
-                    address = self._config.object_storage_address or welcome.object_storage_address
-                    core.welcomed(welcome, address, now)
-                    self._beat_within(welcome.heartbeat_seconds)
-                    self.life.welcomed.set()
+                    self._backend.session_opened()
+                    self._heartbeat_within(welcome.heartbeat_seconds)
+                    self._welcomed.set()
+                    inputs.append(event)
                 case Resumed():
-                    core.heard(now)
+                    inputs.append(event)
                 case Broken():
                     _log.info("the connection to the scheduler broke; connecting again")
                 case ConnectionRefused(refused):
-                    self.life.end(RefusedError(f"the scheduler refused this worker: {refused.text}"))
+                    self.fail(RefusedError(f"the scheduler refused this worker: {refused.text}"))
                 case _:
                     assert_never(event)
-        self._settle()
+        self.take(inputs)
 
-    def _hear(self, message: Message, now: float) -> None:
-        core = self._core
-        match message:
-            case Run():
-                core.run(message, now)
-            case HeartbeatEcho(sent_at):
-                self._latency_seconds = max(0.0, now - sent_at)
-            case Relay(client, body):
-                self._relay(client, body, now)
-            case Recall():
-                core.recall(message, now)
-            case ForgetFunctions():
-                core.undefine(message)
-            case Drain(text):
-                core.drain(text)
-            case Shutdown(text):
-                core.shutdown(text)
-            case _:
-                _log.warning("the scheduler sent a %s, which is nothing for a worker", type(message).__name__)
-
-    def _send(self, message: Message, attachments: Sequence[Buffer] = ()) -> None:
-        try:
-            self._connector.send(message, attachments)
-        except LimitError as error:
-            self.life.end(error)
-        except RefusedError:
-            return  # the news of it, which ends this agent and says why, comes in this turn or the next
-
-    # -- processors
-
-    def _on_fork_server(self) -> None:
-        reports = self._fork_server.reports()
-        now = time.monotonic()
-        if reports is None:
-            self.life.end(ScalerError("the process that makes processors is gone"))
-            return
-        for report in reports:
-            if isinstance(report, Spawned):
-                self._processors.spawned(report.number, report.pid, report.pidfd)
-                continue
-            for said in self._processors.read(report.number):
-                self._take_in(report.number, said, now)
-            how = describe_exit(report.returncode)
-            words = self._processors.last_words(report.number)
-            self._core.exited(report.number, f"{how}\n{words}" if words else how, now)
-        self._settle()
-
-    def _on_processor(self, number: int) -> None:
-        now = time.monotonic()
-        for said in self._processors.read(number):
-            self._take_in(number, said, now)
-        self._settle_soon()
-
-    def _take_in(self, number: int, said: Said, now: float) -> None:
-        match said:
-            case Results():
-                if self._outputs.is_open:
-                    for row in said.rows:
-                        self._outputs.drain(row[0])
-                self._core.results(number, said, True, now)
-            case Control(kind, datagram, descriptors):
-                try:
-                    self._obey(number, kind, datagram, descriptors, now)
-                except ProtocolError as error:
-                    for descriptor in descriptors:
-                        os.close(descriptor)
-                    self._core.nonsense(number, str(error))
-            case Nonsense(text):
-                self._core.nonsense(number, text)
-            case _:
-                assert_never(said)
-
-    def _obey(self, number: int, kind: ToAgent, datagram: bytes, descriptors: tuple[int, ...], now: float) -> None:
-        expected = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}.get(kind, 0)
-        if len(descriptors) != expected:
-            raise ProtocolError(f"a {kind.name} datagram came with {len(descriptors)} descriptors")
-        match kind:
-            case ToAgent.READY:
-                self._core.started(number)
-            case ToAgent.FAILED:
-                self._core.start_failed(number, datagram[1:].decode("utf-8", "replace"))
-            case ToAgent.BLOCKED:
-                self._core.blocked(number, now)
-            case ToAgent.UNBLOCKED:
-                self._core.unblocked(number, now)
-            case ToAgent.CHANNEL:
-                self._relays.open(unpack_channel(datagram), number, descriptors[0])
-            case ToAgent.OUTPUT:
-                self._outputs.open(unpack_output(datagram), descriptors)
-            case ToAgent.PRINTED:
-                self._prints.add(*unpack_printed(datagram))
-            case ToAgent.RESULTS | ToAgent.LARGE:
-                raise ProtocolError("a memory file holds what should not be in one")
-            case _:
-                assert_never(kind)
-
-    def _relay(self, client: bytes, body: bytes, now: float) -> None:
-        number = self._relays.deliver(client, body)
-        if number is None:
-            self._send(RelayClosed(client))
-        else:
-            self._core.nested_traffic(number, now)
-
-    def _on_relay(self, number: int, client: bytes, body: bytes) -> None:
-        self._core.nested_traffic(number, time.monotonic())
-        self._send(Relay(client, body))
-
-    def _on_relay_closed(self, client: bytes) -> None:
-        if not self._is_closed:
-            self._send(RelayClosed(client))
-
-    def _on_output(self, task: bytes, is_stderr: bool, text: bytes) -> None:
-        if not self._is_closed and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
-            self._send(Output(task, is_stderr, text))
-
-    def _say_printed(self, message: Printed) -> None:
-        if not self._is_closed and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
-            self._send(message)
-
-    # -- the turn
-
-    def _settle_soon(self) -> None:
-        """Settle once for all processors that have something in this turn of the loop."""
-        if not self._is_settling:
-            self._is_settling = True
-            self._loop.call_soon(self._settle)
-
-    def _settle(self) -> None:
-        self._is_settling = False
-        core = self._core
-        if self._is_closed or self.life.ended.done():
-            return
-        core.settle(time.monotonic())
-        for message in core.outbox.take_messages():
-            if isinstance(message, Done):
-                if not self._prints.is_empty:
-                    self._prints.flush(message.ids)
-                for part in split(message):
-                    self._send(part)
-            elif isinstance(message, Returned):
-                for piece in split(message):
-                    self._send(piece)
-            else:
-                self._send(message)
-        for note in core.outbox.take_notes():
-            text = escaped(note.text) if "\n" not in note.text else note.text
-            _log.log(note.level, "%s", text, extra=about(task=note.task.hex()))
-        if core.ending is not None:
-            self.life.obey(core.ending)
-        elif core.wake_at < self._wake_at - 0.001:
-            self._wake.cancel()
-            self._arm()
-
-    def _arm(self) -> None:
-        self._wake_at = self._core.wake_at
-        self._wake = self._loop.call_later(max(0.0, self._wake_at - time.monotonic()), self._tick)
-
-    def _tick(self) -> None:
-        self._core.tick(time.monotonic())
-        self._arm()
-        self._settle()
-
-    def _beat_within(self, seconds: float) -> None:
+    def _heartbeat_within(self, seconds: float) -> None:
         """Send heartbeats at least this often: the scheduler's lease may be short."""
         self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, seconds)
-        self._beat.cancel()
-        self._beat = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+        self._heartbeat_timer.cancel()
+        self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
 
     def _heartbeat(self) -> None:
-        self._beat = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
-        if not self._connector.connected:
+        self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+        if self._connector is None or not self._connector.connected:
             return
         now = time.monotonic()
-        pids = self._processors.pids()
-        loads = self._meter.measure(pids.values())
+        statuses = self._core.statuses(self._backend.snapshots(), now)
+        pids = self._backend.pids()
+        loads = self._meter.measure(() if pids is None else pids.values())
+        if pids is not None:
+            statuses = {number: status for number, status in statuses.items() if number in pids}
+            for number, status in statuses.items():
+                load = loads.get(pids[number], Load())
+                status.pid, status.cpu_percent, status.rss_bytes = pids[number], load.cpu_percent, load.rss_bytes
         own = loads.get(os.getpid(), Load())
-        statuses = []
-        for number, pid in pids.items():
-            processor = self._core.pool.processors.get(number)
-            if processor is None:
-                continue
-            running = self._core.running(number)
-            load = loads.get(pid, Load())
-            statuses.append(
-                ProcessorStatus(
-                    pid=pid,
-                    cpu_percent=load.cpu_percent,
-                    rss_bytes=load.rss_bytes,
-                    initialized=processor.ready,
-                    suspended=processor.standing in (Standing.SUSPENDED, Standing.WAITING),
-                    running=running[0] if running else b"",
-                    running_seconds=max(0.0, now - running[1]) if running else 0.0,
-                )
-            )
-        self._send(
+        self.send(
             WorkerHeartbeat(
                 sent_at=now,
                 agent_cpu_percent=own.cpu_percent,
                 agent_rss_bytes=own.rss_bytes,
                 queued=self._core.queued,
                 latency_seconds=self._latency_seconds,
-                processors=statuses,
+                processors=list(statuses.values()),
             )
         )
+
+    # -- the core --------------------------------------------------------------------------------------------------
+
+    def take_soon(self, inputs: Sequence[AgentInput]) -> None:
+        """Step the core once for all inputs of this iteration of the loop."""
+        if not self._pending:
+            self._loop.call_soon(self.take, [])
+        self._pending.extend(inputs)
+
+    def take(self, inputs: Sequence[AgentInput]) -> None:
+        """Step the core, and perform its commands."""
+        if self._pending:
+            inputs = [*self._pending, *inputs]
+            self._pending = []
+        now = time.monotonic()
+        core = self._core
+        while not self._is_closed and not self.ended.done():
+            answers: list[AgentInput] = []
+            for command in core.step(inputs, now):
+                match command:
+                    case SendToScheduler(message):
+                        self._report(message)
+                    case WriteLog(level, text, task):
+                        line = escaped(text) if "\n" not in text else text
+                        _log.log(level, "%s", line, extra=about(task=task.hex()))
+                    case EndAgent():
+                        self._end(command)
+                    case _:
+                        answer = self._backend.perform(command)
+                        if answer is not None:
+                            answers.append(answer)
+            inputs = answers
+            if not answers:
+                break
+        if core.wake_at < self._wake_at - 0.001:
+            self._timer.cancel()
+            self._set_timer()
+
+    def _report(self, message: Message) -> None:
+        if isinstance(message, Done):
+            self._backend.flush_output(message.ids)
+        for part in split(message) if isinstance(message, Done | Returned) else (message,):
+            self.send(part)
+
+    def _set_timer(self) -> None:
+        self._wake_at = self._core.wake_at
+        self._timer = self._loop.call_later(max(0.0, self._wake_at - time.monotonic()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._wake_at = 0.0  # the timer is set below
+        self.take([TimeElapsed(self._backend.snapshots())])
+        if not self._is_closed and not self.ended.done():
+            self._set_timer()

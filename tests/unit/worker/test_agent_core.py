@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Done,
     Drain,
@@ -12,15 +13,22 @@ from scaler.protocol.messages import (
     Returned,
     Run,
     RunGroup,
+    Shutdown,
     Spec,
     Started,
     Suspended,
     Welcome,
 )
-from scaler.worker.core import AgentCore, Settings
-from scaler.worker.frames import ToProcessor
-from scaler.worker.leaving import ANSWER_SECONDS
-from tests.unit.worker.worker_fakes import FakeHands
+from scaler.worker.agent.core import DRAIN_ANSWER_SECONDS
+from scaler.worker.agent.events import (
+    AgentInput,
+    ProcessorExited,
+    ProcessorSignalled,
+    ResultsReceived,
+    StopRequested,
+)
+from scaler.worker.frames import ToAgent, ToProcessor
+from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 FUNCTION = b"f" * 16
 LEASE = 60.0
@@ -30,21 +38,34 @@ def task_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-class Story:
-    """A core, its fake processors, and what it has said; time moves when a test says so."""
+class Story(CoreRig):
+    """A core, its fake processors, and what it has sent; time moves when a test says so."""
 
     def __init__(self, slots: int = 1, queue_size: int = 1000, timeout: float = 0.0, death: float = 300.0) -> None:
-        self.hands = FakeHands()
-        self.now = 100.0
-        settings = Settings(slots, queue_size, timeout, death, hard_suspend=False)
-        self.core = AgentCore(settings, self.hands, self.now)
-        self.said: list[Message] = []
+        super().__init__(worker_config(slots, queue_size, timeout, death))
         self.births_take_time = False
-        self.core.settle(self.now)
-        for number in self.hands.processors:
-            self.core.started(number)
-        self.core.welcomed(Welcome(False, 1, LEASE, 2.0), "", self.now)
-        self.settle()
+        self.step()
+        self.happened(Welcomed(Welcome(False, 1, LEASE, 2.0)))
+
+    def happened(self, *inputs: AgentInput) -> None:
+        """Step the core; new processors get ready unless births take time."""
+        self.step(*inputs)
+        while not self.births_take_time and self.ending is None:
+            born = [number for number, each in self.pool.processors.items() if not each.is_ready]
+            born = [number for number in born if not self.hands[number].killed]
+            if not born:
+                break
+            self.step(*[ProcessorSignalled(number, ToAgent.READY) for number in born])
+
+    def hear(self, message: Message) -> None:
+        self.happened(Received(b"schedulr", message))
+
+    def signal(self, number: int, signal: ToAgent) -> None:
+        self.happened(ProcessorSignalled(number, signal))
+
+    def forgotten(self) -> None:
+        """The scheduler comes back without its memory."""
+        self.happened(Welcomed(Welcome(False, 2, LEASE, 2.0)))
 
     def run(self, *numbers: int, attempt: int = 1, **spec: object) -> None:
         group = RunGroup(
@@ -53,22 +74,11 @@ class Story:
             [attempt] * len(numbers),
             [b"x"] * len(numbers),
         )
-        self.core.run(Run([(FUNCTION, b"code")], [group]), self.now)
-        self.settle()
-
-    def settle(self) -> None:
-        self.core.settle(self.now)
-        for number in () if self.births_take_time else self.hands.processors:
-            if number in self.core.pool.processors:
-                self.core.started(number)
-        self.core.settle(self.now)
-        self.core.check()
-        self.said.extend(self.core.outbox.take_messages())
+        self.hear(Run([(FUNCTION, b"code")], [group]))
 
     def tick(self, seconds: float) -> None:
-        self.now += seconds
-        self.core.tick(self.now)
-        self.settle()
+        super().tick(seconds)
+        self.happened()
 
     def work(self, number: int = 1, count: int = 1, duration_us: int = 1000) -> None:
         """Let a processor do tasks and send their results."""
@@ -76,27 +86,26 @@ class Story:
         for _ in range(count):
             processor.begin(self.now)
             processor.finish(duration_us=duration_us)
-        self.core.results(number, processor.flush(), True, self.now)
-        self.settle()
+        self.flush(number)
+
+    def flush(self, number: int = 1) -> None:
+        self.happened(ResultsReceived(number, self.hands[number].flush()))
 
     def die(self, number: int = 1, how: str = "killed by signal 9 (SIGKILL)") -> None:
-        self.core.exited(number, how, self.now)
-        self.settle()
+        self.happened(self.hands[number].reclaim(number), ProcessorExited(number, how))
 
     def wait_in(self, number: int) -> None:
         """Let a processor begin its next task, which waits for tasks of its own."""
         self.hands[number].begin(self.now)
-        self.core.blocked(number, self.now)
-        self.settle()
+        self.signal(number, ToAgent.BLOCKED)
 
     def recall(self, *numbers: int, kill: bool, attempt: int = 1) -> None:
-        self.core.recall(Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill), self.now)
-        self.settle()
+        self.hear(Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill))
 
     def done(self) -> dict[int, Outcome]:
         return {
             int.from_bytes(identifier, "big"): Outcome(outcome)
-            for message in self.said
+            for message in self.sent
             if isinstance(message, Done)
             for identifier, outcome in zip(message.ids, message.outcomes, strict=True)
         }
@@ -104,7 +113,7 @@ class Story:
     def returned(self, started: bool = False) -> list[int]:
         return [
             int.from_bytes(identifier, "big")
-            for message in self.said
+            for message in self.sent
             if isinstance(message, Returned)
             for identifier, flag in zip(message.ids, message.started, strict=True)
             if flag is started
@@ -118,7 +127,7 @@ def test_a_definition_and_a_spec_come_before_the_first_task_and_only_once() -> N
     story = Story()
     story.run(1)
     story.run(2)
-    assert story.hands[1].told == [ToProcessor.DEFINITION, ToProcessor.SPEC]
+    assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
     assert story.fed() == [1, 2]
 
 
@@ -142,9 +151,9 @@ def test_results_of_one_turn_leave_in_one_message_and_in_order() -> None:
     story.run(1)
     story.work(duration_us=100)
     story.run(*range(2, 50))
-    story.said.clear()
+    story.sent.clear()
     story.work(count=40)
-    (message,) = [message for message in story.said if isinstance(message, Done)]
+    (message,) = [message for message in story.sent if isinstance(message, Done)]
     assert message.ids == [task_id(number) for number in range(2, 42)]
     assert message.payloads == [b"."] * 40
     assert message.cpu_us == []
@@ -165,7 +174,7 @@ def test_a_death_names_signal_and_last_words() -> None:
     story.run(1)
     story.hands[1].begin(story.now)
     story.die(how="killed by signal 11 (SIGSEGV)\nin function f")
-    (message,) = [message for message in story.said if isinstance(message, Done)]
+    (message,) = [message for message in story.sent if isinstance(message, Done)]
     assert b"SIGSEGV" in message.payloads[0]
     assert b"in function f" in message.payloads[0]
 
@@ -198,9 +207,8 @@ def test_results_behind_a_long_task_are_fetched_and_not_counted_twice() -> None:
     story.tick(0.02)
     assert story.done() == {1: Outcome.SUCCESS}
     story.hands[1].finish()
-    story.core.results(1, story.hands[1].flush(), True, story.now)
-    story.settle()
-    assert [message.ids for message in story.said if isinstance(message, Done)] == [[task_id(1)], [task_id(2)]]
+    story.flush(1)
+    assert [message.ids for message in story.sent if isinstance(message, Done)] == [[task_id(1)], [task_id(2)]]
 
 
 def test_a_recalled_task_that_waits_is_given_back() -> None:
@@ -223,8 +231,7 @@ def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started() -
     assert story.returned(started=True) == [3]
     assert story.returned(started=False) == [2, 4]
     story.hands[1].finish()
-    story.core.results(1, story.hands[1].flush(), True, story.now)
-    story.settle()
+    story.flush(1)
     assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
 
 
@@ -293,18 +300,16 @@ def test_a_drained_worker_gives_back_what_waits_and_ends_when_the_rest_is_done()
     story = Story()
     story.run(1, 2, 3)
     story.hands[1].begin(story.now)
-    story.core.drain("scale down")
-    story.settle()
-    assert story.returned() == [2, 3]
-    assert story.core.ending is None
+    story.hear(Drain("scale down"))
+    assert sorted(story.returned()) == [2, 3]
+    assert story.ending is None
     story.run(4)
-    assert story.returned() == [2, 3, 4]
+    assert sorted(story.returned()) == [2, 3, 4]
     story.hands[1].finish()
-    story.core.results(1, story.hands[1].flush(), True, story.now)
-    story.settle()
+    story.flush(1)
     assert story.done() == {1: Outcome.SUCCESS}
-    assert story.core.ending is not None
-    assert story.core.ending.exit_code == 0
+    assert story.ending is not None
+    assert story.ending.exit_code == 0
 
 
 def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace() -> None:
@@ -312,88 +317,78 @@ def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace() -> None:
     story.run(1)
     story.run(2, retries=0)
     story.hands[1].begin(story.now)
-    story.core.stop("SIGTERM", 5.0, story.now)
-    story.settle()
+    story.happened(StopRequested("SIGTERM"))
     story.tick(5.1)
     assert story.hands[1].killed
     story.die()
     assert story.done() == {1: Outcome.NOT_STARTED}
-    assert story.core.ending is not None
+    assert story.ending is not None
 
 
 def test_a_worker_that_is_told_to_end_gives_back_what_comes_until_the_scheduler_knows() -> None:
     story = Story()
-    story.core.stop("SIGTERM", 5.0, story.now)
-    story.settle()
-    assert story.said == [Drain("SIGTERM")]
-    assert story.core.ending is None
+    story.happened(StopRequested("SIGTERM"))
+    assert story.sent == [Drain("SIGTERM")]
+    assert story.ending is None
     story.run(1, retries=0)
     assert story.returned() == [1]
-    assert story.core.ending is None
-    story.core.drain("SIGTERM")
-    story.settle()
-    assert story.core.ending is not None
+    assert story.ending is None
+    story.hear(Drain("SIGTERM"))
+    assert story.ending is not None
 
 
 def test_a_worker_that_is_told_to_end_does_not_wait_long_for_a_scheduler_that_says_nothing() -> None:
     story = Story()
-    story.core.stop("SIGTERM", 5.0, story.now)
-    story.tick(ANSWER_SECONDS - 0.1)
-    assert story.core.ending is None
+    story.happened(StopRequested("SIGTERM"))
+    story.tick(DRAIN_ANSWER_SECONDS - 0.1)
+    assert story.ending is None
     story.tick(0.1)
-    assert story.core.ending is not None
+    assert story.ending is not None
 
 
 def test_a_worker_that_never_had_a_scheduler_or_was_drained_by_it_ends_at_once() -> None:
-    lonely = AgentCore(Settings(1, 1000, 0.0, 300.0, hard_suspend=False), FakeHands(), 100.0)
-    lonely.stop("SIGTERM", 5.0, 100.0)
-    lonely.settle(100.0)
+    lonely = CoreRig(worker_config())
+    lonely.step(StopRequested("SIGTERM"))
     assert lonely.ending is not None
     story = Story()
-    story.core.drain("scale down")
-    story.core.stop("SIGTERM", 5.0, story.now)
-    story.settle()
-    assert story.core.ending is not None
-    assert not [message for message in story.said if isinstance(message, Drain)]
+    story.hear(Drain("scale down"))
+    story.happened(StopRequested("SIGTERM"))
+    assert story.ending is not None
+    assert not [message for message in story.sent if isinstance(message, Drain)]
 
 
 def test_a_scheduler_that_comes_back_without_its_memory_is_told_again() -> None:
     story = Story()
     story.run(1)
     story.hands[1].begin(story.now)
-    story.core.stop("SIGTERM", 5.0, story.now)
-    story.core.drain("SIGTERM")
-    story.core.welcomed(Welcome(False, 2, LEASE, 2.0), "", story.now)
-    story.settle()
-    assert [message for message in story.said if isinstance(message, Drain)] == [Drain("SIGTERM")] * 2
+    story.happened(StopRequested("SIGTERM"))
+    story.hear(Drain("SIGTERM"))
+    story.forgotten()
+    assert [message for message in story.sent if isinstance(message, Drain)] == [Drain("SIGTERM")] * 2
     story.die()
-    assert story.core.ending is None, "it may have sent something in the new session"
-    story.core.drain("SIGTERM")
-    story.settle()
-    assert story.core.ending is not None
+    assert story.ending is None, "it may have sent something in the new session"
+    story.hear(Drain("SIGTERM"))
+    assert story.ending is not None
 
 
 def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks() -> None:
     story = Story()
     story.run(1)
     story.hands[1].begin(story.now)
-    story.core.blocked(1, story.now)
+    story.signal(1, ToAgent.BLOCKED)
     story.run(2, 3, 4)
     assert story.fed(2) == [2, 3]
-    assert [message.suspended for message in story.said if isinstance(message, Suspended)] == [[True]]
+    assert [message.suspended for message in story.sent if isinstance(message, Suspended)] == [[True]]
     story.hands[2].begin(story.now)
-    story.core.unblocked(1, story.now)
-    story.settle()
+    story.signal(1, ToAgent.UNBLOCKED)
     assert story.hands[1].granted == 0
     assert story.fed(2) == []
     story.hands[2].finish()
-    story.core.results(2, story.hands[2].flush(), True, story.now)
-    story.settle()
+    story.flush(2)
     assert story.hands[1].granted == 1
-    assert [message.suspended for message in story.said if isinstance(message, Suspended)] == [[True], [False]]
+    assert [message.suspended for message in story.sent if isinstance(message, Suspended)] == [[True], [False]]
     story.hands[1].finish()
-    story.core.results(1, story.hands[1].flush(), True, story.now)
-    story.settle()
+    story.flush(1)
     assert story.fed(1) == [3, 4]
 
 
@@ -402,19 +397,18 @@ def test_a_task_that_runs_for_a_while_is_said_to_have_started_once() -> None:
     story.run(1, 2)
     story.hands[1].begin(story.now)
     story.tick(0.02)
-    assert not [message for message in story.said if isinstance(message, Started)]
+    assert not [message for message in story.sent if isinstance(message, Started)]
     assert story.core.wake_at <= story.now + 0.035, "it is looked at in time"
     story.tick(0.04)
     story.tick(1.0)
-    assert len([message for message in story.said if isinstance(message, Started)]) == 1
+    assert len([message for message in story.sent if isinstance(message, Started)]) == 1
 
 
 def test_what_waits_behind_a_task_that_blocks_is_not_stuck() -> None:
     story = Story()
     story.run(1, 2)
     story.hands[1].begin(story.now)
-    story.core.blocked(1, story.now)
-    story.settle()
+    story.signal(1, ToAgent.BLOCKED)
     assert story.fed(1) == []
     assert story.fed(2) == [2]
 
@@ -439,12 +433,10 @@ def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready() -> None
     story.run(3, parent=task_id(1))
     story.run(4, 5, parent=task_id(3))
     story.run(6, parent=task_id(99))
-    story.core.started(2)
-    story.settle()
+    story.signal(2, ToAgent.READY)
     assert story.fed(2) == [4, 5]
     story.wait_in(2)
-    story.core.started(3)
-    story.settle()
+    story.signal(3, ToAgent.READY)
     assert story.fed(3) == [5, 3], "what was taken back keeps its place"
     story.work(3, 2)
     assert story.fed(3) == [6, 2]
@@ -457,8 +449,7 @@ def test_children_do_not_go_before_what_has_a_higher_priority() -> None:
     story.wait_in(1)
     story.run(3, parent=task_id(1))
     story.run(4, priority=1)
-    story.core.started(2)
-    story.settle()
+    story.signal(2, ToAgent.READY)
     assert story.fed(2) == [4, 3]
 
 
@@ -468,15 +459,12 @@ def test_a_task_that_goes_on_gets_the_slot_of_a_processor_that_is_not_ready_yet(
     story.run(1, 2)
     story.wait_in(1)
     assert 2 in story.hands.processors
-    story.core.unblocked(1, story.now)
-    story.settle()
+    story.signal(1, ToAgent.UNBLOCKED)
     assert story.hands[1].granted == 1
-    story.core.started(2)
-    story.settle()
+    story.signal(2, ToAgent.READY)
     assert story.fed(2) == []
     story.hands[1].finish()
-    story.core.results(1, story.hands[1].flush(), True, story.now)
-    story.settle()
+    story.flush(1)
     assert story.done() == {1: Outcome.SUCCESS}
     assert story.fed(1) == [2]
 
@@ -486,7 +474,7 @@ def test_tasks_that_differ_only_in_who_submitted_them_are_introduced_once() -> N
     story.run(1)
     story.run(2, parent=task_id(1))
     story.run(3, parent=task_id(2))
-    assert story.hands[1].told == [ToProcessor.DEFINITION, ToProcessor.SPEC]
+    assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
 
 
 def test_nested_tasks_deeper_than_the_slots_finish() -> None:
@@ -495,15 +483,13 @@ def test_nested_tasks_deeper_than_the_slots_finish() -> None:
         story.run(depth)
         story.hands[depth].begin(story.now)
         if depth < 20:
-            story.core.blocked(depth, story.now)
+            story.signal(depth, ToAgent.BLOCKED)
     for depth in range(20, 0, -1):
         if depth < 20:
-            story.core.unblocked(depth, story.now)
-            story.settle()
+            story.signal(depth, ToAgent.UNBLOCKED)
             assert story.hands[depth].granted == 1
         story.hands[depth].finish()
-        story.core.results(depth, story.hands[depth].flush(), True, story.now)
-        story.settle()
+        story.flush(depth)
     assert story.done() == dict.fromkeys(range(1, 21), Outcome.SUCCESS)
 
 
@@ -511,11 +497,10 @@ def test_a_spare_processor_is_ended_after_a_while() -> None:
     story = Story()
     story.run(1)
     story.hands[1].begin(story.now)
-    story.core.blocked(1, story.now)
+    story.signal(1, ToAgent.BLOCKED)
     story.run(2)
     story.work(2)
-    story.core.unblocked(1, story.now)
-    story.settle()
+    story.signal(1, ToAgent.UNBLOCKED)
     assert not story.hands[2].ended
     story.tick(11.0)
     assert story.hands[2].ended
@@ -530,8 +515,7 @@ def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
     story.hands[2].finish()
     behind = story.fed(1)
     assert behind == [3]
-    story.core.results(2, story.hands[2].flush(), True, story.now)
-    story.settle()
+    story.flush(2)
     story.tick(0.005)
     assert story.fed(1) == [3]
     story.tick(0.011)
@@ -569,8 +553,7 @@ def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_t
     assert story.hands[1].killed
     story.die()
     assert story.done() == {1: Outcome.WORKER_LOST}
-    story.core.heard(story.now)
-    story.settle()
+    story.happened(Resumed(b"schedulr"))
     assert story.fed(2) == [2]
 
 
@@ -578,9 +561,9 @@ def test_a_worker_that_hears_nothing_ends_at_its_death_timeout() -> None:
     story = Story(death=30.0)
     for _ in range(61):
         story.tick(0.5)
-    assert story.core.ending is not None
-    assert story.core.ending.exit_code == 1
-    assert "death_timeout_seconds" in story.core.ending.text
+    assert story.ending is not None
+    assert story.ending.exit_code == 1
+    assert "death_timeout_seconds" in story.ending.text
 
 
 def test_an_agent_that_stalled_hears_before_it_judges() -> None:
@@ -588,7 +571,7 @@ def test_an_agent_that_stalled_hears_before_it_judges() -> None:
     story.run(1, retries=0)
     story.hands[1].begin(story.now)
     story.tick(1000.0)
-    assert story.core.ending is None
+    assert story.ending is None
     assert not story.hands[1].killed
 
 
@@ -596,8 +579,7 @@ def test_a_forgotten_worker_starts_afresh() -> None:
     story = Story()
     story.run(1, 2)
     story.hands[1].begin(story.now)
-    story.core.welcomed(Welcome(False, 2, LEASE, 2.0), "", story.now)
-    story.settle()
+    story.forgotten()
     assert story.hands[1].killed
     story.die()
     assert story.done() == {}
@@ -610,17 +592,16 @@ def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again() -> N
     story = Story()
     story.run(1)
     story.work()
-    story.core.undefine(ForgetFunctions([FUNCTION]))
+    story.hear(ForgetFunctions([FUNCTION]))
     story.run(2)
     said = [ToProcessor.DEFINITION, ToProcessor.SPEC]
-    assert story.hands[1].told == [*said, ToProcessor.FORGET, *said]
+    assert story.hands[1].announced == [*said, ToProcessor.FORGET, *said]
 
 
 def test_a_task_of_an_unknown_function_ends_with_a_reason() -> None:
     story = Story()
     group = RunGroup(Spec(b"u" * 16), [task_id(1)], [1], [b"x"])
-    story.core.run(Run([], [group]), story.now)
-    story.settle()
+    story.hear(Run([], [group]))
     assert story.done() == {1: Outcome.OBJECT_LOST}
 
 
@@ -630,8 +611,7 @@ def test_a_processor_that_reports_a_task_it_does_not_have_is_ended() -> None:
     story.hands[1].begin(story.now)
     story.hands[1].running = (task_id(77), 1)
     story.hands[1].finish()
-    story.core.results(1, story.hands[1].flush(), True, story.now)
-    story.settle()
+    story.flush(1)
     assert story.hands[1].killed
     story.die()
     assert story.done() == {1: Outcome.PROCESSOR_DIED}
@@ -639,24 +619,20 @@ def test_a_processor_that_reports_a_task_it_does_not_have_is_ended() -> None:
 
 
 def test_processors_that_cannot_start_end_the_agent_after_three_in_a_row() -> None:
-    story = Story()
-    core = AgentCore(Settings(1, 10, 0.0, 300.0, hard_suspend=False), FakeHands(), 0.0)
-    core.settle(0.0)
+    rig = CoreRig(worker_config())
+    rig.step()
     for number in (1, 2, 3):
-        assert core.ending is None
-        core.start_failed(number, "preload setup:connect failed: no such module")
-        core.exited(number, "exit code 1", 0.0)
-        core.settle(0.0)
-    assert core.ending is not None
-    assert core.ending.exit_code == 1
-    assert "no such module" in core.ending.text
-    assert story.core.ending is None
+        assert rig.ending is None
+        text = "preload setup:connect failed: no such module"
+        rig.step(ProcessorSignalled(number, ToAgent.FAILED, text), ProcessorExited(number, "exit code 1"))
+    assert rig.ending is not None
+    assert rig.ending.exit_code == 1
+    assert "no such module" in rig.ending.text
 
 
 def test_a_shutdown_ends_at_once() -> None:
     story = Story()
     story.run(1)
-    story.core.shutdown("bye")
-    story.settle()
-    assert story.core.ending is not None
-    assert story.core.ending.exit_code == 0
+    story.hear(Shutdown("bye"))
+    assert story.ending is not None
+    assert story.ending.exit_code == 0

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
+from scaler.worker.agent.pool import PooledProcessor
 from scaler.worker.frames import (
     TASK,
     BodyReader,
@@ -29,7 +30,6 @@ from scaler.worker.frames import (
     unpack_spec,
 )
 from scaler.worker.page import MAX_PAYLOAD_BYTES, MAX_ROWS, PageReader, PageWriter, make_page
-from scaler.worker.pool import Processor
 
 TASK_ID = b"t" * 16
 
@@ -133,13 +133,13 @@ def test_a_full_page_says_so(page: tuple[PageWriter, PageReader]) -> None:
 
 
 def test_results_read_from_the_page_are_not_taken_again_when_they_are_sent() -> None:
-    processor = Processor(1, 0.0)
+    processor = PooledProcessor(1, 0.0)
     rows = [row(b"", bytes([n]) * 16) for n in range(4)]
-    early = processor.unseen(Results(0, rows[:2], memoryview(b"")), sent=False)
-    more = processor.unseen(Results(0, rows[:3], memoryview(b"")), sent=False)
-    whole = processor.unseen(Results(0, rows, memoryview(b"")), sent=True)
-    again = processor.unseen(Results(0, rows, memoryview(b"")), sent=False)
-    following = processor.unseen(Results(1, rows[:1], memoryview(b"")), sent=False)
+    early = processor.new_rows(Results(0, rows[:2], memoryview(b"")), sent=False)
+    more = processor.new_rows(Results(0, rows[:3], memoryview(b"")), sent=False)
+    whole = processor.new_rows(Results(0, rows, memoryview(b"")), sent=True)
+    again = processor.new_rows(Results(0, rows, memoryview(b"")), sent=False)
+    following = processor.new_rows(Results(1, rows[:1], memoryview(b"")), sent=False)
     found = [each.rows for each in (early, more, whole, again, following)]
     assert found == [rows[:2], rows[2:3], rows[3:], [], rows[:1]]
 

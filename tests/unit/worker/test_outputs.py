@@ -19,7 +19,7 @@ def test_what_is_left_out_is_said_once_wherever_the_pieces_end(ahead: int) -> No
     passed = bytearray()
 
     async def story() -> None:
-        outputs = OutputPipes(asyncio.get_running_loop(), lambda _task, _is_stderr, text: passed.extend(text))
+        outputs = OutputPipes(asyncio.get_running_loop(), lambda output: passed.extend(output.text))
         (out, out_writer), (err, err_writer) = os.pipe(), os.pipe()
         outputs.open(TASK, (out, err))
         for piece in [b"y" * ahead, *[b"x" * CHUNK_BYTES] * (MAX_OUTPUT_BYTES // CHUNK_BYTES)]:

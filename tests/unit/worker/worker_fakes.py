@@ -1,10 +1,28 @@
-"""Processors that do what a test says: the core's hands without processes, sockets and time."""
+"""Processors that do what a test says: the core's commands without processes, sockets and time."""
 
 from __future__ import annotations
 
-from scaler.protocol.messages import Outcome
-from scaler.worker.frames import TASK, ResultRow, Results, ToProcessor, pack_task
-from scaler.worker.page import Snapshot
+from collections.abc import Sequence
+
+from scaler.config.worker import WorkerConfig
+from scaler.protocol.messages import Message, Outcome
+from scaler.worker.agent.core import AgentCore, TaskExecutor
+from scaler.worker.agent.events import (
+    ActOnProcessor,
+    AgentInput,
+    Command,
+    DispatchRefused,
+    DispatchTasks,
+    EndAgent,
+    SendToScheduler,
+    TasksReclaimed,
+    TimeElapsed,
+    WriteLog,
+)
+from scaler.worker.agent.events import ProcessorVerb as Verb
+from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.state import AgentState
+from scaler.worker.frames import TASK, ResultRow, Results, Snapshot, ToProcessor, pack_task
 
 
 class FakeProcessor:
@@ -24,7 +42,7 @@ class FakeProcessor:
         self.killed = False
         self.ended = False
         self.released = False
-        self.told: list[ToProcessor] = []
+        self.announced: list[ToProcessor] = []
 
     def begin(self, now: float) -> None:
         """Read on to the next task and begin it."""
@@ -55,64 +73,111 @@ class FakeProcessor:
     def tasks(self) -> list[bytes]:
         return [TASK.unpack_from(datagram)[3] for datagram in self.unread]
 
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.begun, self.begun_at, self.finished)
 
-class FakeHands:
+    def reclaim(self, number: int) -> TasksReclaimed:
+        taken = self.tasks()
+        self.unread = []
+        place = self.reads_while_taken
+        if place is not None and place < len(taken) and self.running is None and not self.killed:
+            # It reads one while they are taken.
+            self.reads_while_taken = None
+            self.unread = [pack_task(0, taken.pop(place), 1, b"", ())]
+            self.begin(self.begun_at)
+        found = [(results, True) for results in self.sent]
+        self.sent = []
+        if self.page:
+            found.append((self.results(), False))
+        return TasksReclaimed(number, taken, found, self.snapshot())
+
+
+class FakeProcessors:
+    """Performs commands."""
+
     def __init__(self) -> None:
         self.processors: dict[int, FakeProcessor] = {}
 
     def __getitem__(self, number: int) -> FakeProcessor:
         return self.processors[number]
 
-    def spawn(self, number: int) -> None:
-        assert number not in self.processors
-        self.processors[number] = FakeProcessor()
-
-    def feed(self, number: int, task: bytes) -> bool:
+    def perform(self, command: Command) -> AgentInput | None:
+        if isinstance(command, DispatchTasks):
+            processor = self.processors[command.number]
+            processor.announced += [ToProcessor(datagram[0]) for datagram in command.announcements]
+            room = processor.room - len(processor.unread)
+            processor.unread += command.tasks[:room]
+            return DispatchRefused(command.number, len(command.tasks) - room) if len(command.tasks) > room else None
+        assert isinstance(command, ActOnProcessor)
+        number, verb = command
+        if verb is Verb.SPAWN:
+            assert number not in self.processors
+            self.processors[number] = FakeProcessor()
+            return None
         processor = self.processors[number]
-        if len(processor.unread) >= processor.room:
-            return False
-        processor.unread.append(task)
-        return True
+        if verb is Verb.RECLAIM:
+            return processor.reclaim(number)
+        processor.killed |= verb is Verb.KILL
+        processor.ended |= verb is Verb.END
+        processor.granted += verb is Verb.GRANT
+        processor.released |= verb is Verb.RELEASE
+        processor.paused = verb is Verb.PAUSE or (processor.paused and verb is not Verb.CONTINUE)
+        return None
 
-    def tell(self, number: int, datagram: bytes) -> bool:
-        self.processors[number].told.append(ToProcessor(datagram[0]))
-        return True
 
-    def take_back(self, number: int) -> list[bytes]:
-        processor = self.processors[number]
-        taken = processor.tasks()
-        processor.unread = []
-        place = processor.reads_while_taken
-        if place is not None and place < len(taken) and processor.running is None and not processor.killed:
-            # It reads one in the middle of this.
-            processor.reads_while_taken = None
-            processor.unread = [pack_task(0, taken.pop(place), 1, b"", ())]
-            processor.begin(processor.begun_at)
-        return taken
+def worker_config(slots: int = 1, queue_size: int = 1000, timeout: float = 0.0, death: float = 300.0) -> WorkerConfig:
+    return WorkerConfig(
+        scheduler_address="tcp://scheduler:1",
+        worker_manager_id="manager",
+        unit_id="unit",
+        slots=slots,
+        per_worker_task_queue_size=queue_size,
+        task_timeout_seconds=timeout,
+        death_timeout_seconds=death,
+    )
 
-    def collect(self, number: int) -> list[tuple[Results, bool]]:
-        processor = self.processors[number]
-        found = [(results, True) for results in processor.sent]
-        processor.sent = []
-        if processor.page:
-            found.append((processor.results(), False))
-        return found
 
-    def snapshot(self, number: int) -> Snapshot:
-        processor = self.processors[number]
-        return Snapshot(processor.begun, processor.begun_at, processor.finished)
+class CoreRig:
+    """A core behind `step`: commands are performed as the shell does, and their answers stepped, too."""
 
-    def kill(self, number: int) -> None:
-        self.processors[number].killed = True
+    def __init__(self, config: WorkerConfig) -> None:
+        self.hands = FakeProcessors()
+        self.now = 100.0
+        self.sent: list[Message] = []
+        self.logged: list[str] = []
+        self.ending: EndAgent | None = None
+        self.core = AgentCore(config, self.make_executor, self.now)
 
-    def end(self, number: int) -> None:
-        self.processors[number].ended = True
+    def make_executor(self, state: AgentState) -> TaskExecutor:
+        self.state = state
+        self.pool = ProcessorPool(state)
+        return self.pool
 
-    def grant(self, number: int) -> None:
-        self.processors[number].granted += 1
+    def perform(self, command: Command) -> AgentInput | None:
+        return self.hands.perform(command)
 
-    def pause(self, number: int, paused: bool) -> None:
-        self.processors[number].paused = paused
+    def step(self, *inputs: AgentInput) -> None:
+        """Step the core until no command has an answer."""
+        left: Sequence[AgentInput] = inputs
+        while self.ending is None:
+            answers = []
+            for command in self.core.step(left, self.now):
+                if isinstance(command, SendToScheduler):
+                    self.sent.append(command.message)
+                elif isinstance(command, WriteLog):
+                    self.logged.append(command.text)
+                elif isinstance(command, EndAgent):
+                    self.ending = command
+                elif (answer := self.perform(command)) is not None:
+                    answers.append(answer)
+            if not answers:
+                break
+            left = answers
+        self.core.check()
 
-    def release(self, number: int) -> None:
-        self.processors[number].released = True
+    def snapshots(self) -> dict[int, Snapshot]:
+        return {number: each.snapshot() for number, each in self.hands.processors.items() if not each.released}
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.step(TimeElapsed(self.snapshots()))

@@ -41,9 +41,10 @@ from scaler.serialization import (
     to_payload,
 )
 from scaler.testing.executors import MemoryExecutor
+from scaler.worker.agent.shell import Agent
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, ExecutorError
-from scaler.worker_manager.offload.agent import OffloadAgent
 from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload.service import ServiceBackend
 
 DEADLINE_SECONDS = 10.0
 
@@ -85,10 +86,10 @@ class Rig:
     def __init__(self, config: OffloadConfig, executor: MemoryExecutor, storage: EmbeddedStorage | None) -> None:
         self.executor = executor
         self.ids = IdFactory(b"client--")
-        self.troubles: list[str] = []
+        self.degraded: list[str] = []
         self.storage_address = "" if storage is None else storage.address
         self._connected: asyncio.Future[PlayedScheduler] = asyncio.get_running_loop().create_future()
-        self.agent = OffloadAgent(config, executor, self._connect, connect_storage, self.troubles.append)
+        self.agent = Agent(config, ServiceBackend(executor, connect_storage, self.degraded.append), self._connect)
 
     def _connect(self, on_events: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
         scheduler = PlayedScheduler(on_events)
@@ -160,8 +161,8 @@ def play(story: Callable[[Rig], Awaitable[None]], *, with_storage: bool = False,
         finally:
             executor.gate.set()
             await rig.agent.close()
-            if rig.agent.life.ended.done():
-                rig.agent.life.ended.exception()
+            if rig.agent.ended.done():
+                rig.agent.ended.exception()
 
     try:
         asyncio.run(run())
@@ -297,8 +298,8 @@ def test_what_was_taken_before_a_refusal_runs_and_the_rest_is_tried_again() -> N
         assert executor.batches == [[blocker], [first, second], [second]]
         executor.finish(first)
         assert (await rig.outcome(first))[0] is Outcome.SUCCESS
-        assert rig.troubles[0] == "tasks cannot be handed on: busy; trying again"
-        await rig.until(lambda: rig.troubles[-1] == "")
+        assert rig.degraded[0] == "tasks cannot be handed on: busy; trying again"
+        await rig.until(lambda: rig.degraded[-1] == "")
 
     play(story)
 
@@ -434,7 +435,7 @@ def test_what_a_task_printed_comes_before_its_result_though_nobody_asked_for_it(
     play(story)
 
 
-def test_trouble_is_shown_while_it_lasts() -> None:
+def test_a_degraded_reason_is_shown_while_it_lasts() -> None:
     async def story(rig: Rig) -> None:
         [key] = rig.submit(len, arguments("abc"))
         await rig.handed_on(key)
@@ -443,7 +444,7 @@ def test_trouble_is_shown_while_it_lasts() -> None:
         rig.executor.report(ExecutorDegraded("no capacity"))
         rig.executor.finish(key)
         await rig.outcome(key)
-        assert rig.troubles == ["no capacity"]
+        assert rig.degraded == ["no capacity"]
 
     play(story)
 
@@ -454,7 +455,7 @@ def test_an_agent_that_is_stopped_gives_running_tasks_a_grace_and_then_ends_them
         await rig.handed_on(key)
         rig.agent.stop()
         assert (await rig.outcome(key))[0] is Outcome.NOT_STARTED
-        assert await asyncio.wait_for(rig.agent.life.ended, DEADLINE_SECONDS) == 0
+        assert await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS) == 0
 
     play(story, stop_grace_seconds=0.05)
 
@@ -464,7 +465,7 @@ def test_a_shutdown_ends_the_agent_and_what_it_has_out() -> None:
         [key] = rig.submit(len, arguments("abc"))
         await rig.handed_on(key)
         rig.hear(Shutdown("enough"))
-        assert await asyncio.wait_for(rig.agent.life.ended, DEADLINE_SECONDS) == 0
+        assert await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS) == 0
 
     play(story)
 
@@ -480,7 +481,7 @@ def test_an_executor_that_cannot_start_ends_the_agent_with_its_reason(error: Exc
     async def run() -> None:
         rig = Rig(config, executor, None)
         with pytest.raises(type(error), match=str(error)):
-            await asyncio.wait_for(rig.agent.life.ended, DEADLINE_SECONDS)
+            await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS)
         await rig.agent.close()
 
     asyncio.run(run())

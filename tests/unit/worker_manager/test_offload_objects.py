@@ -12,7 +12,7 @@ from scaler.errors import ObjectLostError
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.messages import stored_reference
 from scaler.serialization import load_value, parts_of
-from scaler.worker_manager.offload.objects import Objects
+from scaler.worker_manager.offload.service import FetchedObjects
 
 
 class MemoryStorage:
@@ -39,11 +39,11 @@ def pickled(text: str) -> list[memoryview]:
     return [memoryview(pickle.dumps(text, 5))]
 
 
-def play(story: Callable[[Objects, MemoryStorage], Awaitable[None]], cache_bytes: int = 1000) -> MemoryStorage:
+def play(story: Callable[[FetchedObjects, MemoryStorage], Awaitable[None]], cache_bytes: int = 1000) -> MemoryStorage:
     storage = MemoryStorage()
 
     async def run() -> None:
-        objects = Objects(lambda _: cast("StorageClient", storage), cache_bytes)
+        objects = FetchedObjects(lambda _: cast("StorageClient", storage), cache_bytes)
         objects.move("tcp://127.0.0.1:1")
         await story(objects, storage)
         objects.close()
@@ -56,7 +56,7 @@ def reference(number: int) -> bytes:
     return stored_reference(bytes([number]) * 16, 10)
 
 
-async def fetch(objects: Objects, storage: MemoryStorage, number: int, text: str) -> str:
+async def fetch(objects: FetchedObjects, storage: MemoryStorage, number: int, text: str) -> str:
     task = asyncio.create_task(objects.payload(reference(number)))
     asked = len(storage.answers)
     for _ in range(10):
@@ -67,14 +67,14 @@ async def fetch(objects: Objects, storage: MemoryStorage, number: int, text: str
 
 
 def test_an_inline_payload_is_itself_and_asks_nobody() -> None:
-    async def story(objects: Objects, _storage: MemoryStorage) -> None:
+    async def story(objects: FetchedObjects, _storage: MemoryStorage) -> None:
         assert await objects.payload(b"\x80inline") == b"\x80inline"
 
     assert play(story).asked == []
 
 
 def test_what_several_wait_for_is_fetched_once_also_when_one_of_them_leaves() -> None:
-    async def story(objects: Objects, storage: MemoryStorage) -> None:
+    async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         waiting = [asyncio.create_task(objects.payload(reference(1))) for _ in range(3)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -87,7 +87,7 @@ def test_what_several_wait_for_is_fetched_once_also_when_one_of_them_leaves() ->
 
 
 def test_the_last_used_ones_are_kept_within_the_limit() -> None:
-    async def story(objects: Objects, storage: MemoryStorage) -> None:
+    async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         for number in (1, 2, 1, 3, 1, 2):
             assert await fetch(objects, storage, number, str(number) * 400) == str(number) * 400
 
@@ -95,7 +95,7 @@ def test_the_last_used_ones_are_kept_within_the_limit() -> None:
 
 
 def test_what_is_larger_than_the_cache_does_not_empty_it() -> None:
-    async def story(objects: Objects, storage: MemoryStorage) -> None:
+    async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         for number, size in ((1, 10), (2, 5000), (1, 10)):
             await fetch(objects, storage, number, "x" * size)
 
@@ -103,7 +103,7 @@ def test_what_is_larger_than_the_cache_does_not_empty_it() -> None:
 
 
 def test_a_failure_is_told_to_all_and_not_kept() -> None:
-    async def story(objects: Objects, storage: MemoryStorage) -> None:
+    async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         task = asyncio.create_task(objects.payload(reference(1)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -116,7 +116,7 @@ def test_a_failure_is_told_to_all_and_not_kept() -> None:
 
 
 def test_another_address_is_connected_to_and_the_old_one_left() -> None:
-    async def story(objects: Objects, storage: MemoryStorage) -> None:
+    async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         await fetch(objects, storage, 1, "a")
         objects.move("tcp://127.0.0.1:1")
         assert storage.closed == 0

@@ -1,0 +1,324 @@
+"""The agent's core: which attempts are here, and what is reported to the scheduler. Pure.
+
+One agent, two kinds of executor behind it: processors of this host (`pool.py`), or calls to a service (`calls.py`). The
+core has what both need: the queue, the lease of the scheduler, drain, recall, and the reports to the scheduler. Laws,
+checked by `check`: an attempt is in one place; every attempt that came leaves in exactly one Done or
+Returned(started=False), unless the scheduler has forgotten this worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, cast
+
+from scaler.config.worker import WorkerConfig
+from scaler.net.connection import Received, Resumed, Welcomed
+from scaler.protocol.messages import (
+    Drain,
+    ForgetFunctions,
+    HeartbeatEcho,
+    Message,
+    Outcome,
+    ProcessorStatus,
+    Recall,
+    Relay,
+    Run,
+    Shutdown,
+    Welcome,
+)
+from scaler.worker.agent.calls import ServiceCalls
+from scaler.worker.agent.events import (
+    AgentInput,
+    Command,
+    EndAgent,
+    LogLevel,
+    StopRequested,
+    TimeElapsed,
+)
+from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.state import AgentState, Attempt, KillReason
+from scaler.worker.frames import Snapshot
+
+TaskExecutor = ProcessorPool | ServiceCalls
+"""What runs attempts. Both have the same methods."""
+IDLE_TICK_SECONDS = 0.5
+START_NOTHING_AT = 2 / 3
+KILL_ONCE_AT = 5 / 6
+STALL_SECONDS = 1.0
+"""An agent that did not check the clock for this long reads what has arrived before it judges the silence."""
+DRAIN_ANSWER_SECONDS = 2.0
+"""How long the scheduler's answer to Drain is waited for."""
+
+
+class LeaseStage(IntEnum):
+    """What a worker does, by the time since the scheduler was last heard. The times are those of docs/design.md."""
+
+    NORMAL = 0
+    START_NOTHING = 1
+    """Its queued tasks may soon be given to others."""
+    KILL_ONCE = 2
+    """Running tasks that may not run twice are ended before the scheduler gives them up."""
+    DEATH = 3
+    """The death timeout: this worker ends."""
+
+
+class Liveness:
+    """Measures the time since the scheduler was last heard."""
+
+    __slots__ = ("_checked_at", "_death_seconds", "_lease_seconds", "heard_at")
+
+    def __init__(self, now: float, death_timeout_seconds: float) -> None:
+        self._death_seconds = death_timeout_seconds
+        self._lease_seconds = float("inf")
+        self._checked_at = now
+        self.heard_at = now
+
+    def welcomed(self, lease_seconds: float, now: float) -> None:
+        """Note the scheduler's lease: after so much silence it gives this worker's tasks to others."""
+        self._lease_seconds = lease_seconds
+        self.heard_at = now
+
+    def stage(self, now: float) -> LeaseStage:
+        """Return the stage of the lease."""
+        has_stalled = now - self._checked_at > STALL_SECONDS
+        self._checked_at = now
+        silent = now - self.heard_at
+        if silent < self._lease_seconds * START_NOTHING_AT and silent < self._death_seconds:
+            return LeaseStage.NORMAL
+        if has_stalled:
+            return LeaseStage.START_NOTHING
+        if silent >= self._death_seconds:
+            return LeaseStage.DEATH
+        return LeaseStage.START_NOTHING if silent < self._lease_seconds * KILL_ONCE_AT else LeaseStage.KILL_ONCE
+
+
+class DrainState:
+    """How a worker leaves. Law: once it has begun it never stops, and its first text stays.
+
+    A worker that others than the scheduler ask to end sends the scheduler a Drain, and stays until it has answered:
+    what the scheduler had sent before is then here, and given back. Otherwise such tasks would be lost with the worker,
+    and charged.
+    """
+
+    __slots__ = ("_is_answered", "_unanswered_until", "deadline", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        """Why it leaves; empty: it does not."""
+        self.deadline = float("inf")
+        """What runs then is ended."""
+        self._is_answered = False
+        self._unanswered_until = float("inf")
+
+    def requested(self, text: str) -> None:
+        """The scheduler sends no more tasks: by itself, or as its answer."""
+        self.text = self.text or text or "drained"
+        self._is_answered = True
+
+    def begin(self, text: str, grace_seconds: float, has_scheduler: bool, state: AgentState, now: float) -> None:
+        """Leave for another reason than the scheduler's wish."""
+        self.text = self.text or text
+        self.deadline = min(self.deadline, now + grace_seconds)
+        if has_scheduler and not self._is_answered:
+            self._unanswered_until = min(self._unanswered_until, now + DRAIN_ANSWER_SECONDS)
+            state.send(Drain(self.text))
+        else:
+            self._is_answered = True
+        state.wake_by(min(self.deadline, self._unanswered_until))
+
+    def welcomed(self, state: AgentState, now: float) -> None:
+        """A session was opened in which the scheduler does not know of it."""
+        if self.text:
+            self._is_answered = False
+            self._unanswered_until = now + DRAIN_ANSWER_SECONDS
+            state.send(Drain(self.text))
+
+    def is_settled(self, now: float) -> bool:
+        """Return True if no more tasks can come."""
+        return self._is_answered or now >= self._unanswered_until
+
+
+class AgentCore:
+    """Decides for one agent: `step`, and `wake_at`, when the next `TimeElapsed` is due."""
+
+    def __init__(self, config: WorkerConfig, make_executor: Callable[[AgentState], TaskExecutor], now: float) -> None:
+        self._config = config
+        self._state = AgentState(config, now)
+        self._executor = make_executor(self._state)
+        self._liveness = Liveness(now, config.death_timeout_seconds)
+        self._stage = LeaseStage.NORMAL
+        self._drain = DrainState()
+        self._has_scheduler = False
+        self._has_ended = False
+
+    @property
+    def wake_at(self) -> float:
+        return self._state.wake_at
+
+    def step(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
+        """Take in what has happened; return what to do, in order."""
+        for item in inputs:
+            if type(item) is Received:
+                self._heard(now)
+                self._take_message(item.message)
+            else:
+                self._take(item, now)
+        if not self._has_ended:
+            self._settle(now)
+        return self._state.take_commands()
+
+    def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, ProcessorStatus]:
+        """Return what runs, for a heartbeat."""
+        return self._executor.statuses(snapshots, now)
+
+    @property
+    def queued(self) -> int:
+        """Attempts that have not started, as far as is known without asking."""
+        return len(self._state.queue) + self._executor.unstarted
+
+    def check(self) -> None:
+        """Assert the laws that this module's head states."""
+        self._executor.check()
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def _take(self, item: AgentInput, now: float) -> None:
+        match item:
+            case TimeElapsed(snapshots):
+                self._tick(snapshots, now)
+            case Welcomed(welcome):
+                self._welcomed(welcome, now)
+            case Resumed():
+                self._heard(now)
+            case StopRequested(text):
+                self._drain.begin(text, self._config.stop_grace_seconds, self._has_scheduler, self._state, now)
+                self._executor.reclaim()
+            case _:
+                self._executor.take(cast("Any", item), now)
+
+    def _heard(self, now: float) -> None:
+        """The scheduler is there: it has sent something."""
+        self._liveness.heard_at = now
+        if self._stage is not LeaseStage.NORMAL:
+            self._stage = self._liveness.stage(now)
+
+    def _take_message(self, message: Message) -> None:
+        match message:
+            case Run():
+                self._run(message)
+            case Recall():
+                self._recall(message)
+            case ForgetFunctions(ids):
+                self._executor.forget_functions(self._state.specs.forget(ids), ids)
+            case Drain(text):
+                self._drain.requested(text)
+                self._executor.reclaim()
+            case Shutdown(text):
+                self._end(EndAgent(0, text or "the cluster was shut down"))
+            case HeartbeatEcho() | Relay():
+                pass  # the shell's
+            case _:
+                text = f"unexpected message {type(message).__name__} from the scheduler"
+                self._state.log(LogLevel.WARNING, text)
+
+    def _welcomed(self, welcome: Welcome, now: float) -> None:
+        """The scheduler opened a new session. If there was one before, it knows nothing of it any more."""
+        if self._has_scheduler:
+            text = "the scheduler has forgotten this worker"
+            why_not = self._executor.forget_all()
+            if why_not:
+                # It stays until it has given back what the scheduler sends it meanwhile, so that no task is charged.
+                self._drain.begin(f"{text}, {why_not}", 0.0, False, self._state, now)
+            else:
+                self._state.log(LogLevel.WARNING, f"{text}: it starts afresh")
+            for _ in self._state.queue.drain():
+                pass
+            self._state.queue.attempts.clear()
+            self._state.specs.clear()
+        self._has_scheduler = True
+        self._drain.welcomed(self._state, now)
+        self._liveness.welcomed(welcome.lease_seconds, now)
+        self._stage = LeaseStage.NORMAL
+        self._executor.use_storage(self._config.object_storage_address or welcome.object_storage_address)
+
+    def _run(self, message: Run) -> None:
+        """Take in attempts."""
+        specs, queue = self._state.specs, self._state.queue
+        specs.functions.update(message.functions)
+        attempts = queue.attempts
+        limit = self._config.slots * (self._config.per_worker_task_queue_size + 1) + self._executor.extra_capacity
+        refused: list[Attempt] = []
+        for group in message.groups:
+            known, evicted = specs.know(group.spec)
+            if evicted is not None:
+                self._executor.forget_functions([evicted], ())
+            rank = queue.rank(group.spec)
+            inputs = group.inputs or [()] * len(group.ids)
+            for identifier, number, payload, values in zip(
+                group.ids, group.attempts, group.payloads, inputs, strict=True
+            ):
+                item = Attempt(identifier, number, known, payload, values, rank)
+                if self._drain.text or len(attempts) >= limit or identifier in attempts:
+                    refused.append(item)
+                else:
+                    queue.add(item)
+        self._state.returned(refused, started=False)
+
+    def _recall(self, message: Recall) -> None:
+        """Give attempts back; end those that run when the message says so."""
+        queue = self._state.queue
+        unstarted: list[Attempt] = []
+        dispatched: list[Attempt] = []
+        for identifier, number in zip(message.ids, message.attempts, strict=True):
+            item = queue.attempts.get(identifier)
+            if item is None or item.attempt != number:
+                continue  # its Done is on its way
+            if item.executor:
+                dispatched.append(item)
+            else:
+                queue.remove(item)
+                unstarted.append(item)
+        self._state.returned(unstarted, started=False)
+        self._executor.recall(dispatched, message.kill)
+
+    def _tick(self, snapshots: Mapping[int, Snapshot], now: float) -> None:
+        self._state.wake_at = now + IDLE_TICK_SECONDS
+        self._check_lease(now)
+        self._executor.tick(snapshots, now, self._stage is LeaseStage.NORMAL)
+        if now >= self._drain.deadline:
+            text = f"the worker was told to end ({self._drain.text}) while the task ran"
+            self._executor.end_running(KillReason(Outcome.NOT_STARTED, text))
+        else:
+            self._state.wake_by(self._drain.deadline)
+
+    def _check_lease(self, now: float) -> None:
+        before = self._stage
+        stage = self._stage = self._liveness.stage(now)
+        if stage is before:
+            return
+        if stage is not LeaseStage.NORMAL:
+            text = stage.name.lower().replace("_", " ")
+            self._state.log(LogLevel.WARNING, f"no word from the scheduler: {text}")
+            self._executor.reclaim()
+        if stage is LeaseStage.KILL_ONCE:
+            text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
+            self._executor.end_running(KillReason(Outcome.WORKER_LOST, text), once_only=True)
+        elif stage is LeaseStage.DEATH:
+            seconds = self._config.death_timeout_seconds
+            why = f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)"
+            self._end(EndAgent(1, why, is_silence=True))
+
+    # -- once per step ---------------------------------------------------------------------------------------------
+
+    def _settle(self, now: float) -> None:
+        if self._drain.text:
+            self._state.returned(list(self._state.queue.drain()), started=False)
+            if not self._state.queue.attempts and self._drain.is_settled(now):
+                self._end(EndAgent(0, self._drain.text))
+                return
+        self._executor.settle(now, self._stage is LeaseStage.NORMAL)
+
+    def _end(self, command: EndAgent) -> None:
+        self._has_ended = True
+        self._state.commands.append(command)

@@ -1,0 +1,223 @@
+"""Inputs and commands of the agent's core. Pure.
+
+`commands = core.step(inputs, now)`: inputs are what has happened, in the past tense; the shell performs the commands in
+their order. Two of them have an answer, which is an input of the next step: `ProcessorVerb.RECLAIM` always, and
+`DispatchTasks` when tasks did not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from scaler.net.connection import Received, Resumed, Welcomed
+from scaler.protocol.messages import Message, Outcome
+from scaler.worker.call import Call
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
+from scaler.worker.frames import Results, Snapshot, ToAgent
+
+# -- inputs --------------------------------------------------------------------------------------------------------
+
+
+class TimeElapsed(NamedTuple):
+    """`core.wake_at` has come. snapshots: the status page of every processor, by its number."""
+
+    snapshots: Mapping[int, Snapshot]
+
+
+class StopRequested(NamedTuple):
+    """The process was asked to end. Running tasks have `stop_grace_seconds` left."""
+
+    text: str
+
+
+class ProcessorSignalled(NamedTuple):
+    """A processor is READY, has FAILED to get ready (text: why; its exit follows), or its running task is BLOCKED by
+    tasks of its own, or UNBLOCKED: it waits until it is granted a slot."""
+
+    number: int
+    signal: ToAgent
+    text: str = ""
+
+
+class NestedTrafficSeen(NamedTuple):
+    """A nested client of this processor has sent or received a message."""
+
+    number: int
+
+
+class InvalidDatagramReceived(NamedTuple):
+    """A processor has broken the protocol."""
+
+    number: int
+    text: str
+
+
+class ResultsReceived(NamedTuple):
+    """A processor has sent a complete batch of results."""
+
+    number: int
+    results: Results
+
+
+class TasksReclaimed(NamedTuple):
+    """Answer to RECLAIM, and what a processor that has exited left behind.
+
+    unread: ids of the tasks that it had not read, in order; it finds none of them any more. It may read one while they
+    are taken, so these are not always the last ones that were dispatched. results: those that have come since, with
+    True, and those that lie unsent in its page, with False. error: its page holds what makes no sense.
+    """
+
+    number: int
+    unread: Sequence[bytes]
+    results: Sequence[tuple[Results, bool]]
+    snapshot: Snapshot
+    error: str = ""
+
+
+class DispatchRefused(NamedTuple):
+    """Answer to `DispatchTasks`: the last `refused` tasks were not sent, because the socket is full."""
+
+    number: int
+    refused: int
+
+
+class ProcessorExited(NamedTuple):
+    """A processor is gone; its `TasksReclaimed` came before. text: exit code or signal, and its crash text."""
+
+    number: int
+    text: str
+
+
+class CallsAccepted(NamedTuple):
+    """The executor took what it was given, or some of it."""
+
+
+class CallsRefused(NamedTuple):
+    """The executor did not take these calls, and may take them later."""
+
+    keys: Sequence[CallKey]
+    text: str
+
+
+class CallEnded(NamedTuple):
+    """The outcome of a call is certain: its result is delivered, or it could not be made."""
+
+    number: int
+    key: CallKey
+    outcome: Outcome
+    payload: bytes
+    duration_us: int = 0
+    cpu_us: int = 0
+    peak_bytes: int = 0
+
+
+ProcessorInput = (
+    ResultsReceived
+    | TasksReclaimed
+    | ProcessorSignalled
+    | NestedTrafficSeen
+    | InvalidDatagramReceived
+    | DispatchRefused
+    | ProcessorExited
+)
+CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallEnded
+AgentInput = Received | Welcomed | Resumed | StopRequested | TimeElapsed | ProcessorInput | CallInput
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+class SendToScheduler(NamedTuple):
+    message: Message
+
+
+class LogLevel(IntEnum):
+    """Levels of log lines, with the values of the module logging."""
+
+    WARNING = 30
+    ERROR = 40
+
+
+class WriteLog(NamedTuple):
+    """task: the id of the one that the line is about; empty for none."""
+
+    level: LogLevel
+    text: str
+    task: bytes = b""
+
+
+class EndAgent(NamedTuple):
+    """text: why, as display text. is_silence: there was no contact with the scheduler for too long."""
+
+    exit_code: int
+    text: str
+    is_silence: bool = False
+
+
+class DispatchTasks(NamedTuple):
+    """Send a processor announcements, which it reads before any task sent later, then TASK datagrams.
+
+    Announcements always arrive: those that do not fit now are sent before anything else later.
+    """
+
+    number: int
+    announcements: list[bytes]
+    tasks: list[bytes]
+
+
+class ProcessorVerb(Enum):
+    SPAWN = "start making it"
+    RECLAIM = "take back all tasks that it has not read, and read its results"
+    KILL = "end it at once"
+    END = "have it end when it is idle"
+    GRANT = "let it go on: it waits for a slot"
+    PAUSE = "stop the whole process"
+    CONTINUE = "continue the whole process"
+    RELEASE = "free what belongs to it: it has exited"
+
+
+class ActOnProcessor(NamedTuple):
+    number: int
+    verb: ProcessorVerb
+
+
+class StartCall(NamedTuple):
+    """Give a call to the executor, once its payloads that are in the object storage are fetched."""
+
+    number: int
+    call: Call
+
+
+class CancelCall(NamedTuple):
+    """Have the executor end a call, or do not give it to it any more."""
+
+    number: int
+    key: CallKey
+
+
+class DeliverResult(NamedTuple):
+    """Pass on what a task wrote, and store the result of its call if it is large; `CallEnded` follows."""
+
+    number: int
+    key: CallKey
+    stream_output: bool
+    data: bytes | bytearray | memoryview
+
+
+class UseStorage(NamedTuple):
+    """Calls find stored objects at this address from now on."""
+
+    address: str
+
+
+class ShowDegradedReason(NamedTuple):
+    """Show what keeps tasks from running as the state of the unit; empty when that is over."""
+
+    text: str
+
+
+ProcessorCommand = DispatchTasks | ActOnProcessor
+CallCommand = StartCall | CancelCall | DeliverResult | UseStorage | ShowDegradedReason
+Command = SendToScheduler | WriteLog | EndAgent | ProcessorCommand | CallCommand

@@ -1,0 +1,622 @@
+"""Processors as the executor of an agent: which of them hold slots, and which attempt each works on. Pure.
+
+An attempt is in the queue, or dispatched to one processor, which works through its attempts in order. What it has not
+read can be reclaimed at any time, without its co-operation. So only the attempt that was running is charged for a
+death, and nothing that has not started is ever lost or started twice. A recall, a time limit or a lost scheduler marks
+the attempts concerned, and what becomes of them is decided when `TasksReclaimed` has come with the latest results.
+
+A processor whose task waits for tasks of its own is *suspended* and lends its slot; when its wait is over it *waits*
+for a slot, ahead of all new tasks. *Spare* processors hold none and are kept a while: nested tasks come in bursts.
+
+Invariants: at most `slots` processors are active; only active ones are dispatched to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import assert_never
+
+from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, ProcessorStatus, Started, Suspended
+from scaler.worker.agent.events import (
+    ActOnProcessor,
+    DispatchRefused,
+    DispatchTasks,
+    EndAgent,
+    InvalidDatagramReceived,
+    LogLevel,
+    NestedTrafficSeen,
+    ProcessorExited,
+    ProcessorInput,
+    ProcessorSignalled,
+    ResultsReceived,
+    TasksReclaimed,
+)
+from scaler.worker.agent.events import (
+    ProcessorVerb as Verb,
+)
+from scaler.worker.agent.state import AgentState, Attempt, KillReason, KnownSpec
+from scaler.worker.frames import (
+    Results,
+    Snapshot,
+    ToAgent,
+    pack_definition,
+    pack_forget,
+    pack_spec,
+    pack_storage,
+    pack_task,
+    skip_rows,
+)
+
+MAX_FAILED_STARTS = 3
+"""Processors that fail one after the other before they are ready; then the agent ends."""
+DISPATCH_AHEAD_US = 10_000.0
+"""Work that a processor has behind its running task, at most; but always one task."""
+MAX_DISPATCHED = 256
+BUSY_TICK_SECONDS = 0.01
+IDLE_TICK_SECONDS = 0.5
+LATE_RESULT_SECONDS = 0.005
+"""Results that wait in a page behind a task that has run for this long are fetched."""
+SHARE_AFTER_SECONDS = 0.01
+"""When a processor idles, it gets the tasks behind one that has run for this long."""
+SPARE_SECONDS = 10.0
+MAX_SUSPENDED = 1000
+"""Suspended processors of one agent. Beyond it slots are not lent: the machine's memory comes first."""
+PAUSE_AFTER_SECONDS = 0.1
+PAUSE_SECONDS = 1.0
+"""How long a suspended processor is paused at a time: its own threads may have something to send."""
+_MAX_OUTCOME = Outcome.OBJECT_LOST
+
+
+class ProcessorState(Enum):
+    ACTIVE = "active"
+    SPARE = "spare"
+    SUSPENDED = "suspended"
+    WAITING = "waiting"
+    ENDING = "ending"
+    """Asked to end, or killed; its exit has not been seen."""
+
+
+class PooledProcessor:
+    """One processor as its agent knows it."""
+
+    __slots__ = (
+        "_batch",
+        "_rows_taken",
+        "dispatched",
+        "functions",
+        "is_full",
+        "is_paused",
+        "is_ready",
+        "is_reclaiming",
+        "is_yielding",
+        "kill_reason",
+        "number",
+        "results",
+        "since",
+        "snapshot",
+        "specs",
+        "state",
+        "work_us",
+    )
+
+    def __init__(self, number: int, now: float) -> None:
+        self.number = number
+        self.state = ProcessorState.ACTIVE
+        self.since = now
+        """When its state last changed."""
+        self.is_ready = False
+        self.dispatched: deque[Attempt] = deque()
+        """Attempts without a result yet, in order: it works through them one by one."""
+        self.work_us = 0.0
+        self.results = 0
+        """Results that came since it started."""
+        self.snapshot = Snapshot(0, 0.0, 0)
+        self.specs: set[int] = set()
+        self.functions: set[bytes] = set()
+        self.kill_reason: KillReason | None = None
+        self.is_yielding = False
+        """It gives its slot to a waiting one after the task that it runs."""
+        self.is_paused = False
+        self.is_full = False
+        """Its socket took no more tasks."""
+        self.is_reclaiming = False
+        self._batch = -1
+        self._rows_taken = 0
+
+    def has_capacity(self) -> bool:
+        """Return True if it should get another task."""
+        dispatched = self.dispatched
+        count = len(dispatched)
+        if count < 2:
+            return True
+        return count < MAX_DISPATCHED and self.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US
+
+    def enter(self, state: ProcessorState, now: float) -> None:
+        self.state = state
+        self.since = now
+
+    def new_rows(self, results: Results, sent: bool) -> Results:
+        """Return what is new in a batch: its first rows may have been read from the page before it was sent.
+
+        sent: the batch is complete, so that the page holds the next one from now on.
+        """
+        taken = self._rows_taken if results.batch == self._batch else 0
+        self._batch = results.batch
+        self._rows_taken = 2**32 if sent else max(taken, len(results.rows))
+        return skip_rows(results, taken) if taken else results
+
+
+class ProcessorPool:
+    """All processors of an agent, and its slots."""
+
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+        self._slots = state.config.slots
+        self._count = 0
+        self._failed_starts = 0
+        self._storage_address = ""
+        self.processors: dict[int, PooledProcessor] = {}
+
+    # -- what happened ---------------------------------------------------------------------------------------------
+
+    def take(self, item: ProcessorInput, now: float) -> None:
+        """Take in what a processor did. Reports about processors that are gone are dropped."""
+        processor = self.processors.get(item.number)
+        if processor is None:
+            return
+        match item:
+            case ResultsReceived(_, results):
+                self._take_results(processor, results, True, now)
+            case TasksReclaimed():
+                self._reclaimed(processor, item, now)
+            case ProcessorSignalled(_, signal, text):
+                self._signalled(processor, signal, text, now)
+            case NestedTrafficSeen():
+                if processor.state is ProcessorState.SUSPENDED:
+                    processor.since = now
+                    self._pause(processor, False)
+            case DispatchRefused(_, count):
+                processor.is_full = True
+                refused = [processor.dispatched.pop() for _ in range(count)][::-1]
+                processor.work_us -= sum(each.cost_us for each in refused)
+                self._state.queue.put_back(refused)
+            case InvalidDatagramReceived(_, text):
+                self._ban(processor, text)
+            case ProcessorExited(_, text):
+                self._exited(processor, text)
+            case _:
+                assert_never(item)
+
+    def _signalled(self, processor: PooledProcessor, signal: ToAgent, text: str, now: float) -> None:
+        if signal is ToAgent.READY:
+            processor.is_ready = True
+            self._failed_starts = 0
+        elif signal is ToAgent.FAILED:
+            processor.state = ProcessorState.ENDING
+            processor.kill_reason = KillReason(Outcome.NOT_STARTED, "")
+            self._count_failed_start(text)
+        elif signal is ToAgent.BLOCKED:
+            self._blocked(processor, now)
+        elif processor.state is ProcessorState.SUSPENDED:
+            processor.enter(ProcessorState.WAITING, now)
+        elif processor.state is ProcessorState.ACTIVE:
+            self._act(processor, Verb.GRANT)
+
+    def recall(self, items: Iterable[Attempt], kill: bool) -> None:
+        """Give dispatched attempts back; end those that run when `kill` is set."""
+        for item in items:
+            item.is_recalled = True
+            if kill:
+                item.kill_reason = KillReason(Outcome.CANCELLED, "cancelled")
+            self._reclaim(self.processors[item.executor])
+
+    def reclaim(self) -> None:
+        """Put all attempts that have not started back into the queue."""
+        for processor in self.processors.values():
+            self._reclaim(processor)
+
+    def end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
+        """End the attempts that run, and reclaim the others. once_only: only attempts that may not run twice."""
+        for processor in self.processors.values():
+            for item in processor.dispatched:
+                if not once_only or item.spec.retries == 0:
+                    item.kill_reason = reason
+            self._reclaim(processor)
+
+    def forget_all(self) -> str:
+        """Forget all attempts: the scheduler has. Returns "": this agent can go on."""
+        for processor in self.processors.values():
+            if processor.dispatched:
+                self._kill(processor, KillReason(None, ""))
+            elif processor.state is not ProcessorState.ENDING:
+                self._announce(processor, pack_forget(list(processor.functions), list(processor.specs)))
+                processor.functions.clear()
+                processor.specs.clear()
+        return ""
+
+    def forget_functions(self, specs: Iterable[KnownSpec], functions: Iterable[bytes]) -> None:
+        """Have processors forget these."""
+        numbers = {spec.number for spec in specs}
+        identifiers = set(functions)
+        for processor in self.processors.values():
+            # What is dispatched may be run after this is read, so it stays known; the few bytes are not worth more.
+            stale_specs = numbers & processor.specs - {item.spec.number for item in processor.dispatched}
+            stale_functions = identifiers & processor.functions
+            if stale_specs or stale_functions:
+                self._announce(processor, pack_forget(list(stale_functions), list(stale_specs)))
+                processor.specs -= stale_specs
+                processor.functions -= stale_functions
+
+    def use_storage(self, address: str) -> None:
+        """Announce to all processors, now and later, where the object storage is."""
+        if address != self._storage_address:
+            self._storage_address = address
+            for processor in self.processors.values():
+                self._announce(processor, pack_storage(address))
+
+    # -- once per step ---------------------------------------------------------------------------------------------
+
+    def settle(self, now: float, may_start: bool) -> None:
+        """Bring slots, processors and attempts together: once after the inputs of a step."""
+        self._assign_slots(now)
+        if may_start:
+            if len(self._state.queue):
+                self._dispatch()
+                self._state.wake_by(now + BUSY_TICK_SECONDS)
+            elif self._slots > 1 and self._can_share():
+                self._state.wake_by(now + BUSY_TICK_SECONDS)
+
+    def tick(self, snapshots: Mapping[int, Snapshot], now: float, may_start: bool) -> None:
+        """Do what time asks for."""
+        for processor in list(self.processors.values()):
+            processor.snapshot = snapshots.get(processor.number, processor.snapshot)
+            processor.is_full = False
+            if processor.dispatched:
+                self._watch(processor, now)
+            if processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS:
+                processor.enter(ProcessorState.ENDING, now)
+                self._act(processor, Verb.END)
+            elif processor.state is ProcessorState.SUSPENDED and self._state.config.hard_processor_suspend:
+                self._pause_most_of_the_time(processor, now)
+        if may_start and self._slots > 1 and not len(self._state.queue) and self._can_share():
+            self._share(now)
+
+    @property
+    def extra_capacity(self) -> int:
+        """Attempts that may be here beyond slots and queue: suspended ones take no slot."""
+        return self._number_of(ProcessorState.SUSPENDED)
+
+    @property
+    def unstarted(self) -> int:
+        """Dispatched attempts that have not started, as far as is known without asking."""
+        return sum(max(0, len(each.dispatched) - 1) for each in self.processors.values())
+
+    def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, ProcessorStatus]:
+        """Return each processor by its number, without the figures of its process."""
+        found = {}
+        for number, processor in self.processors.items():
+            snapshot = snapshots.get(number, processor.snapshot)
+            index = snapshot.finished - processor.results
+            is_running = snapshot.begun > snapshot.finished and 0 <= index < len(processor.dispatched)
+            found[number] = ProcessorStatus(
+                pid=0,
+                cpu_percent=0.0,
+                rss_bytes=0,
+                initialized=processor.is_ready,
+                suspended=processor.state in (ProcessorState.SUSPENDED, ProcessorState.WAITING),
+                running=processor.dispatched[index].id if is_running else b"",
+                running_seconds=max(0.0, now - snapshot.begun_at) if is_running else 0.0,
+            )
+        return found
+
+    def check(self) -> None:
+        """Assert the invariants that this module's head states."""
+        queue = self._state.queue
+        dispatched = [item for each in self.processors.values() for item in each.dispatched]
+        assert len(queue.attempts) == len(queue) + sum(queue.holds(item) for item in dispatched)
+        for processor in self.processors.values():
+            assert all(item.executor == processor.number for item in processor.dispatched)
+        assert self._number_of(ProcessorState.ACTIVE) <= self._slots
+
+    # -- slots -----------------------------------------------------------------------------------------------------
+
+    def _assign_slots(self, now: float) -> None:
+        """Hand out free slots: to processors that wait for one, to spare ones, to new ones."""
+        active, waiting = [], []
+        for each in self.processors.values():
+            if each.state is ProcessorState.ACTIVE:
+                active.append(each)
+            elif each.state is ProcessorState.WAITING:
+                waiting.append(each)
+        if len(active) == self._slots and not waiting:
+            return
+        waiting.sort(key=lambda each: each.since)
+        for processor in sorted(active, key=lambda each: each.is_ready):
+            if waiting and not processor.dispatched and len(active) + len(waiting) > self._slots:
+                processor.enter(ProcessorState.SPARE, now)
+                active.remove(processor)
+        while len(active) < self._slots:
+            if waiting:
+                processor = waiting.pop(0)
+                self._act(processor, Verb.GRANT)
+                if processor.dispatched:
+                    self._report_suspended(processor.dispatched[0], False)
+            elif (spare := self._newest_spare()) is not None:
+                processor = spare
+            elif self._should_spawn():
+                processor = self._spawn(now)
+            else:
+                break
+            processor.enter(ProcessorState.ACTIVE, now)
+            active.append(processor)
+        yielding = sorted(active, key=lambda each: len(each.dispatched))[: len(waiting)]
+        for processor in active:
+            should_yield = processor in yielding
+            if should_yield and not processor.is_yielding:
+                self._reclaim(processor)
+            processor.is_yielding = should_yield
+
+    def _newest_spare(self) -> PooledProcessor | None:
+        spares = [each for each in self.processors.values() if each.state is ProcessorState.SPARE]
+        return max(spares, key=lambda each: each.since, default=None)
+
+    def _should_spawn(self) -> bool:
+        suspended = self._number_of(ProcessorState.SUSPENDED)
+        usable = len(self.processors) - suspended - self._number_of(ProcessorState.ENDING)
+        return usable < self._slots and (not suspended or len(self._state.queue) > 0)
+
+    def _spawn(self, now: float) -> PooledProcessor:
+        self._count += 1
+        processor = self.processors[self._count] = PooledProcessor(self._count, now)
+        self._act(processor, Verb.SPAWN)
+        if self._storage_address:
+            self._announce(processor, pack_storage(self._storage_address))
+        return processor
+
+    def _number_of(self, state: ProcessorState) -> int:
+        return sum(each.state is state for each in self.processors.values())
+
+    def _blocked(self, processor: PooledProcessor, now: float) -> None:
+        """The running task of a processor waits for tasks of its own: lend its slot."""
+        if processor.state is not ProcessorState.ACTIVE:
+            return
+        if self._number_of(ProcessorState.SUSPENDED) >= MAX_SUSPENDED:
+            text = f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
+            self._state.log(LogLevel.WARNING, text, processor.dispatched[0].id if processor.dispatched else b"")
+            return
+        processor.enter(ProcessorState.SUSPENDED, now)
+        processor.is_yielding = False
+        if processor.dispatched:
+            self._report_suspended(processor.dispatched[0], True)
+        self._reclaim(processor)
+        self._state.wake_by(now + PAUSE_AFTER_SECONDS)
+
+    def _report_suspended(self, item: Attempt, suspended: bool) -> None:
+        self._state.send(Suspended([item.id], [item.attempt], [suspended]))
+
+    def _pause_most_of_the_time(self, processor: PooledProcessor, now: float) -> None:
+        if now - processor.since > (PAUSE_SECONDS if processor.is_paused else PAUSE_AFTER_SECONDS):
+            processor.since = now
+            self._pause(processor, not processor.is_paused)
+        self._state.wake_by(now + PAUSE_AFTER_SECONDS)
+
+    def _pause(self, processor: PooledProcessor, paused: bool) -> None:
+        if processor.is_paused is not paused:
+            processor.is_paused = paused
+            self._act(processor, Verb.PAUSE if paused else Verb.CONTINUE)
+
+    # -- dispatch --------------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Send queued attempts to processors, as far ahead as is good.
+
+        A processor gets nothing before it is ready: the attempt that comes first may be another one by then.
+        """
+        free = [
+            each
+            for each in self.processors.values()
+            if each.state is ProcessorState.ACTIVE
+            and each.is_ready
+            and not (each.is_yielding or each.is_full or each.is_reclaiming)
+            and each.has_capacity()
+        ]
+        queue = self._state.queue
+        sent: dict[int, DispatchTasks] = {}
+        while free and len(queue):
+            processor = free[0] if len(free) == 1 else min(free, key=lambda each: (each.work_us, len(each.dispatched)))
+            item = queue.take()
+            if item is None:
+                return
+            spec = item.spec
+            number = processor.number
+            command = sent.get(number)
+            if command is None:
+                command = sent[number] = DispatchTasks(number, [], [])
+                self._state.commands.append(command)
+            if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
+                self._state.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
+                continue
+            command.tasks.append(pack_task(spec.number, item.id, item.attempt, item.payload, item.inputs))
+            item.executor = number
+            item.cost_us = spec.duration.mean_us
+            processor.work_us += item.cost_us
+            processor.dispatched.append(item)
+            if not processor.has_capacity():
+                free.remove(processor)
+
+    def _introduce(self, processor: PooledProcessor, spec: KnownSpec, announcements: list[bytes]) -> bool:
+        """Announce a spec and its functions. Returns False if a function is not known here."""
+        payloads = self._state.specs.functions
+        if not all(identifier in payloads for identifier in spec.functions):
+            return False
+        for identifier in spec.functions:
+            if identifier not in processor.functions:
+                announcements.append(pack_definition(identifier, payloads[identifier]))
+                processor.functions.add(identifier)
+        announcements.append(pack_spec(spec.frame))
+        processor.specs.add(spec.number)
+        return True
+
+    def _act(self, processor: PooledProcessor, verb: Verb) -> None:
+        self._state.commands.append(ActOnProcessor(processor.number, verb))
+
+    def _announce(self, processor: PooledProcessor, datagram: bytes) -> None:
+        self._state.commands.append(DispatchTasks(processor.number, [datagram], []))
+
+    def _can_share(self) -> bool:
+        """Return True if a processor idles while tasks wait behind another's."""
+        is_idle = has_waiting = False
+        for each in self.processors.values():
+            if each.state is ProcessorState.ACTIVE and not each.is_yielding:
+                is_idle = is_idle or (each.is_ready and not each.dispatched)
+                has_waiting = has_waiting or len(each.dispatched) > 1
+        return is_idle and has_waiting
+
+    def _share(self, now: float) -> None:
+        """Reclaim what waits behind a long task: a processor is idle."""
+        active = [each for each in self.processors.values() if each.state is ProcessorState.ACTIVE]
+        for processor in sorted(active, key=lambda each: each.work_us, reverse=True):
+            snapshot = processor.snapshot
+            is_stuck = snapshot.begun > processor.results and now - snapshot.begun_at > SHARE_AFTER_SECONDS
+            if is_stuck and len(processor.dispatched) > 1 and not processor.is_yielding:
+                self._reclaim(processor)
+                return
+
+    # -- completion ------------------------------------------------------------------------------------------------
+
+    def _take_results(self, processor: PooledProcessor, results: Results, sent: bool, now: float) -> None:
+        """Take in results. sent: they came as a message, and were not only read from the page."""
+        results = processor.new_rows(results, sent)
+        state = self._state
+        dispatched = processor.dispatched
+        is_forgotten = processor.kill_reason is not None and processor.kill_reason.outcome is None
+        payloads = results.payloads
+        at = 0
+        for identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, size in results.rows:
+            if (
+                not dispatched
+                or dispatched[0].id != identifier
+                or dispatched[0].attempt != attempt
+                or outcome > _MAX_OUTCOME
+            ):
+                self._ban(processor, "it reported a task that it does not have")
+                return
+            item = dispatched.popleft()
+            processor.work_us -= item.cost_us
+            processor.results += 1
+            payload = bytes(payloads[at : at + size])
+            at += size
+            item.spec.duration.observe(duration_us)
+            if not is_forgotten:
+                state.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes)
+        processor.is_full = False
+        if not dispatched:
+            processor.work_us = 0.0
+            processor.since = now
+
+    def _reclaim(self, processor: PooledProcessor) -> None:
+        if processor.dispatched and not processor.is_reclaiming:
+            processor.is_reclaiming = True
+            self._act(processor, Verb.RECLAIM)
+
+    def _reclaimed(self, processor: PooledProcessor, answer: TasksReclaimed, now: float) -> None:
+        """Put what a processor has not read to the head of the queue, and settle what was asked of the rest."""
+        processor.is_reclaiming = False
+        processor.is_full = False
+        processor.snapshot = answer.snapshot
+        for results, sent in answer.results:
+            self._take_results(processor, results, sent, now)
+        if answer.error:
+            self._ban(processor, answer.error)
+        unread = set(answer.unread)
+        back = [item for item in processor.dispatched if item.id in unread]
+        if back:
+            processor.dispatched = deque(item for item in processor.dispatched if item.id not in unread)
+            processor.work_us = sum(item.cost_us for item in processor.dispatched)
+        if processor.kill_reason is not None and processor.kill_reason.outcome is None:
+            return
+        recalled = [item for item in back if item.is_recalled]
+        for item in recalled:
+            del self._state.queue.attempts[item.id]
+        self._state.returned(recalled, started=False)
+        self._state.queue.put_back(item for item in back if not item.is_recalled)
+        for item in processor.dispatched:
+            if item.kill_reason is not None:
+                self._kill(processor, item.kill_reason)
+            elif item.is_recalled:
+                self._state.returned([item], started=True)
+            item.is_recalled = False
+
+    def _kill(self, processor: PooledProcessor, reason: KillReason) -> None:
+        if processor.kill_reason is None or reason.outcome is None:
+            processor.kill_reason = reason
+        if processor.state is not ProcessorState.ENDING:
+            processor.state = ProcessorState.ENDING
+            self._act(processor, Verb.KILL)
+
+    def _ban(self, processor: PooledProcessor, text: str) -> None:
+        """End a processor that breaks the protocol."""
+        if processor.state is ProcessorState.ENDING:
+            return
+        task = processor.dispatched[0].id if processor.dispatched else b""
+        self._state.log(LogLevel.ERROR, f"processor {processor.number} is ended: {text}", task)
+        self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, f"the processor that ran the task was ended: {text}"))
+
+    def _exited(self, processor: PooledProcessor, text: str) -> None:
+        """A processor is gone; its results and what it had not read were taken in before."""
+        if not processor.is_ready and processor.kill_reason is None:
+            self._count_failed_start(text)
+        reason = processor.kill_reason or KillReason(
+            Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {text}"
+        )
+        dispatched = processor.dispatched
+        has_begun = processor.snapshot.begun > processor.results
+        if processor.kill_reason is None and processor.state is not ProcessorState.ENDING:
+            task = dispatched[0].id if has_begun and dispatched else b""
+            what = f"while it ran task {task.hex()}" if task else "while it was idle"
+            self._state.log(LogLevel.WARNING, f"processor {processor.number} died {what}: {text}", task)
+        if reason.outcome is not None:
+            # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
+            if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
+                self._state.killed(dispatched.popleft(), reason.outcome, reason.text)
+            self._state.queue.put_back(dispatched)
+        del self.processors[processor.number]
+        self._act(processor, Verb.RELEASE)
+
+    def _count_failed_start(self, text: str) -> None:
+        self._failed_starts += 1
+        self._state.log(LogLevel.ERROR, f"a processor could not start: {text}")
+        if self._failed_starts >= MAX_FAILED_STARTS:
+            why = f"{self._failed_starts} processors in a row could not start: {text}"
+            self._state.commands.append(EndAgent(1, why))
+
+    def _watch(self, processor: PooledProcessor, now: float) -> None:
+        """Check a busy processor: time limits, and results that wait behind a long task."""
+        snapshot = processor.snapshot
+        if snapshot.begun <= processor.results or snapshot.begun <= snapshot.finished:
+            self._state.wake_by(now + BUSY_TICK_SECONDS)
+            return
+        elapsed = now - snapshot.begun_at
+        has_late_results = snapshot.finished > processor.results
+        item = processor.dispatched[0]
+        limit = item.spec.limit_seconds
+        pause = max(BUSY_TICK_SECONDS, elapsed * 0.1) if len(processor.dispatched) > 1 else IDLE_TICK_SECONDS
+        if has_late_results:
+            if elapsed > LATE_RESULT_SECONDS:
+                self._reclaim(processor)
+            pause = BUSY_TICK_SECONDS
+        elif limit and elapsed >= limit:
+            text = f"the task ran longer than its time limit of {limit:g} s and was ended"
+            item.kill_reason = KillReason(Outcome.TIMED_OUT, text)
+            self._reclaim(processor)
+            pause = BUSY_TICK_SECONDS
+        elif elapsed >= STARTED_AFTER_SECONDS and not item.announced_started:
+            item.announced_started = True
+            self._state.send(Started([item.id]))
+        if limit:
+            pause = min(pause, max(limit - elapsed, 0.0) + 0.001)
+        if elapsed < STARTED_AFTER_SECONDS:
+            pause = min(pause, STARTED_AFTER_SECONDS - elapsed + 0.001)
+        self._state.wake_by(now + pause)

@@ -1,0 +1,320 @@
+"""What the agent's core knows: attempts that the scheduler sent, the specs and functions that they refer to, and the
+commands of the current step. Pure."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from scaler.config.worker import WorkerConfig
+from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec
+from scaler.worker.agent.events import Command, LogLevel, SendToScheduler, WriteLog
+from scaler.worker.frames import SpecFlag, SpecFrame
+
+Rank = tuple[int, int]
+"""Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
+MAX_SPECS = 4096
+"""Specs that an agent remembers. One that returns after it fell out is announced to the processors anew."""
+UNKNOWN_COST_US = 10_000.0
+"""Assumed duration of a task whose function has no measurement."""
+_WEIGHT = 0.25
+
+
+class TaskDuration:
+    """How long the tasks of one function take here: a moving mean, in microseconds."""
+
+    __slots__ = ("mean_us",)
+
+    def __init__(self) -> None:
+        self.mean_us = UNKNOWN_COST_US
+
+    def observe(self, duration_us: float) -> None:
+        if self.mean_us == UNKNOWN_COST_US:
+            self.mean_us = float(duration_us)
+        else:
+            self.mean_us += _WEIGHT * (duration_us - self.mean_us)
+
+
+class KnownSpec:
+    """A spec under the number by which processors know it."""
+
+    __slots__ = ("duration", "frame", "limit_seconds", "number", "retries")
+
+    def __init__(self, number: int, spec: Spec, duration: TaskDuration, limit_seconds: float) -> None:
+        flags = SpecFlag.PROFILING * spec.profiling | SpecFlag.STREAM_OUTPUT * spec.stream_output
+        self.number = number
+        self.duration = duration
+        self.retries = spec.retries
+        self.limit_seconds = limit_seconds
+        """0: none."""
+        self.frame = SpecFrame(
+            number=number,
+            flags=flags | SpecFlag.ONCE * (spec.retries == 0),
+            function=spec.function,
+            serializer=spec.serializer,
+            retry_on=spec.retry_on,
+            name=spec.name,
+        )
+
+    @property
+    def functions(self) -> tuple[bytes, ...]:
+        """Ids of the function and the serializer that a processor needs for it."""
+        frame = self.frame
+        return (frame.function, frame.serializer) if frame.serializer else (frame.function,)
+
+
+class SpecCache:
+    """The functions that the scheduler has registered here, and the specs that came lately."""
+
+    def __init__(self, task_timeout_seconds: float) -> None:
+        """task_timeout_seconds: the limit of every task here, 0 for none."""
+        self._timeout_seconds = task_timeout_seconds
+        self._specs: OrderedDict[Spec, KnownSpec] = OrderedDict()
+        self._numbers = 0
+        self._durations: OrderedDict[bytes, TaskDuration] = OrderedDict()
+        self.functions: dict[bytes, bytes] = {}
+        """Payloads of functions and serializers, by their ids."""
+
+    def know(self, spec: Spec) -> tuple[KnownSpec, KnownSpec | None]:
+        """Return the spec under its number, and the one that was forgotten for it, if any.
+
+        The submitter of a task makes no difference to where it runs: specs that differ in it alone are one.
+        """
+        if spec.parent:
+            spec = replace(spec, parent=b"")
+        known = self._specs.get(spec)
+        if known is not None:
+            self._specs.move_to_end(spec)
+            return known, None
+        self._numbers += 1
+        limits = [limit for limit in (spec.timeout_seconds, self._timeout_seconds) if limit > 0]
+        known = KnownSpec(self._numbers, spec, self._duration(spec.function), min(limits, default=0.0))
+        self._specs[spec] = known
+        evicted = self._specs.popitem(last=False)[1] if len(self._specs) > MAX_SPECS else None
+        return known, evicted
+
+    def forget(self, identifiers: Iterable[bytes]) -> list[KnownSpec]:
+        """Forget functions; return the specs that were forgotten with them."""
+        gone = set(identifiers)
+        for identifier in gone:
+            self.functions.pop(identifier, None)
+            self._durations.pop(identifier, None)
+        stale = [spec for spec in self._specs if spec.function in gone or spec.serializer in gone]
+        return [self._specs.pop(spec) for spec in stale]
+
+    def clear(self) -> None:
+        """Forget everything; numbers are not used again."""
+        self._specs.clear()
+        self._durations.clear()
+        self.functions.clear()
+
+    def _duration(self, function: bytes) -> TaskDuration:
+        duration = self._durations.get(function)
+        if duration is None:
+            duration = self._durations[function] = TaskDuration()
+            if len(self._durations) > MAX_SPECS:
+                self._durations.popitem(last=False)
+        return duration
+
+
+@dataclass(frozen=True, slots=True)
+class KillReason:
+    """What becomes of a running attempt that is ended. outcome None: it is forgotten."""
+
+    outcome: Outcome | None
+    text: str
+
+
+class Attempt:
+    """One attempt of one task, from Run until Done or Returned."""
+
+    __slots__ = (
+        "announced_started",
+        "attempt",
+        "cost_us",
+        "executor",
+        "id",
+        "inputs",
+        "is_recalled",
+        "kill_reason",
+        "payload",
+        "rank",
+        "spec",
+    )
+
+    def __init__(
+        self, identifier: bytes, attempt: int, spec: KnownSpec, payload: bytes, inputs: tuple[bytes, ...], rank: Rank
+    ) -> None:
+        self.id = identifier
+        self.attempt = attempt
+        self.spec = spec
+        self.payload = payload
+        self.inputs = inputs
+        self.rank = rank
+        self.cost_us = 0.0
+        """What it was assumed to cost when it was dispatched."""
+        self.executor = 0
+        """Number of the processor that it was dispatched to, or of its call; 0: it is in the queue."""
+        self.announced_started = False
+        self.is_recalled = False
+        """The scheduler wants it back, if it has not started."""
+        self.kill_reason: KillReason | None = None
+        """It is to be ended, if it runs."""
+
+
+class AttemptQueue:
+    """Attempts that are not dispatched: by rank, then first in, first out. Removal is O(1): the removed are skipped.
+
+    Invariant: `attempts` has every attempt that is here or dispatched; `len(queue)` counts the former.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: dict[bytes, Attempt] = {}
+        self._lanes: dict[Rank, deque[Attempt]] = {}
+        self._ranks: list[Rank] = []
+        self._waiting = 0
+        self.added = 0
+        """Attempts that ever came; those that are put back do not count."""
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def rank(self, spec: Spec) -> Rank:
+        """Return the rank of tasks: children go before their parent's siblings, so that fewer parents wait at once."""
+        if not spec.parent:
+            return (-spec.priority, 0)
+        parent = self.attempts.get(spec.parent)
+        return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
+
+    def add(self, attempt: Attempt) -> None:
+        self.attempts[attempt.id] = attempt
+        self._lane(attempt.rank).append(attempt)
+        self._waiting += 1
+        self.added += 1
+
+    def take(self) -> Attempt | None:
+        """Take the first one out, to be dispatched."""
+        attempts = self.attempts
+        ranks = self._ranks
+        while ranks:
+            lane = self._lanes[ranks[0]]
+            while lane:
+                item = lane.popleft()
+                if attempts.get(item.id) is item:
+                    self._waiting -= 1
+                    return item
+            del self._lanes[ranks.pop(0)]
+        return None
+
+    def put_back(self, items: Iterable[Attempt]) -> None:
+        """Put attempts that were dispatched, in their order, before all others of their rank."""
+        for item in reversed(list(items)):
+            item.executor = 0
+            item.is_recalled = False
+            item.kill_reason = None
+            self._lane(item.rank).appendleft(item)
+            self._waiting += 1
+
+    def remove(self, item: Attempt) -> None:
+        """Forget an attempt that is in the queue."""
+        del self.attempts[item.id]
+        self._waiting -= 1
+        if not self._waiting:
+            self._lanes.clear()
+            self._ranks.clear()
+
+    def drain(self) -> Iterator[Attempt]:
+        """Forget all that are in the queue, yielding them in their order."""
+        while (item := self.take()) is not None:
+            del self.attempts[item.id]
+            yield item
+
+    def holds(self, item: Attempt) -> bool:
+        """Return True if an attempt has not ended."""
+        return self.attempts.get(item.id) is item
+
+    def _lane(self, rank: Rank) -> deque[Attempt]:
+        lane = self._lanes.get(rank)
+        if lane is None:
+            lane = self._lanes[rank] = deque()
+            insort(self._ranks, rank)
+        return lane
+
+
+class AgentState:
+    """What the core and its executor share: configuration, queue, specs, and the commands of the current step."""
+
+    def __init__(self, config: WorkerConfig, now: float) -> None:
+        self.config = config
+        self.queue = AttemptQueue()
+        self.specs = SpecCache(config.task_timeout_seconds)
+        self.commands: list[Command] = []
+        self._done: Done | None = None
+        """The message to which ended attempts are added: those that end in a row share one."""
+        self.wake_at = now
+
+    def wake_by(self, time: float) -> None:
+        """Have `TimeElapsed` come no later than this."""
+        self.wake_at = min(self.wake_at, time)
+
+    def ended(
+        self,
+        item: Attempt,
+        outcome: int,
+        payload: bytes,
+        duration_us: int = 0,
+        cpu_us: int = 0,
+        peak_bytes: int = 0,
+    ) -> None:
+        """Forget a dispatched attempt, and report how it ended."""
+        del self.queue.attempts[item.id]
+        done = self._done
+        if done is None:
+            done = self._done = Done([], [], [], [], [], [], [])
+            self.commands.append(SendToScheduler(done))
+        done.ids.append(item.id)
+        done.attempts.append(item.attempt)
+        done.outcomes.append(outcome)
+        done.payloads.append(payload)
+        done.duration_us.append(duration_us)
+        done.cpu_us.append(cpu_us)
+        done.peak_bytes.append(peak_bytes)
+
+    def killed(self, item: Attempt, outcome: Outcome, text: str) -> None:
+        """Report that an attempt ended without a result."""
+        if outcome is Outcome.NOT_STARTED and item.spec.retries == 0:
+            outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
+        self.ended(item, outcome, text.encode("utf-8", "replace"))
+
+    def returned(self, items: Iterable[Attempt], started: bool) -> None:
+        """Report that attempts are given back, or that they go on."""
+        back = list(items)
+        if back:
+            ids = [item.id for item in back]
+            self.send(Returned(ids, [item.attempt for item in back], [started] * len(back)))
+
+    def send(self, message: Message) -> None:
+        self._close_done()
+        self.commands.append(SendToScheduler(message))
+
+    def log(self, level: LogLevel, text: str, task: bytes = b"") -> None:
+        self.commands.append(WriteLog(level, text, task))
+
+    def take_commands(self) -> list[Command]:
+        """Return the commands of this step, in order, and forget them."""
+        commands = self.commands
+        if commands:
+            self._close_done()
+            self.commands = []
+        return commands
+
+    def _close_done(self) -> None:
+        """Drop the columns of costs from a finished Done when it has none."""
+        done = self._done
+        if done is not None:
+            self._done = None
+            if not any(done.cpu_us) and not any(done.peak_bytes):
+                done.cpu_us = []
+                done.peak_bytes = []

@@ -1,0 +1,402 @@
+"""Performs the commands of an agent whose tasks run elsewhere: objects, and the thread that calls the executor.
+
+What a call refers to is fetched from the object storage before it goes to the executor, and a large result is stored
+afterwards; other calls go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, assert_never
+
+from scaler.errors import ObjectLostError, ProtocolError, RefusedError, ScalerError
+from scaler.ids import result_id
+from scaler.logs import escaped
+from scaler.object_storage.client import StorageClient
+from scaler.protocol.messages import (
+    INLINE_LIMIT_BYTES,
+    Outcome,
+    Output,
+    Printed,
+    Relay,
+    RelayClosed,
+    is_stored,
+    stored_reference,
+)
+from scaler.serialization import Buffer, size_of, to_payload
+from scaler.worker.agent.calls import ServiceCalls
+from scaler.worker.agent.events import (
+    AgentInput,
+    CallCommand,
+    CallEnded,
+    CallsAccepted,
+    CallsRefused,
+    CancelCall,
+    DeliverResult,
+    ShowDegradedReason,
+    StartCall,
+    UseStorage,
+)
+from scaler.worker.agent.output import CHUNK_BYTES, whole_characters
+from scaler.worker.agent.shell import Agent
+from scaler.worker.call import Call, CallResult, unpack_result
+from scaler.worker.executor import CallKey, Executor, ExecutorError
+from scaler.worker.processor.calling import failure_of
+from scaler.worker.processor.functions import CACHE_BYTES, FETCH_SECONDS, NO_STORAGE
+
+MAX_PRINTED_BYTES = 64 * 1024
+"""Of what a result contains of its task's prints: the far end sends no more."""
+
+_log = logging.getLogger(__name__)
+
+
+class FetchedObjects:
+    """Stored objects as inline payloads, the last used ones cached. Belongs to the running loop."""
+
+    def __init__(self, connect: Callable[[str], StorageClient], cache_bytes: int = CACHE_BYTES) -> None:
+        """connect: makes the client of the storage at an address, when it is first needed."""
+        self._connect = connect
+        self._limit_bytes = cache_bytes
+        self._address = ""
+        self._storage: StorageClient | None = None
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()
+        self._cached_bytes = 0
+        self._fetching: dict[bytes, asyncio.Task[bytes]] = {}
+
+    def move(self, address: str) -> None:
+        """Use the storage at this address from now on."""
+        if address != self._address:
+            self.close()
+            self._address = address
+
+    async def payload(self, payload: Buffer) -> Buffer:
+        """Return an inline payload unchanged, and that of a stored object. Raises what the storage's client raises."""
+        if not is_stored(payload):  # type: ignore[arg-type]
+            return payload
+        identifier = bytes(payload[1:17])
+        found = self._cache.get(identifier)
+        if found is not None:
+            self._cache.move_to_end(identifier)
+            return found
+        task = self._fetching.get(identifier)
+        if task is None:
+            task = self._fetching[identifier] = asyncio.create_task(self._fetch(identifier))
+            # Its failure is expected when no call waits for it any more.
+            task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+        # Other calls may wait for the same object when this one does not any more.
+        return await asyncio.shield(task)
+
+    async def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
+        """Store an object and return the payload that points to it. Raises what the storage's client raises."""
+        await self._open().put(identifier, parts)
+        return stored_reference(identifier, size_of(parts))
+
+    def close(self) -> None:
+        """Leave the storage. What is still being fetched or put fails. Harmless when repeated."""
+        if self._storage is not None:
+            self._storage.close()
+            self._storage = None
+
+    async def _fetch(self, identifier: bytes) -> bytes:
+        try:
+            parts = await self._open().get(identifier, FETCH_SECONDS)
+            # Copying may take long when it is large, and the loop has heartbeats to send.
+            found = await asyncio.to_thread(to_payload, parts)
+        finally:
+            del self._fetching[identifier]
+        if len(found) <= self._limit_bytes:
+            self._cache[identifier] = found
+            self._cached_bytes += len(found)
+            while self._cached_bytes > self._limit_bytes:
+                self._cached_bytes -= len(self._cache.popitem(last=False)[1])
+        return found
+
+    def _open(self) -> StorageClient:
+        if self._storage is None:
+            if not self._address:
+                raise ObjectLostError(NO_STORAGE)
+            self._storage = self._connect(self._address)
+        return self._storage
+
+
+class ExecutorThread:
+    """Calls the executor in a thread of its own, so that the agent never waits for it.
+
+    All calls that come while the executor is busy are given to it together: slow services get large batches, and a lone
+    call goes at once.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        report: Callable[[AgentInput], None],
+        on_ready: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """report: called in any thread. The others are called in this one: on_ready when the executor has started,
+        on_failure with the error that it raised and must not."""
+        self._executor = executor
+        self._report = report
+        self._on_ready = on_ready
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._calls: dict[CallKey, Call] = {}
+        self._cancels: list[CallKey] = []
+        self._is_closing = False
+
+    def start(self, call: Call) -> None:
+        """Have a call run."""
+        with self._changed:
+            self._calls[call.key] = call
+            self._changed.notify()
+
+    def cancel(self, key: CallKey) -> None:
+        """Have a call ended, or do not give it to the executor."""
+        with self._changed:
+            if self._calls.pop(key, None) is None:
+                self._cancels.append(key)
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Have the executor end what is left; `work` returns when it has."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+
+    def work(self) -> None:
+        """Run until `close`. Raises what closing the executor raises and must not."""
+        try:
+            self._executor.start(self._report)
+            self._on_ready()
+            while self._step():
+                pass
+        except BaseException as error:  # noqa: BLE001 (the agent ends with it)
+            self._on_failure(error)
+        try:
+            self._executor.close()
+        except ScalerError as error:
+            _log.error("%s", error)  # it says what may be left, and how to end it
+
+    def _step(self) -> bool:
+        with self._changed:
+            while not (self._calls or self._cancels or self._is_closing):
+                self._changed.wait()
+            if self._is_closing:
+                return False
+            calls, self._calls = list(self._calls.values()), {}
+            cancels, self._cancels = self._cancels, []
+        if cancels:
+            try:
+                self._executor.cancel(cancels)
+            except ExecutorError as error:
+                _log.warning("%d cancelled tasks may still run: %s", len(cancels), error)
+        if calls:
+            try:
+                self._executor.run(calls)
+            except ExecutorError as error:
+                taken = set(error.taken)
+                refused = [call.key for call in calls if call.key not in taken]
+                with self._changed:
+                    self._cancels = [key for key in self._cancels if key not in refused]
+                if taken:
+                    self._report(CallsAccepted())
+                self._report(CallsRefused(refused, str(error)))
+            else:
+                self._report(CallsAccepted())
+        return True
+
+
+class ServiceBackend:
+    """A `Backend`: the calls of an agent to its executor. connect_storage: makes the client of the storage at an
+    address. show_degraded: shows what keeps tasks from running, and "" when that is over."""
+
+    make_executor = staticmethod(ServiceCalls)
+
+    def __init__(
+        self,
+        executor: Executor,
+        connect_storage: Callable[[str], StorageClient],
+        show_degraded: Callable[[str], None],
+    ) -> None:
+        self._thread = ExecutorThread(executor, self._report, self._executor_ready, self._executor_failed)
+        self._objects = FetchedObjects(connect_storage)
+        self._show_degraded = show_degraded
+        self._lock = threading.Lock()
+        self._reports: list[AgentInput] = []
+        self._is_closed = False
+        self._fetches: dict[int, asyncio.Task[None]] = {}
+        self._puts: set[asyncio.Task[None]] = set()
+
+    def start(self, agent: Agent) -> None:
+        """Start the executor; the agent connects when it is ready."""
+        self._agent = agent
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._worker = threading.Thread(target=self._work, name="executor")
+        self._worker.start()
+
+    def perform(self, command: CallCommand) -> None:
+        match command:
+            case StartCall(number, call):
+                if any(map(is_stored, (call.arguments, call.function, call.serializer, *call.inputs))):  # type: ignore[arg-type]
+                    self._fetches[number] = asyncio.create_task(self._fetch(number, call))
+                else:
+                    self._thread.start(call)
+            case CancelCall(number, key):
+                fetch = self._fetches.pop(number, None)
+                if fetch is not None:
+                    fetch.cancel()
+                else:
+                    self._thread.cancel(key)
+            case DeliverResult():
+                self._deliver(command)
+            case UseStorage(address):
+                self._objects.move(address)
+            case ShowDegradedReason(text):
+                if text:
+                    _log.warning("%s", escaped(text))
+                else:
+                    _log.info("tasks can run again")
+                self._show_degraded(text)
+            case _:
+                assert_never(command)
+
+    def session_opened(self) -> None:
+        """Do nothing: no client lives inside these tasks."""
+
+    def relay(self, message: Relay) -> None:
+        self._agent.send(RelayClosed(message.client))
+
+    def flush_output(self, _tasks: Sequence[bytes]) -> None:
+        """Do nothing: what a task wrote comes with its result."""
+
+    def snapshots(self) -> dict[int, Any]:
+        return {}
+
+    def pids(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        """Have the executor end what is left, stop all transfers, and leave the storage."""
+        self._is_closed = True
+        self._thread.close()
+        try:
+            await self._ended
+        finally:
+            self._worker.join()
+            tasks = [*self._fetches.values(), *self._puts]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._objects.close()
+
+    # -- in other threads ------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._thread.work()
+        except BaseException as bug:  # noqa: BLE001 (raised where the agent waits for the end)
+            error = bug
+        self._loop.call_soon_threadsafe(self._executor_ended, error)
+
+    def _executor_ready(self) -> None:
+        self._loop.call_soon_threadsafe(self._agent.connect)
+
+    def _executor_failed(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._agent.fail, error)
+
+    def _report(self, report: AgentInput) -> None:
+        """Pass on a report. What comes after the end is dropped."""
+        with self._lock:
+            self._reports.append(report)
+            if len(self._reports) > 1:
+                return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: some services call back late
+            self._loop.call_soon_threadsafe(self._take_reports)
+
+    # -- in the loop -----------------------------------------------------------------------------------------------
+
+    def _executor_ended(self, error: BaseException | None) -> None:
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    def _take_reports(self) -> None:
+        with self._lock:
+            reports, self._reports = self._reports, []
+        if not self._is_closed:
+            self._agent.take(reports)
+
+    async def _fetch(self, number: int, call: Call) -> None:
+        """Replace the stored payloads of a call by inline ones, and start it."""
+        payload = self._objects.payload
+        try:
+            function, serializer, arguments, *inputs = await asyncio.gather(
+                payload(call.function), payload(call.serializer), payload(call.arguments), *map(payload, call.inputs)
+            )
+        except ScalerError as error:
+            del self._fetches[number]
+            self._agent.take_soon([CallEnded(number, call.key, *failure_of(error, _never, __file__))])
+            return
+        del self._fetches[number]
+        self._thread.start(
+            dataclasses.replace(call, function=function, serializer=serializer, arguments=arguments, inputs=inputs)
+        )
+
+    def _deliver(self, command: DeliverResult) -> None:
+        number, key, stream_output, data = command
+        try:
+            result = unpack_result(data)
+        except (ProtocolError, RefusedError) as error:
+            self._agent.take_soon([CallEnded(number, key, *failure_of(error, _never, __file__))])
+            return
+        for message in output_of(key[0], stream_output, result):
+            self._agent.send_output(message)
+        if result.outcome is Outcome.SUCCESS and size_of(result.parts) > INLINE_LIMIT_BYTES:
+            self._keep(self._store(number, key, result))
+            return
+        payload = to_payload(result.parts) if result.outcome is Outcome.SUCCESS else bytes(result.parts[0])
+        self._agent.take_soon([_ended(number, key, result, result.outcome, payload)])
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._puts.add(task)
+        task.add_done_callback(self._puts.discard)
+
+    async def _store(self, number: int, key: CallKey, result: CallResult) -> None:
+        try:
+            outcome, payload = result.outcome, await self._objects.put(result_id(*key), result.parts)
+        except ScalerError as error:
+            outcome, payload = failure_of(error, _never, __file__)
+        self._agent.take_soon([_ended(number, key, result, outcome, payload)])
+
+
+def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[Output | Printed]:
+    """Yield what a task wrote: to be shown at once, in pieces that end between characters, or to be kept."""
+    for is_stderr, text in ((False, result.stdout), (True, result.stderr)):
+        rest = bytes(text)
+        if rest and not stream_output:
+            yield Printed([task], [is_stderr], [0], [rest[:MAX_PRINTED_BYTES]])
+            continue
+        while rest:
+            piece = rest[:CHUNK_BYTES]
+            if len(piece) < len(rest):
+                piece = piece[: whole_characters(piece)] or piece
+            rest = rest[len(piece) :]
+            yield Output(task, is_stderr, piece)
+
+
+def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallEnded:
+    return CallEnded(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
+
+
+def _never(_error: BaseException) -> bool:
+    return False
