@@ -32,7 +32,6 @@ MAX_RECORDED_BYTES = 16 * 1024 * 1024
 """Rough size of the recorded messages: bounds the memory that the black box keeps alive."""
 _ROW_BYTES = 512
 """What a task in a message takes beside its payload."""
-_MESSAGES = get_args(Message)
 _RECORDS = {kind.__name__: kind for kind in (*get_args(Input), Wanted)}
 
 
@@ -86,7 +85,7 @@ def _to_json(value: object) -> dict[str, Any]:
     """Return a value that JSON does not know as an object with its kind."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
-    if isinstance(value, _MESSAGES):
+    if isinstance(value, Message):
         return {"message": encode(value).hex()}
     parts = {part.name: getattr(value, part.name) for part in fields(value)}  # type: ignore[arg-type]
     return {"record": type(value).__name__, **parts}
