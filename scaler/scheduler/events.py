@@ -27,14 +27,10 @@ from scaler.protocol.monitor_rows import LIVE, RETRYING, RUNNING, TASK_COLUMNS, 
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import (
     Fact,
-    PeerJoined,
-    PeerLost,
-    PeerProtocolError,
-    PolicyFailed,
+    Incident,
     TaskRetried,
     TasksEnded,
     TasksStarted,
-    WorkerQuarantined,
 )
 from scaler.scheduler.core.state import ScalingDecided, Task, Terminated
 from scaler.scheduler.status import MAX_TEXT, scaling_inputs, state_name
@@ -99,20 +95,18 @@ class Events:
             match fact:
                 case TasksEnded():
                     since.add_ended(fact, at)
-                    continue
                 case TasksStarted():
                     since.started.append((since.number, at, fact))
-                    continue
                 case ScalingDecided():
                     document = _decision(fact, at)
                     since.decisions.append(document)
                     self._decisions.append(document)
-                    continue
                 case TaskRetried():
                     since.retried.append(((since.number, 0), at, fact))
-            document = _incident(fact, at)
-            since.incidents.append(document)
-            self._incidents.append(document)
+                case Incident(kind, subject, text):
+                    document = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])._asdict()
+                    since.incidents.append(document)
+                    self._incidents.append(document)
 
     def report(self, at: float) -> EventReport | None:
         """Return what has happened since the last call; None for nothing. at: unix seconds."""
@@ -324,22 +318,3 @@ def _last_objects(documents: Sequence[dict[str, object]]) -> str:
 def _decision(fact: ScalingDecided, at: float) -> dict[str, object]:
     row = DecisionRow(at, fact.manager_id[:MAX_TEXT], fact.units, fact.draining, fact.reason[:MAX_TEXT])
     return {**row._asdict(), "inputs": scaling_inputs(fact)}
-
-
-def _incident(fact: Fact, at: float) -> dict[str, object]:
-    match fact:
-        case PeerJoined(role, _, name):
-            kind, subject, text = "joined", f"{role} {name}", ""
-        case PeerLost(role, _, name, reason):
-            kind, subject, text = "left", f"{role} {name}", reason
-        case WorkerQuarantined(_, name, reason):
-            kind, subject, text = "quarantined", f"worker {name}", reason
-        case TaskRetried():
-            kind, subject, text = "retried", f"task {fact.task.id.hex()}", fact.reason
-        case PolicyFailed(text=reason):
-            kind, subject, text = "policy", "scaling policy", reason
-        case PeerProtocolError(peer, reason):
-            kind, subject, text = "nonsense", f"peer {peer.hex()}", reason
-        case _:
-            raise AssertionError(f"a {type(fact).__name__} is no incident")
-    return IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])._asdict()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, get_args
 
 from scaler.config.servers import SchedulerConfig
+from scaler.errors import ConfigError
 from scaler.net.connection import Received
 from scaler.policy.load import load_policy
 from scaler.policy.view import Wanted
@@ -57,7 +58,7 @@ class Recorder:
         """Write the record to a file that only this user can read: it holds users' data."""
         path.touch(mode=0o600)
         with path.open("w") as file:
-            file.write(json.dumps({"config": vars(self._config), "complete": self._complete}) + "\n")
+            file.write(json.dumps({"config": self._config.to_json(), "complete": self._complete}) + "\n")
             for now, inputs, _ in self._steps:
                 file.write(json.dumps({"now": now, "inputs": list(inputs)}, default=_to_json) + "\n")
 
@@ -116,11 +117,8 @@ def read(file: IO[str]) -> Record:
     """Read a black box. Raises ValueError when the file is not one."""
     try:
         head = json.loads(file.readline())
-        settings: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in head["config"].items()
-        }
-        return Record(SchedulerConfig(**settings), head["complete"], _read_steps(file))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return Record(SchedulerConfig.from_json(head["config"]), head["complete"], _read_steps(file))
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise ValueError("its first line is not the head of a black box") from error
 
 

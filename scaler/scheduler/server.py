@@ -60,15 +60,7 @@ from scaler.scheduler.core.commands import (
     Stop,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import (
-    Fact,
-    PeerJoined,
-    PeerLost,
-    PeerProtocolError,
-    PolicyFailed,
-    TaskRetried,
-    WorkerQuarantined,
-)
+from scaler.scheduler.core.facts import Fact, Incident
 from scaler.scheduler.core.state import ScalingDecided
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import Recorder
@@ -89,6 +81,14 @@ FULL_COLLECTION_SECONDS = 30.0
 MAX_LIVING_TASKS = 50_000
 """With more living tasks, a full collection would take longer than a step may."""
 
+_INCIDENT_LOGS = {
+    "joined": (logging.INFO, "%s joined%s"),
+    "left": (logging.INFO, "%s left: %s"),
+    "retried": (logging.INFO, "%s runs again: %s"),
+    "quarantined": (logging.WARNING, "%s gets no more tasks: %s"),
+    "nonsense": (logging.WARNING, "%s: dropped: %s"),
+    "policy": (logging.ERROR, "%.0s%s"),
+}
 _log = logging.getLogger(__name__)
 
 
@@ -410,30 +410,15 @@ def _log_relay(worker: bytes, what: str) -> None:
     _log.warning(text, worker.hex(), escaped(what), extra=about(worker=worker.hex()))
 
 
-def _about_peer(kind: str, peer: bytes, name: str) -> dict[str, dict[str, str]]:
-    """Return the id under which a peer says its own lines: a manager's is its name."""
-    return about(**{kind: name if kind == "manager" else peer.hex()})
-
-
 def _log_fact(fact: Fact) -> None:
     match fact:
-        case PeerJoined(kind, peer, name):
-            _log.info("%s %s joined", kind, escaped(name), extra=_about_peer(kind, peer, name))
-        case PeerLost(kind, peer, name, reason):
-            _log.info("%s %s left: %s", kind, escaped(name), escaped(reason), extra=_about_peer(kind, peer, name))
-        case WorkerQuarantined(worker, name, reason):
-            text = "worker %s gets no more tasks: %s"
-            _log.warning(text, escaped(name), escaped(reason), extra=about(worker=worker.hex()))
+        case Incident(kind, subject, text, ids):
+            level, template = _INCIDENT_LOGS[kind]
+            lines = "\n".join(map(escaped, text.splitlines()))
+            _log.log(level, template, escaped(subject), lines, extra=about(**ids))
         case ScalingDecided(manager_id, _, draining, reason):
             drains = f"; drains {draining}" if draining else ""
             _log.info("%s: %s%s", escaped(manager_id), escaped(reason), drains, extra=about(manager=manager_id))
-        case PolicyFailed(text):
-            _log.error("%s", "\n".join(map(escaped, text.splitlines())))
-        case TaskRetried(task, reason=reason):
-            name = task.id.hex()
-            _log.info("task %s runs again: %s", name, escaped(reason), extra=about(task=name))
-        case PeerProtocolError(peer, text):
-            _log.warning("peer %s: dropped: %s", peer.hex(), escaped(text), extra=about(peer=peer.hex()))
         case _:
             pass
 

@@ -36,7 +36,7 @@ from scaler.protocol.monitor_rows import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.elastic import pending_units
-from scaler.scheduler.core.state import Client, Function, Group, ManagerRecord, ScalingDecided, Task, Worker
+from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, ScalingDecided, Task, Worker
 
 VERSION = 1
 MAX_ROWS = 500
@@ -93,7 +93,7 @@ class _Census:
     def __init__(self, state: ClusterState) -> None:
         self.running = 0
         self.suspended = 0
-        self.by_client: Counter[Client] = Counter()
+        self.by_client: Counter[ClientRecord] = Counter()
         self.by_function: Counter[Function] = Counter()
         groups: Counter[Group] = Counter()
         for worker in state.workers.values():
@@ -228,7 +228,7 @@ def state_name(outcome: int) -> str:
 # -- others
 
 
-def _client(client: Client, census: _Census) -> ClientRow:
+def _client(client: ClientRecord, census: _Census) -> ClientRow:
     live, running = len(client.tasks), census.by_client[client]
     return ClientRow(
         id=client.id.hex(),
@@ -260,7 +260,7 @@ def _manager(record: ManagerRecord) -> dict[str, object]:
     row = ManagerRow(
         id=details.manager_id[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
-        desired=record.told[0] if record.told is not None else None,
+        desired=record.desired[0] if record.desired is not None else None,
         running=len(record.running_units),
         pending=len(pending_units(record)),
         failed=sum(unit.state is UnitState.FAILED for unit in units),

@@ -11,7 +11,7 @@ from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
-from scaler.scheduler.core.state import Client, Function, ManagerRecord, Task, Worker, WorkerPool
+from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, Task, Worker, WorkerPool
 
 
 class ClusterState:
@@ -22,10 +22,10 @@ class ClusterState:
         """The clock's time of the present step."""
         self.stalled_seconds = 0.0
         """Time that the shell did not step the core; the core's own time excludes it."""
-        self.clients: dict[bytes, Client] = {}
+        self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
-        self.departed: dict[bytes, list[Client]] = {}
+        self.departed: dict[bytes, list[ClientRecord]] = {}
         """Clients that left but whose last tasks have not come back yet, by id: one may leave several times."""
         self.objects = ObjectTable()
         self.ready = ReadyQueues()
@@ -45,7 +45,7 @@ class ClusterState:
         """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""
         return now - self.stalled_seconds
 
-    def peer(self, identifier: bytes) -> Client | Worker | ManagerRecord | None:
+    def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | None:
         """Return the peer with this id that is here."""
         return self.clients.get(identifier) or self.workers.get(identifier) or self.managers.get(identifier)
 
@@ -63,7 +63,7 @@ class ClusterState:
         """The number of tasks that have not ended."""
         return sum(len(client.tasks) for client in self.clients.values())
 
-    def all_clients(self) -> Iterator[Client]:
+    def all_clients(self) -> Iterator[ClientRecord]:
         """Yield the clients that are here, then those that left and still have tasks on workers."""
         yield from self.clients.values()
         for clients in self.departed.values():

@@ -30,10 +30,10 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.facts import PeerJoined, PeerLost, PeerProtocolError, WorkerQuarantined
+from scaler.scheduler.core.facts import Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Balance, Placement
-from scaler.scheduler.core.state import Client, ManagerRecord, Worker
+from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
 
@@ -142,7 +142,7 @@ class SchedulerCore:
             case _:
                 assert_never(item)
 
-    def _touch(self, record: Client | Worker | ManagerRecord) -> None:
+    def _touch(self, record: ClientRecord | Worker | ManagerRecord) -> None:
         if isinstance(record, Worker):
             self._placement.update(record)
 
@@ -158,8 +158,8 @@ class SchedulerCore:
                 case ClientDetails() | None:
                     name = details.name if details is not None else ""
                     self._retained_until.pop(peer, None)
-                    self.state.clients[peer] = Client(peer, name or f"{hello.hostname}|{hello.pid}", now)
-                    self._outbox.publish(PeerJoined("client", peer, self.state.clients[peer].name))
+                    self.state.clients[peer] = ClientRecord(peer, name or f"{hello.hostname}|{hello.pid}", now)
+                    self._outbox.publish(peer_incident("joined", "client", self.state.clients[peer]))
                 case _:
                     assert_never(details)
         except UsageError as error:
@@ -173,7 +173,7 @@ class SchedulerCore:
         self.state.workers[peer] = worker
         self._placement.add(worker)
         self._elastic.worker_joined(worker, now)
-        self._outbox.publish(PeerJoined("worker", peer, worker.name))
+        self._outbox.publish(peer_incident("joined", "worker", worker))
 
     def _manager_opened(self, peer: bytes, details: ManagerDetails, now: float) -> None:
         if details.unit_slots < 1:
@@ -184,13 +184,13 @@ class SchedulerCore:
             # The shell admits a second one only while the first is out of contact: it was restarted.
             self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
         self._elastic.join(peer, details, now)
-        self._outbox.publish(PeerJoined("manager", peer, details.manager_id))
+        self._outbox.publish(peer_incident("joined", "manager", self.state.managers[peer]))
 
     def _nested_opened(self, peer: bytes, via: bytes, now: float) -> None:
         worker = self.state.workers.get(via)
         if worker is None or self.state.peer(peer) is not None:
             return
-        self.state.clients[peer] = Client(peer, f"in a task on {worker.name}", now, worker)
+        self.state.clients[peer] = ClientRecord(peer, f"in a task on {worker.name}", now, worker)
 
     def _give_up(self, peer: bytes, why: str, now: float) -> None:
         """End the session of a peer that was out of contact for too long."""
@@ -209,9 +209,9 @@ class SchedulerCore:
             self._worker_left(worker, why, now)
         record = self.state.managers.pop(peer, None)
         if record is not None:
-            self._outbox.publish(PeerLost("manager", peer, record.name, why))
+            self._outbox.publish(peer_incident("left", "manager", record, why))
 
-    def _client_left(self, client: Client, why: str, now: float, retain: bool = False) -> None:
+    def _client_left(self, client: ClientRecord, why: str, now: float, retain: bool = False) -> None:
         """Forget a client; with retain, its stored objects stay for a while, should it come back."""
         del self.state.clients[client.id]
         self._tasks.client_left(client)
@@ -220,7 +220,7 @@ class SchedulerCore:
             self._retained_until[client.id] = now + self._config.object_retention_seconds
         else:
             self._outbox.add(ForgetOwned(client.id))
-        self._outbox.publish(PeerLost("client", client.id, client.name, why))
+        self._outbox.publish(peer_incident("left", "client", client, why))
 
     def _worker_left(self, worker: Worker, why: str, now: float) -> None:
         del self.state.workers[worker.id]
@@ -232,7 +232,7 @@ class SchedulerCore:
             self._client_left(nested, f"its worker {worker.name} {why}", now)
         self._tasks.worker_lost(worker, why, not worker.draining, now)
         self._outbox.discard(worker)
-        self._outbox.publish(PeerLost("worker", worker.id, worker.name, why))
+        self._outbox.publish(peer_incident("left", "worker", worker, why))
 
     def _expel(self, peer: bytes, why: str) -> None:
         self._outbox.add(Expel(peer, Refused(messages.RefusalReason.EXPIRED, why)))
@@ -262,27 +262,27 @@ class SchedulerCore:
     def _received(self, peer: bytes, message: Message, now: float) -> None:
         record = self.state.workers.get(peer) or self.state.clients.get(peer) or self.state.managers.get(peer)
         if record is None:
-            self._protocol_error(peer, message)
+            self._not_allowed(peer, message)
             return
         record.received(now)
         match record:
             case Worker():
                 self._worker_sent(record, message, now)
-            case Client():
+            case ClientRecord():
                 self._client_sent(record, message)
             case ManagerRecord():
                 if isinstance(message, messages.ManagerStatus):
                     self._elastic.status(record, message, now)
                     self._outbox.send(peer, messages.HeartbeatEcho(message.sent_at))
                 else:
-                    self._protocol_error(peer, message)
+                    self._not_allowed(peer, message)
 
-    def _client_sent(self, client: Client, message: Message) -> None:
+    def _client_sent(self, client: ClientRecord, message: Message) -> None:
         objects = self.state.objects
         match message:
             case messages.Submit():
                 for text in self._submission.submit(client, message):
-                    self._outbox.publish(PeerProtocolError(client.id, text))
+                    self._protocol_error(client.id, text)
             case messages.AcknowledgeResults(number):
                 self._tasks.acknowledge(client, number)
             case messages.Cancel(ids):
@@ -308,14 +308,14 @@ class SchedulerCore:
             case messages.ShutdownCluster():
                 self._shutdown(client)
             case _:
-                self._protocol_error(client.id, message)
+                self._not_allowed(client.id, message)
 
-    def _explain(self, client: Client, task: bytes) -> str:
+    def _explain(self, client: ClientRecord, task: bytes) -> str:
         if not task.startswith(client.id):
             return "it is a task of another client, which may ask for itself; monitors may ask for all"
         return explain(self.state, task, self.state.now)
 
-    def _shutdown(self, client: Client) -> None:
+    def _shutdown(self, client: ClientRecord) -> None:
         if self._config.protected:
             text = "the scheduler is protected: start it with protected=False to allow clients to shut it down"
             self._outbox.send_to_client(client, messages.ShutdownReply(False, text))
@@ -363,7 +363,7 @@ class SchedulerCore:
             case messages.Goodbye(reason):
                 self._forget_peer(worker.id, reason, now, retain=False)
             case _:
-                self._protocol_error(worker.id, message)
+                self._not_allowed(worker.id, message)
 
     def _others_do_well(self) -> bool:
         """Tell whether a worker is without failures: where all fail, or there is only one, the tasks are at fault."""
@@ -373,7 +373,10 @@ class SchedulerCore:
         why = f"{worker.failures_in_row} tasks in a row ended in a failure of the worker"
         worker.drain(quarantined=True)
         self._outbox.send(worker.id, messages.Drain(f"quarantined: {why}"))
-        self._outbox.publish(WorkerQuarantined(worker.id, worker.name, why))
+        self._outbox.publish(peer_incident("quarantined", "worker", worker, why))
 
-    def _protocol_error(self, peer: bytes, message: Message) -> None:
-        self._outbox.publish(PeerProtocolError(peer, f"sent {type(message).__name__}, which it may not"))
+    def _not_allowed(self, peer: bytes, message: Message) -> None:
+        self._protocol_error(peer, f"sent {type(message).__name__}, which it may not")
+
+    def _protocol_error(self, peer: bytes, text: str) -> None:
+        self._outbox.publish(Incident("nonsense", f"peer {peer.hex()}", text, {"peer": peer.hex()}))

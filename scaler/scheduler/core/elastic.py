@@ -17,7 +17,7 @@ from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState, UnitStatus
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
-from scaler.scheduler.core.facts import PolicyFailed
+from scaler.scheduler.core.facts import Incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ManagerRecord, ScalingDecided, ScalingInputs, Worker
@@ -151,7 +151,7 @@ class Elastic:
         self._asked_at = None
         self._wanted = wanted
         if complaint:
-            self._outbox.publish(PolicyFailed(complaint))
+            self._outbox.publish(Incident("policy", "scaling policy", complaint, {}))
         self._apply()
 
     def _report_slow(self, seconds: float, now: float) -> None:
@@ -160,7 +160,7 @@ class Elastic:
         if self._reported_at is None or now - self._reported_at >= REPORT_AGAIN_SECONDS:
             self._reported_at = now
             text = f"the scaling policy has not answered for {seconds:.1f} s; its last good answer stays"
-            self._outbox.publish(PolicyFailed(text))
+            self._outbox.publish(Incident("policy", "scaling policy", text, {}))
 
     def _apply(self) -> None:
         """Tell managers what the last answer wants of them."""
@@ -224,10 +224,10 @@ class Elastic:
         # The manager counts those that leave among the others until they are named.
         told = (wanted.units + len(leaving) - len(drained), drained)
         joined = sorted(record.joined_units)[:MAX_UNITS_NAMED]
-        if not joined and (told == record.told or (record.details.fixed and not drained)):
+        if not joined and (told == record.desired or (record.details.fixed and not drained)):
             return
         record.joined_units.difference_update(joined)
-        record.told = told
+        record.desired = told
         self._outbox.send(record.id, Desired(told[0], list(drained), wanted.reason, joined))
 
     def _decide(self, record: ManagerRecord, wanted: Wanted) -> None:

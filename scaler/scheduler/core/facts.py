@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import TaskLog
-from scaler.scheduler.core.state import Group, ScalingDecided, Task, TaskState
+from scaler.scheduler.core.state import Group, PeerRecord, ScalingDecided, Task, TaskState
 from scaler.serialization.exceptions import FailureTexts, failure_texts
 
 MAX_REMEMBERED = 4096
@@ -148,53 +148,25 @@ class TaskRetried:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerJoined:
+class Incident:
+    """Something that an operator may want to know, with its ids for the log.
+
+    kind: joined, left (a peer), retried (a task), quarantined (a worker), policy (the scaling policy raised, or its
+    answer was invalid), nonsense (a peer sent what it may not send, or what makes no sense; it was dropped).
+    """
+
     kind: str
-    peer: bytes
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerLost:
-    kind: str
-    peer: bytes
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerQuarantined:
-    worker: bytes
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyFailed:
-    """The scaling policy raised, or its answer was invalid; text says which, with the policy's own traceback."""
-
+    subject: str
     text: str
+    ids: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class PeerProtocolError:
-    """A peer sent something that it may not send, or that makes no sense; it was dropped."""
-
-    peer: bytes
-    text: str
+Fact = TasksStarted | TasksEnded | TaskRetried | ScalingDecided | Incident
 
 
-Fact = (
-    TasksStarted
-    | TasksEnded
-    | TaskRetried
-    | PeerJoined
-    | PeerLost
-    | WorkerQuarantined
-    | ScalingDecided
-    | PolicyFailed
-    | PeerProtocolError
-)
+def peer_incident(kind: str, role: str, peer: PeerRecord, text: str = "") -> Incident:
+    """Return an incident of a client, worker or manager; logs know managers by their names."""
+    return Incident(kind, f"{role} {peer.name}", text, {role: peer.name if role == "manager" else peer.id.hex()})
 
 
 class History:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from scaler.ids import is_task, owner_of
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.state import Assigned, Client, Delayed, Group, Ready, Recalled, Waiting
+from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Waiting
 
 
 def check(state: ClusterState) -> None:
@@ -19,7 +19,7 @@ def check(state: ClusterState) -> None:
     _check_objects(state)
 
 
-def _check_clients(state: ClusterState, clients: list[Client]) -> None:
+def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
     for client in state.clients.values():
         assert not client.terminated, f"client {client.name} is terminated and still listed"
         assert client.via is None or client.via.id in state.workers, f"client {client.name} lives in a lost worker"
@@ -37,7 +37,7 @@ def _check_clients(state: ClusterState, clients: list[Client]) -> None:
             assert state.objects.knows(spec), f"function of {spec.name} was dropped too early"
 
 
-def _check_tasks(state: ClusterState, clients: list[Client]) -> None:
+def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
     queued = Counter(task.id for queue in state.ready.waiting() for task in queue)
     live: Counter[Group] = Counter()
     ready: Counter[Group] = Counter()

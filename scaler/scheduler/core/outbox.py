@@ -18,7 +18,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy, Command, Expel, ForgetOwned, ForgetStored, Publish, Send, Stop
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
-from scaler.scheduler.core.state import Client, Group, Task, Worker
+from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
 _ROW_BYTES = 64
 """Rough size of a task's own columns, added to its payloads when batches are split."""
@@ -44,7 +44,7 @@ class Outbox:
         self._state = state
         self._commands: list[Command] = []
         self._facts: list[Fact] = []
-        self._results: dict[Client, _Results] = {}
+        self._results: dict[ClientRecord, _Results] = {}
         self._runs: dict[Worker, Run] = {}
         self._columns: dict[Group, dict[Worker, RunGroup]] = {}
         """Where the next attempts of a group go: part of a Run in `_runs`."""
@@ -53,14 +53,13 @@ class Outbox:
 
     # -- to clients
 
-    def finish(
-        self, client: Client, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int
-    ) -> None:
+    def finish(self, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int) -> None:
         """Add one entry to the client's next Finished. The task has its last state.
 
         A client that has left gets no Finished any more; history and monitors learn of its tasks all the same.
         """
         group = task.group
+        client = group.client
         state = task.state
         results = self._results.get(client)
         if results is None:
@@ -87,7 +86,7 @@ class Outbox:
         if results.size_bytes > SPLIT_BATCH_BYTES:
             self._close_results(client, self._results.pop(client))
 
-    def _close_results(self, client: Client, results: _Results) -> None:
+    def _close_results(self, client: ClientRecord, results: _Results) -> None:
         message = results.message
         if message.cpu_us:
             _pad_profiles(message, len(message.ids))
@@ -104,7 +103,7 @@ class Outbox:
         if self.is_watched:
             self._facts.append(ended)
 
-    def send_to_client(self, client: Client, message: Message) -> None:
+    def send_to_client(self, client: ClientRecord, message: Message) -> None:
         self._commands.append(Send(client.id, message, client.via.id if client.via is not None else None))
 
     # -- to workers

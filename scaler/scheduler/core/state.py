@@ -58,7 +58,7 @@ class Function:
 class Group:
     """Tasks of one client and one spec that are alive. rank orders queues: priority, then depth, both descending."""
 
-    client: Client
+    client: ClientRecord
     spec: Spec
     depth: int
     timing: Timing
@@ -158,7 +158,7 @@ class RetainedResult:
 
 
 @dataclass(slots=True, eq=False)
-class Peer:
+class PeerRecord:
     """Identity and liveness of a client, worker or manager. Times are the core's own."""
 
     id: bytes
@@ -181,7 +181,7 @@ class Peer:
 
 
 @dataclass(slots=True, eq=False)
-class Client(Peer):
+class ClientRecord(PeerRecord):
     """A client: a process, or one inside a task (`via` is the worker that relays its messages)."""
 
     via: Worker | None = None
@@ -208,7 +208,7 @@ class WorkerPool:
 
 
 @dataclass(slots=True, eq=False)
-class Worker(Peer):
+class Worker(PeerRecord):
     """A worker agent: what it offers, and the tasks that it has. Only its methods change it."""
 
     details: WorkerDetails
@@ -381,7 +381,7 @@ class ScalingDecided:
 
 
 @dataclass(slots=True, eq=False)
-class ManagerRecord(Peer):
+class ManagerRecord(PeerRecord):
     """A worker manager: its details, its last status, and what it was last told. Only `elastic.py` changes it."""
 
     details: ManagerDetails
@@ -390,7 +390,7 @@ class ManagerRecord(Peer):
     offers: Offers = field(init=False)
     status: ManagerStatus | None = None
     status_at: float = 0.0
-    told: tuple[int, tuple[str, ...]] | None = None
+    desired: tuple[int, tuple[str, ...]] | None = None
     decision: ScalingDecided | None = None
     """The last one that was published."""
     startup_seconds: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaler.ids import is_task
 from scaler.protocol.messages import Spec, Submit, TaskGroup
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.state import Client, Function, Group, Task, Timing
+from scaler.scheduler.core.state import ClientRecord, Function, Group, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_TASKS_PER_CLIENT = 10_000_000
@@ -27,7 +27,7 @@ class Submission:
         self._waiting_limit = waiting_limit
         self._timings: dict[bytes, Timing] = {}
 
-    def submit(self, client: Client, message: Submit) -> list[str]:
+    def submit(self, client: ClientRecord, message: Submit) -> list[str]:
         """Take in new tasks. Returns the protocol errors in the message, which are dropped."""
         wrong: list[str] = []
         objects = self._state.objects
@@ -44,7 +44,7 @@ class Submission:
         self._tasks.acknowledge(client, message.acknowledged)
         return wrong
 
-    def _take_in(self, client: Client, columns: TaskGroup, referencing: list[Task], wrong: list[str]) -> None:
+    def _take_in(self, client: ClientRecord, columns: TaskGroup, referencing: list[Task], wrong: list[str]) -> None:
         """Make the tasks of one group. referencing: collects those that reference others; they are in no queue yet."""
         capacity = MAX_TASKS_PER_CLIENT - len(client.tasks)
         if self._waiting_limit >= 0:
@@ -85,12 +85,12 @@ class Submission:
         if not group.live:
             self._tasks.drop_group(group)
 
-    def _full(self, client: Client) -> str:
+    def _full(self, client: ClientRecord) -> str:
         if self._waiting_limit >= 0 and len(client.tasks) < MAX_TASKS_PER_CLIENT:
             return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
         return f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
 
-    def _reject(self, client: Client, columns: TaskGroup, why: str) -> None:
+    def _reject(self, client: ClientRecord, columns: TaskGroup, why: str) -> None:
         unlisted = Group(client, columns.spec, 0, Timing(), self._function(columns.spec.name))
         for identifier in columns.ids:
             if identifier not in client.tasks and identifier not in client.retained:
@@ -98,7 +98,7 @@ class Submission:
 
     # -- groups
 
-    def _new_group(self, client: Client, spec: Spec) -> Group:
+    def _new_group(self, client: ClientRecord, spec: Spec) -> Group:
         """Add a group, whose functions are registered."""
         timing = self._timings.pop(spec.function, None) or Timing()
         self._timings[spec.function] = timing
@@ -118,7 +118,7 @@ class Submission:
         return function
 
 
-def _depth(client: Client, spec: Spec) -> int:
+def _depth(client: ClientRecord, spec: Spec) -> int:
     """Return how deep these tasks are nested, by what is known of the one that submits them; 0 outside of tasks."""
     if client.via is None or not spec.parent:
         return 0

@@ -29,14 +29,14 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import TaskRetried, TasksStarted
+from scaler.scheduler.core.facts import Incident, TaskRetried, TasksStarted
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
     READY,
     TERMINATED,
     Assigned,
     AttemptErrors,
-    Client,
+    ClientRecord,
     Delayed,
     Group,
     Ready,
@@ -166,7 +166,7 @@ class Tasks:
 
     def started(self, worker: Worker, ids: list[bytes]) -> None:
         """Tell the clients of these tasks that they run."""
-        by_client: dict[Client, list[bytes]] = {}
+        by_client: dict[ClientRecord, list[bytes]] = {}
         tasks: list[Task] = []
         for identifier in ids:
             task = worker.tasks.get(identifier)
@@ -310,7 +310,9 @@ class Tasks:
             return
         if at_limit is Outcome.EXCEPTION:
             self._drop_late(payload)
-        self._outbox.publish(TaskRetried(task, task.attempt, worker.name, error))
+        self._outbox.publish(Incident("retried", f"task {task.id.hex()}", error, {"task": task.id.hex()}))
+        if self._outbox.is_watched:
+            self._outbox.publish(TaskRetried(task, task.attempt, worker.name, error))
         delay = RETRY_BACKOFF.seconds(errors.failures)
         errors.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)
@@ -389,7 +391,7 @@ class Tasks:
         if client.terminated:
             self._count_end(group, outcome)
             if task.attempt:
-                self._outbox.finish(client, task, outcome, payload, duration_us, 0, 0)
+                self._outbox.finish(task, outcome, payload, duration_us, 0, 0)
             self._drop_late(payload)
             if not client.tasks:
                 self._departs(client)
@@ -414,7 +416,7 @@ class Tasks:
         deliver = group.spec.deliver or outcome != _SUCCESS
         if is_stored(payload):
             self._objects.use(payload[1:17], pinned=deliver)
-        self._outbox.finish(client, task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
+        self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
 
     def _count_end(self, group: Group, outcome: int) -> None:
         self._state.ended[outcome] += 1
@@ -463,14 +465,14 @@ class Tasks:
                 retained.uses -= 1
                 self._drop_retained(client, reference, retained)
 
-    def _drop_retained(self, client: Client, identifier: bytes, retained: RetainedResult) -> None:
+    def _drop_retained(self, client: ClientRecord, identifier: bytes, retained: RetainedResult) -> None:
         if retained.uses or retained.unacknowledged:
             return
         del client.retained[identifier]
         if is_stored(retained.payload):
             self._objects.unuse(retained.payload[1:17])
 
-    def acknowledge(self, client: Client, number: int) -> None:
+    def acknowledge(self, client: ClientRecord, number: int) -> None:
         """Note that a client has resolved all Finished up to this number: they need not be retained for it."""
         unacknowledged = client.unacknowledged
         while unacknowledged and unacknowledged[0].number <= number:
@@ -482,7 +484,7 @@ class Tasks:
 
     # -- cancel
 
-    def cancel(self, client: Client, ids: Iterable[bytes]) -> None:
+    def cancel(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
         """Cancel what has not ended; each of these ends in a Finished, some of them later."""
         for identifier in ids:
             task = client.tasks.get(identifier)
@@ -503,7 +505,7 @@ class Tasks:
         else:
             self.end(task, _CANCELLED, b"cancelled")
 
-    def client_left(self, client: Client) -> None:
+    def client_left(self, client: ClientRecord) -> None:
         """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
         client.terminated = True
         client.unacknowledged.clear()
@@ -516,7 +518,7 @@ class Tasks:
         if not client.tasks:
             self._departs(client)
 
-    def _departs(self, client: Client) -> None:
+    def _departs(self, client: ClientRecord) -> None:
         """Forget a client that left and whose last task has come back."""
         departed = self._state.departed.get(client.id)
         if departed is not None and client in departed:

@@ -35,7 +35,7 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 from scaler.testing.scaling.manager import SimulatedManager
 from scaler.testing.scaling.workloads import Arrival, Workload
-from scaler.testing.simulation.actors import Setting, SimulatedWorker
+from scaler.testing.simulation.actors import ActorWorld, SimulatedWorker
 from scaler.testing.simulation.chances import CALM
 
 STEP_SECONDS = 0.005
@@ -85,7 +85,7 @@ def simulate(
     ends_at_once: units end with the last task, whatever the policy says. check_every: so many steps apart, all
     invariants of the core are checked; 0 for never. Raises AssertionError when tasks still wait after two hours.
     """
-    return World(workload, policy, startup_seconds, check_every).run(ends_at_once)
+    return ScalingWorld(workload, policy, startup_seconds, check_every).run(ends_at_once)
 
 
 class _Watched:
@@ -118,7 +118,7 @@ class _Watched:
 class _UnitWorker(SimulatedWorker):
     """The worker of a unit: its tasks take as long as the workload says."""
 
-    def __init__(self, identifier: bytes, world: Setting, seconds: dict[bytes, float]) -> None:
+    def __init__(self, identifier: bytes, world: ActorWorld, seconds: dict[bytes, float]) -> None:
         super().__init__(identifier, 1, False, world, Random(0), CALM_TASKS)  # noqa: S311
         self._durations = seconds
 
@@ -127,7 +127,7 @@ class _UnitWorker(SimulatedWorker):
         return self._durations[task]
 
 
-class World:
+class ScalingWorld:
     """The clock, the real core, the client, and the workers of all units."""
 
     def __init__(self, workload: Workload, policy: ScalingPolicy, startup_seconds: float, check_every: int) -> None:

@@ -45,7 +45,7 @@ class Clock(Protocol):
     def later(self, at: float, action: Callable[[], None]) -> None: ...
 
 
-class Setting(Clock, Protocol):
+class ActorWorld(Clock, Protocol):
     """What actors need of the world."""
 
     def started(self, task: bytes) -> None: ...
@@ -61,7 +61,7 @@ class SimulatedWorker:
     """An agent: runs `slots` tasks at once, the others wait in order. Some offer a gpu."""
 
     def __init__(
-        self, identifier: bytes, slots: int, gpu: bool, world: Setting, random: Random, chances: Chances
+        self, identifier: bytes, slots: int, gpu: bool, world: ActorWorld, random: Random, chances: Chances
     ) -> None:
         self.id = identifier
         self.slots = slots
@@ -199,7 +199,7 @@ class SimulatedWorker:
 class SimulatedClient:
     """A client: submits its tasks in bursts, some with dependencies, cancels some, and judges every outcome."""
 
-    def __init__(self, identifier: bytes, tasks: int, world: Setting, random: Random, chances: Chances) -> None:
+    def __init__(self, identifier: bytes, tasks: int, world: ActorWorld, random: Random, chances: Chances) -> None:
         self.id = identifier
         self.alive = True
         self.say: Callable[[Message], None] = lambda _: None

@@ -18,7 +18,7 @@ from scaler.scheduler.status import ServerStatus, status
 REPORT_SECONDS = 1.0
 
 
-class Watcher:
+class SimulatedMonitor:
     """Watches a core from its beginning. Raises AssertionError when it is told something else than what is so."""
 
     def __init__(self, state: ClusterState) -> None:

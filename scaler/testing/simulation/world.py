@@ -38,7 +38,7 @@ from scaler.scheduler.core.invariants import check
 from scaler.testing.simulation.actors import SimulatedClient, SimulatedWorker
 from scaler.testing.simulation.chances import Chances
 from scaler.testing.simulation.link import End, Link
-from scaler.testing.simulation.watcher import Watcher
+from scaler.testing.simulation.watcher import SimulatedMonitor
 
 HEARTBEAT_SECONDS = 2.0
 RECONNECT_SECONDS = 0.3
@@ -105,7 +105,7 @@ class World:
         self._policy = GuardedPolicy(policy or _NoScaling())
         self._config = SchedulerConfig(bind_address="tcp://127.0.0.1:0")
         self.core = SchedulerCore(self._config, policy.allocation if policy else Allocation(), self.now)
-        self._watcher = Watcher(self.core.state) if watched else None
+        self._watcher = SimulatedMonitor(self.core.state) if watched else None
         self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
         self._chances = chances
         self._slots = slots

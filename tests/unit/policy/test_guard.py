@@ -14,7 +14,7 @@ from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerStatus
 from scaler.scheduler.core.commands import AskPolicy, PolicyAnswered
 from scaler.scheduler.core.elastic import SLOW_POLICY_SECONDS
-from scaler.scheduler.core.facts import PolicyFailed
+from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import Cluster
 
 
@@ -55,7 +55,7 @@ class Story:
         """Let this time pass in the cluster; return what was said about the policy."""
         for _ in range(int(seconds / 0.25)):
             self.cluster.wait(0.25, alive=["m", "w"])
-        return [fact.text for fact in self.cluster.take_facts() if isinstance(fact, PolicyFailed)]
+        return [fact.text for fact in self.cluster.take_facts() if isinstance(fact, Incident) and fact.kind == "policy"]
 
     def told(self) -> list[int]:
         return [message.units for name, message in self.cluster.said if isinstance(message, Desired)]

@@ -7,10 +7,10 @@ import pytest
 from scaler.protocol.messages import Outcome, Spec
 from scaler.scheduler.core import facts as module
 from scaler.scheduler.core.facts import FailureRecord, History, TasksEnded
-from scaler.scheduler.core.state import Client, Function, Group, Terminated, Timing
+from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated, Timing
 from tests.unit.scheduler.driver import Cluster
 
-GROUP = Group(Client(b"client..", "client", 0.0), Spec(b"f" * 16), 0, Timing(), Function("f"))
+GROUP = Group(ClientRecord(b"client..", "client", 0.0), Spec(b"f" * 16), 0, Timing(), Function("f"))
 
 
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:

@@ -8,13 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import scaler.scheduler
-from scaler.scheduler.core.state import Client, Group, Peer, Recalled, Waiting, Worker
+from scaler.scheduler.core.state import ClientRecord, Group, PeerRecord, Recalled, Waiting, Worker
 
 ROOT = Path(scaler.scheduler.__file__).parent
 TASK_STATE = {"state"} | {part.name for kind in (Waiting, Recalled) for part in fields(kind)} - {"worker"}
 WORKER = {part.name for part in fields(Worker)}
-WORKERS_ALONE = {part.name for part in fields(Peer)} | WORKER - {
-    part.name for part in (*fields(Client), *fields(Group))
+WORKERS_ALONE = {part.name for part in fields(PeerRecord)} | WORKER - {
+    part.name for part in (*fields(ClientRecord), *fields(Group))
 }
 CHANGES = {"add", "append", "clear", "discard", "move_to_end", "pop", "popitem", "remove", "setdefault", "update"}
 

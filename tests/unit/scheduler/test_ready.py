@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from scaler.needs import Needs
 from scaler.protocol.messages import Spec
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
-from scaler.scheduler.core.state import TERMINATED, Client, Function, Group, Task, Timing
+from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
 
 PLAIN = Needs()
 GPU = Needs.of({"gpu": 1})
@@ -15,7 +15,7 @@ GPU = Needs.of({"gpu": 1})
 
 def group(client: str = "a", priority: int = 0, depth: int = 0, needs: Needs = PLAIN) -> Group:
     spec = Spec(b"f" * 16, priority=priority, needs=needs.items)
-    return Group(Client(client.encode().ljust(8, b"."), client, 0.0), spec, depth, Timing(), Function("f"))
+    return Group(ClientRecord(client.encode().ljust(8, b"."), client, 0.0), spec, depth, Timing(), Function("f"))
 
 
 def tasks(of: Group, count: int) -> list[Task]:
