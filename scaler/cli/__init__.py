@@ -1,6 +1,6 @@
-"""The commands: each reads its configuration and hands it to the component, which is imported only then.
+"""The commands: each reads its configuration and runs the component, which is imported only then.
 
-Almost everything is imported inside `run_command`, where a Ctrl-C is already an end and not a traceback.
+Almost everything is imported inside `run_command`, where Ctrl-C ends the process without a traceback.
 """
 
 from __future__ import annotations
@@ -12,85 +12,44 @@ from collections.abc import Callable, Mapping, Sequence
 
 EXIT_INTERRUPTED = 130
 
+_PARSE = "scaler.config.commands:parse_"
+_MANAGER = "scaler.worker_manager.runner:run"
+_WEB = "scaler.monitor.web.server:run"
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "scaler": ("scaler.config.commands:parse_launcher", "scaler.cluster.launcher:run"),
-    "scaler_object_storage_server": (
-        "scaler.config.commands:parse_object_storage_server",
-        "scaler.object_storage.server:run",
-    ),
-    "scaler_scheduler": ("scaler.config.commands:parse_scheduler", "scaler.scheduler.server:run"),
-    "scaler_worker_manager": ("scaler.config.commands:parse_worker_manager", "scaler.worker_manager.runner:run"),
-    "scaler_cluster": ("scaler.config.commands:parse_cluster", "scaler.worker_manager.runner:run"),
-    "scaler_worker_adapter_native": (
-        "scaler.config.commands:parse_worker_adapter_native",
-        "scaler.worker_manager.runner:run",
-    ),
-    "scaler_worker_adapter_symphony": (
-        "scaler.config.commands:parse_worker_adapter_symphony",
-        "scaler.worker_manager.runner:run",
-    ),
-    "scaler_ui": ("scaler.config.commands:parse_webui", "scaler.monitor.web.server:run"),
-    "scaler_gui": ("scaler.config.commands:parse_webui", "scaler.monitor.web.server:run"),
-    "scaler_top": ("scaler.config.commands:parse_top", "scaler.monitor.top.command:run"),
+    "scaler": (f"{_PARSE}launcher", "scaler.cluster.launcher:run"),
+    "scaler_object_storage_server": (f"{_PARSE}object_storage_server", "scaler.object_storage.server:run"),
+    "scaler_scheduler": (f"{_PARSE}scheduler", "scaler.scheduler.server:run"),
+    "scaler_worker_manager": (f"{_PARSE}worker_manager", _MANAGER),
+    "scaler_cluster": (f"{_PARSE}cluster", _MANAGER),
+    "scaler_worker_adapter_native": (f"{_PARSE}worker_adapter_native", _MANAGER),
+    "scaler_worker_adapter_symphony": (f"{_PARSE}worker_adapter_symphony", _MANAGER),
+    "scaler_ui": (f"{_PARSE}webui", _WEB),
+    "scaler_gui": (f"{_PARSE}webui", _WEB),
+    "scaler_top": (f"{_PARSE}top", "scaler.monitor.top.command:run"),
 }
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
-    f"scaler {verb}": ("scaler.config.commands:parse_question", "scaler.monitor.questions:run")
-    for verb in ("explain", "logs", "trace")
+    f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.questions:run") for verb in ("explain", "logs", "trace")
 }
-"""What `scaler` does instead of starting a file, when its first argument is one of these words."""
+"""The commands behind `scaler` when its first argument is one of these words and not a file."""
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
-"""For each command two functions as `module:function`: one that parses, and one that runs what that returns."""
+"""For each command two functions as `module:function`: one that parses, and one that runs the result."""
 
 
-def scaler() -> int:
-    """Start everything that a file describes, or ask a scheduler that runs."""
-    return run_command("scaler", sys.argv[1:])
+def _script(name: str) -> Callable[[], int]:
+    return lambda: run_command(name, sys.argv[1:])
 
 
-def object_storage_server() -> int:
-    """Run an object storage."""
-    return run_command("scaler_object_storage_server", sys.argv[1:])
-
-
-def scheduler() -> int:
-    """Run a scheduler."""
-    return run_command("scaler_scheduler", sys.argv[1:])
-
-
-def worker_manager() -> int:
-    """Run a worker manager of the type that is the first argument, or set up what it needs in its cloud."""
-    return run_command("scaler_worker_manager", sys.argv[1:])
-
-
-def cluster() -> int:
-    """Run a fixed set of local workers."""
-    return run_command("scaler_cluster", sys.argv[1:])
-
-
-def worker_adapter_native() -> int:
-    """Run a worker manager of the type baremetal_native, under the command's older name."""
-    return run_command("scaler_worker_adapter_native", sys.argv[1:])
-
-
-def worker_adapter_symphony() -> int:
-    """Run a worker manager of the type symphony, under the command's older name."""
-    return run_command("scaler_worker_adapter_symphony", sys.argv[1:])
-
-
-def ui() -> int:
-    """Run the web server of monitors."""
-    return run_command("scaler_ui", sys.argv[1:])
-
-
-def gui() -> int:
-    """Run the web server of monitors, under the command's other name."""
-    return run_command("scaler_gui", sys.argv[1:])
-
-
-def top() -> int:
-    """Show a cluster in a terminal."""
-    return run_command("scaler_top", sys.argv[1:])
+scaler = _script("scaler")
+object_storage_server = _script("scaler_object_storage_server")
+scheduler = _script("scaler_scheduler")
+worker_manager = _script("scaler_worker_manager")
+cluster = _script("scaler_cluster")
+worker_adapter_native = _script("scaler_worker_adapter_native")
+worker_adapter_symphony = _script("scaler_worker_adapter_symphony")
+ui = _script("scaler_ui")
+gui = _script("scaler_gui")
+top = _script("scaler_top")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -118,7 +77,7 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
-        # Of a Ctrl-C while a class is made, which importing does much, Python 3.11 makes another error.
+        # Python 3.11 wraps a Ctrl-C during the creation of a class, which imports do often, in another exception.
         if isinstance(error.__cause__, KeyboardInterrupt):
             return EXIT_INTERRUPTED
         raise
@@ -143,7 +102,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     return code
 
 
-def _named(place: str) -> Callable[..., object]:
-    module, _, function = place.partition(":")
+def _named(reference: str) -> Callable[..., object]:
+    module, _, function = reference.partition(":")
     named: Callable[..., object] = getattr(importlib.import_module(module), function)
     return named

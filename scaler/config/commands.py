@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -109,33 +110,7 @@ class Question:
     """Of `trace`: how long to watch before writing."""
 
 
-# -- one function per command; all raise UsageError
-
-
-def parse_object_storage_server(
-    program: str, arguments: Sequence[str], environment: Environment
-) -> ObjectStorageServerConfig:
-    """Return the configuration of `scaler_object_storage_server`."""
-    return _parse(
-        ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, "Run an object storage.", program, arguments, environment
-    )
-
-
-def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
-    """Return the configuration of `scaler_scheduler`."""
-    return _parse(SchedulerConfig, SCHEDULER, "Run a scheduler.", program, arguments, environment)
-
-
-def parse_cluster(program: str, arguments: Sequence[str], environment: Environment) -> WorkerManagerConfig:
-    """Return the configuration of `scaler_cluster`, which runs a worker manager in fixed mode."""
-    purpose = "Run a fixed set of local workers."
-    return _parse(ClusterConfig, CLUSTER, purpose, program, arguments, environment).as_worker_manager()
-
-
-def parse_webui(program: str, arguments: Sequence[str], environment: Environment) -> WebUiConfig:
-    """Return the configuration of `scaler_ui`."""
-    purpose = "Serve the state of a cluster as web pages, JSON and metrics."
-    return _parse(WebUiConfig, WEBUI, purpose, program, arguments, environment)
+# -- one function per command, called with program, arguments and environment; all raise UsageError
 
 
 def _parse(
@@ -143,6 +118,19 @@ def _parse(
 ) -> M:
     line = parse_flags(flags_parser(program, section, model, purpose), arguments)
     return resolve(model, _sources(section, line, environment))
+
+
+parse_object_storage_server = partial(
+    _parse, ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, "Run an object storage."
+)
+parse_scheduler = partial(_parse, SchedulerConfig, SCHEDULER, "Run a scheduler.")
+parse_webui = partial(_parse, WebUiConfig, WEBUI, "Serve the state of a cluster as web pages, JSON and metrics.")
+
+
+def parse_cluster(program: str, arguments: Sequence[str], environment: Environment) -> WorkerManagerConfig:
+    """Return the configuration of `scaler_cluster`, which runs a worker manager in fixed mode."""
+    purpose = "Run a fixed set of local workers."
+    return _parse(ClusterConfig, CLUSTER, purpose, program, arguments, environment).as_worker_manager()
 
 
 def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:
@@ -201,11 +189,10 @@ def parse_worker_manager(
     kind, *rest = arguments
     verb = next((verb for verb in VERBS if rest[:1] == [verb]), None)
     if verb is None:
-        return _parse_manager(kind, f"{program} {kind}", rest, environment)
+        return _parse_manager(kind, None, f"{program} {kind}", rest, environment)
     purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}[verb]
-    parser = _manager_parser(
-        kind, f"{program} {kind} {verb}", f"{purpose} what a worker manager of the type {kind} needs in its cloud."
-    )
+    text = f"{purpose} what a worker manager of the type {kind} needs in its cloud."
+    parser = flags_parser(f"{program} {kind} {verb}", WORKER_MANAGER, settings_model(kind), text)
     parser.usage = f"{parser.prog} [--dry-run] [-c FILE] [settings]"
     text = "print the actions without performing them"
     parser.add_argument("--dry-run", action="store_true", default=argparse.SUPPRESS, help=text)
@@ -216,35 +203,16 @@ def parse_worker_manager(
     return Provision(verb, config, dry_run)
 
 
-def parse_worker_adapter_native(
-    program: str, arguments: Sequence[str], environment: Environment
-) -> WorkerManagerConfig:
-    """Return the configuration of `scaler_worker_adapter_native`: its type is fixed, and its name has a default."""
-    implied = {"worker_manager_id": NATIVE_WORKER_ADAPTER}
-    return _parse_manager(BAREMETAL_NATIVE, program, arguments, environment, implied)
-
-
-def parse_worker_adapter_symphony(
-    program: str, arguments: Sequence[str], environment: Environment
-) -> WorkerManagerConfig:
-    """Return the configuration of `scaler_worker_adapter_symphony`, in the same way."""
-    implied = {"worker_manager_id": SYMPHONY_WORKER_ADAPTER}
-    return _parse_manager(SYMPHONY, program, arguments, environment, implied)
-
-
-def _manager_parser(kind: str, program: str, purpose: str) -> argparse.ArgumentParser:
-    return flags_parser(program, WORKER_MANAGER, settings_model(kind), purpose)
-
-
 def _parse_manager(
-    kind: str,
-    program: str,
-    arguments: Sequence[str],
-    environment: Environment,
-    implied: Mapping[str, object] | None = None,
+    kind: str, default_id: str | None, program: str, arguments: Sequence[str], environment: Environment
 ) -> WorkerManagerConfig:
-    parser = _manager_parser(kind, program, f"Run a worker manager of the type {kind}.")
-    return _resolve_manager(kind, parse_flags(parser, arguments), environment, implied or {})
+    parser = flags_parser(program, WORKER_MANAGER, settings_model(kind), f"Run a worker manager of the type {kind}.")
+    implied = {} if default_id is None else {"worker_manager_id": default_id}
+    return _resolve_manager(kind, parse_flags(parser, arguments), environment, implied)
+
+
+parse_worker_adapter_native = partial(_parse_manager, BAREMETAL_NATIVE, NATIVE_WORKER_ADAPTER)
+parse_worker_adapter_symphony = partial(_parse_manager, SYMPHONY, SYMPHONY_WORKER_ADAPTER)
 
 
 def _resolve_manager(

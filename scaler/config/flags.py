@@ -133,7 +133,7 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
         )
         group.add_argument(item.flag, dest=item.name, **options, help=argparse.SUPPRESS)
     else:
-        group.add_argument(*item.setting.short_flags, item.flag, dest=item.name, **options, help=help_text)
+        group.add_argument(*item.setting.short_flags.split(), item.flag, dest=item.name, **options, help=help_text)
     for alias in item.setting.aliases:
         known = group._option_string_actions.get(flag_of(alias.name))  # noqa: SLF001 (an alias may be of two settings)
         if known is not None:

@@ -122,7 +122,7 @@ def _cells(item: Described, text: str) -> Iterator[str]:
         yield "the first argument"
         yield "required"
     else:
-        flags = [*item.setting.short_flags, item.flag, *map(flag_of, aliases)]
+        flags = [*item.setting.short_flags.split(), item.flag, *map(flag_of, aliases)]
         yield ("the argument, or " if item.setting.positional else "") + " ".join(f"`{flag}`" for flag in flags)
         yield item.default_text or "required"
     yield text.replace("|", "\\|")

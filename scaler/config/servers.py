@@ -82,7 +82,7 @@ class SchedulerConfig(LoggingConfig):
     """How often the scheduler checks whether some workers are idle while tasks queue behind others."""
     load_balance_trigger_times: Annotated[Count, Setting("-lbt", metavar="COUNT")] = 2
     """How many checks in a row must find this before queued tasks are moved."""
-    event_loop: Annotated[EventLoop, Setting("-el", "-e")] = "builtin"
+    event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"
     """Python's own event loop, or uvloop."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
     """Threads that move bytes between ZeroMQ sockets and the process. Peers on the scheduler's host need none."""

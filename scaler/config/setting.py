@@ -29,30 +29,17 @@ class Alias:
     translate: Callable[[object], object] | None = None
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """Metadata of one field, inside its `Annotated`."""
 
-    short_flags: tuple[str, ...]
-    aliases: tuple[Alias, ...]
-    positional: bool
-    default_text: str
-    metavar: str
-
-    def __init__(
-        self,
-        *short_flags: str,
-        aliases: tuple[Alias, ...] = (),
-        positional: bool = False,
-        default_text: str = "",
-        metavar: str = "",
-    ) -> None:
-        """default_text: the default in words, where its value would not explain it."""
-        object.__setattr__(self, "short_flags", short_flags)
-        object.__setattr__(self, "aliases", aliases)
-        object.__setattr__(self, "positional", positional)
-        object.__setattr__(self, "default_text", default_text)
-        object.__setattr__(self, "metavar", metavar)
+    short_flags: str = ""
+    """Separated by blanks, such as `-el -e`."""
+    aliases: tuple[Alias, ...] = ()
+    positional: bool = False
+    default_text: str = ""
+    """The default in words, where its value would not explain it."""
+    metavar: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class WorkerSettings(LoggingConfig):
     """How often a worker and its manager report to the scheduler; must be well below the scheduler's timeout."""
     task_timeout_seconds: Annotated[SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = 0.0
     """A task that runs for longer is ended; 0: no limit."""
-    death_timeout_seconds: Annotated[Seconds, Setting("-dts", "-ds", metavar="SECONDS")] = 300.0
+    death_timeout_seconds: Annotated[Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
     """A worker exits after this long without contact to the scheduler."""
     garbage_collect_interval_seconds: Annotated[Seconds, Setting("-gc", metavar="SECONDS")] = 30.0
     """How often an idle processor collects garbage. Not for symphony and aws_hpc in mode offload."""
@@ -62,7 +62,7 @@ class WorkerSettings(LoggingConfig):
     """What each processor, service or job calls before its first task: module.path:function(literals)."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
     """Threads that move bytes between ZeroMQ sockets and the process. Peers on the scheduler's host need none."""
-    event_loop: Annotated[EventLoop, Setting("-el", "-e")] = "builtin"
+    event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"
     """Python's own event loop, or uvloop."""
 
 

@@ -15,7 +15,7 @@ from scaler.plugins import load, worker_manager_type
 
 PROCESSOR_SETTINGS = ("garbage_collect_interval_seconds", "trim_memory_threshold_bytes", "hard_processor_suspend")
 """Settings of a worker's processors, which tasks that run elsewhere do not have."""
-TASKS_AT_ONCE = Setting("-mtc", "-n", aliases=(Alias("num_of_workers"),), metavar="COUNT")
+TASKS_AT_ONCE = Setting("-mtc -n", aliases=(Alias("num_of_workers"),), metavar="COUNT")
 
 
 def default_concurrency() -> int:
@@ -66,8 +66,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     max_task_concurrency: Annotated[
         Limit,
         Setting(
-            "-mtc",
-            "-n",
+            "-mtc -n",
             aliases=(Alias("num_of_workers"),),
             default_text="CPUs minus 1, at least 1",
             metavar="COUNT",
@@ -97,8 +96,7 @@ class ClusterConfig(ConnectedWorkerSettings):
     num_of_workers: Annotated[
         Count,
         Setting(
-            "-n",
-            "-mtc",
+            "-n -mtc",
             aliases=(Alias("max_task_concurrency"),),
             default_text="CPUs minus 1, at least 1",
             metavar="COUNT",
