@@ -10,7 +10,6 @@ import socket
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Literal, Self, TypedDict, TypeVar, Unpack
 
@@ -21,7 +20,7 @@ from scaler.config.load import model_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig
-from scaler.errors import ComponentError, UsageError
+from scaler.errors import ComponentError, UsageError, nearest
 from scaler.notebook import table
 from scaler.policy.load import load_policy
 
@@ -103,7 +102,13 @@ class SchedulerClusterCombo:
 
         Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
         """
-        failures = _Failures()
+        is_made = threading.Event()
+
+        def report(line: ReportLine) -> None:
+            # Until the combo is made, failures are the text of the error that is raised.
+            if line.is_failure and is_made.is_set():
+                _log.error(line.text)
+
         with contextlib.ExitStack() as after:
             # Another server may listen at a given address: nothing connects there before ours has bound it.
             together = address is None and object_storage_address is None
@@ -116,7 +121,7 @@ class SchedulerClusterCombo:
             )
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
-            self._supervisor = Supervisor(components, together=together, report=failures)
+            self._supervisor = Supervisor(components, together=together, report=report)
             # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end
             # it together with the thread that started it.
             thread = threading.Thread(target=self._supervisor.run, name="scaler-combo", daemon=True)
@@ -130,7 +135,7 @@ class SchedulerClusterCombo:
         if not self._supervisor.ready:
             self._end()
             raise ComponentError(self._supervisor.failure or "the components ended as soon as they had started")
-        failures.is_ready = True
+        is_made.set()
 
     def get_address(self) -> str:
         """Return the scheduler's address, for `Client`."""
@@ -200,17 +205,6 @@ def _signature() -> inspect.Signature:
 SchedulerClusterCombo.__init__.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
-class _Failures:
-    """Logs failures once the combo is ready; before that, they are the text of the error that is raised."""
-
-    def __init__(self) -> None:
-        self.is_ready = False
-
-    def __call__(self, line: ReportLine) -> None:
-        if line.is_failure and self.is_ready:
-            _log.error(line.text)
-
-
 def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> None:
     if os.getpid() != owner_pid:
         return  # in a forked child: the components are its parent's
@@ -238,7 +232,11 @@ def _components(
         if name is not None and port_of(check_address(name)) == 0:
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
     values: dict[str, object] = {"logging_level": "WARNING", "logging_paths": ["/dev/stderr"], **settings}
-    _refuse_unknown(values)
+    for name in settings:
+        if name not in ComboSettings.__annotations__:
+            known = list(inspect.signature(SchedulerClusterCombo).parameters)
+            text = f"SchedulerClusterCombo() got an unexpected keyword argument {name!r}{nearest(name, known)}"
+            raise TypeError(text)
     if "per_worker_queue_size" in values:
         if "per_worker_task_queue_size" in values:
             raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")
@@ -270,17 +268,8 @@ def _resolve(model: type[M], values: Mapping[str, object], **own: object) -> M:
     return model_of(model, shared | {name: value for name, value in own.items() if value is not None})
 
 
-def _refuse_unknown(values: Mapping[str, object]) -> None:
-    known = {"address", "n_workers", "object_storage_address", "monitor_address", *ComboSettings.__annotations__}
-    for name in values:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {name!r}{hint}")
-
-
 class ReservedPorts:
-    """Consecutive free TCP ports on the loopback interface, reserved until servers listen on them.
+    """Consecutive free TCP ports on the loopback interface from `first` on, reserved until servers listen on them.
 
     A reserving socket is bound but does not listen. The system does not assign its port to a socket that asks for any
     free port, yet a server can bind it by number, because both allow address reuse (as every ZeroMQ listener does).
@@ -289,26 +278,20 @@ class ReservedPorts:
     def __init__(self, count: int) -> None:
         """Reserve ports. Raises OSError when there are not enough consecutive free ones."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            self._sockets: list[socket.socket] = []
+            self.first, self._sockets = 0, list[socket.socket]()
             try:
-                self.first = self._reserve(0)
-                for offset in range(1, count):
-                    self._reserve(self.first + offset)
+                for offset in range(count):
+                    reserving = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                    self._sockets.append(reserving)
+                    # Bound before it allows reuse: a port that is reserved elsewhere is not free.
+                    reserving.bind((LOOPBACK, self.first + offset if offset else 0))
+                    reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    self.first = self._sockets[0].getsockname()[1]
                 return
             except (OSError, OverflowError):
                 self.release()
                 if attempt == MAX_ATTEMPTS:
                     raise
-
-    def _reserve(self, port: int) -> int:
-        with contextlib.ExitStack() as undo:
-            reserving = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            reserving.bind((LOOPBACK, port))  # before it allows reuse: a port reserved elsewhere is not free
-            reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            undo.pop_all()
-        self._sockets.append(reserving)
-        found: int = reserving.getsockname()[1]
-        return found
 
     def address(self, index: int = 0) -> str:
         """Return the address of the port with this index."""
