@@ -16,8 +16,7 @@ from concurrent.futures import wait
 
 from scaler.client.functions import Options, TemplateTable
 from scaler.client.future import ScalerFuture
-from scaler.client.loop import ClientLoop, ClientTransports, OnEvents
-from scaler.ids import new_peer_id
+from scaler.client.loop import ClientLoop, OnEvents
 from scaler.net.connection import Connector, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.codec import decode, encode
@@ -77,7 +76,7 @@ def open_client(encoded: bool, hold: bool) -> tuple[ClientLoop, Callable[[int], 
     def connect(peer: bytes, on_events: OnEvents) -> Connector:
         return Sink(peer, on_events, encoded, hold)
 
-    loop = ClientLoop(new_peer_id(), ClientTransports(connect, no_storage, "nowhere"), 10.0)
+    loop = ClientLoop("nowhere", connect, no_storage, 10.0)
     templates = TemplateTable(loop.futures, None)
     options = Options()
 

@@ -1,1 +1,1 @@
-"""The client: what users call, a pure session, and one background thread that talks to the scheduler."""
+"""The client: what users call, a session that decides, and one background thread that talks to the scheduler."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError, UsageError
@@ -38,8 +39,6 @@ MAX_CHUNK_ITEMS = 4096
 
 class Chunking:
     """Decides the size of each next chunk of one map or imap."""
-
-    __slots__ = ("_fixed", "_in_flight", "_limit", "_proven", "_seconds_per_item", "_size", "wake_at")
 
     def __init__(self, fixed_size: int | None, now: float) -> None:
         self._fixed = fixed_size
@@ -92,9 +91,9 @@ class ItemCall:
             raise UsageError(f"{verb} needs something to call, and {function!r} is not")
         self.name = name_of(function)
         self.verb = verb
-        self.function: ChunkFunction | SerializedChunkFunction
+        self.function: Callable[[Sequence[Any]], ChunkResults]
         if serializer is None:
-            self.function = ChunkFunction(function, spread)
+            self.function = partial(call_each, function, spread)
         else:
             self.function = SerializedChunkFunction(bytes(dump_function(function, serializer)[0]), serializer)
         self.is_plain = serializer is None
@@ -155,25 +154,6 @@ class ChunkResults(Divisible):
         return ChunkResults(values, failures)
 
 
-class ChunkFunction:
-    """The function of a chunk's task: calls the user's function with every item, and goes on when one raises.
-
-    spread: each item is a tuple of arguments.
-    """
-
-    __slots__ = ("function", "spread")
-
-    def __init__(self, function: Callable[..., Any], spread: bool) -> None:
-        self.function = function
-        self.spread = spread
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ChunkFunction, (self.function, self.spread)
-
-    def __call__(self, items: Sequence[Any]) -> ChunkResults:
-        return _call_each(self.function, items, self.spread)
-
-
 class SerializedChunkFunction:
     """A chunk's function where the user's serializer makes the user's function, each argument and each result."""
 
@@ -190,7 +170,7 @@ class SerializedChunkFunction:
     def __call__(self, items: Sequence[Sequence[bytes]]) -> ChunkResults:
         if self._function is None:
             self._function = load_function([self.function], self.serializer)
-        return _call_each(self._call, items, spread=True)
+        return call_each(self._call, True, items)
 
     def _call(self, *arguments: bytes) -> bytes:
         function = self._function
@@ -200,7 +180,11 @@ class SerializedChunkFunction:
         return bytes(check_bytes(self.serializer, self.serializer.serialize(result)))
 
 
-def _call_each(function: Callable[..., Any], items: Sequence[Any], spread: bool) -> ChunkResults:
+def call_each(function: Callable[..., Any], spread: bool, items: Sequence[Any]) -> ChunkResults:
+    """Call a function with every item, and go on when one raises: what a chunk's task runs.
+
+    spread: each item is a tuple of arguments.
+    """
     done: list[Any] = []
     failures: dict[int, bytes] = {}
     iterator = iter(items)

@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from scaler.client.loop import ClientLoop, ClientTransports, OnEvents
+from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.waiting import SlotWatch
 from scaler.errors import UsageError
-from scaler.ids import new_peer_id
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import ClientDetails, Goodbye, Message, Role, Welcome
@@ -151,21 +150,17 @@ class NestedConnector:
 def _opened(connect: Callable[[bytes, OnEvents], Connector], address: str, timeout_seconds: float) -> ClientLoop:
     context = processor()
     if context is None:
-        transports = ClientTransports(connect, _connect_storage, address)
+        loop = ClientLoop(address, connect, _connect_storage, timeout_seconds)
     else:
-        watch = _watch(context)
-        transports = ClientTransports(connect, _connect_storage, address, context.blocked, watch.submitted)
-    loop = ClientLoop(new_peer_id(), transports, timeout_seconds)
+        with _lock:
+            watch = _watches.get(context.pid)
+            if watch is None:
+                watch = _watches[context.pid] = SlotWatch(context)
+        loop = ClientLoop(
+            address, connect, _connect_storage, timeout_seconds, blocked=context.blocked, submitted=watch.submitted
+        )
     _loops.add(loop)
     return loop
-
-
-def _watch(context: ProcessorContext) -> SlotWatch:
-    with _lock:
-        watch = _watches.get(context.pid)
-        if watch is None:
-            watch = _watches[context.pid] = SlotWatch(context)
-        return watch
 
 
 def _connect_storage(address: str, peer: bytes) -> StorageClient:

@@ -8,7 +8,7 @@ serialized again when one of them is another object than before, and every time 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -104,21 +104,18 @@ def check_call(args: object, kwargs: object) -> None:
         raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of names to keyword arguments")
 
 
+@dataclass(slots=True, eq=False)
 class CachedFunction:
-    """A function as it was serialized, and the templates that were made of it, by their options."""
+    """A function as it was serialized, and the templates that were made of it, by their options and parent."""
 
-    __slots__ = ("carried", "function", "name", "registered", "templates")
-
-    def __init__(self, function: Callable[..., Any], registered: FunctionReference, carried: Carried) -> None:
-        self.function = function
-        self.registered = registered
-        self.name = name_of(function)
-        self.templates: dict[tuple[Options, bytes], TaskTemplate] = {}
-        self.carried = carried
+    function: Callable[..., Any]
+    reference: FunctionReference
+    carried: Carried
+    templates: dict[tuple[Options, bytes], TaskTemplate] = field(default_factory=dict)
 
     def is_current(self) -> bool:
         """Tell whether everything that the function carries is what it was when it was serialized."""
-        return all(_read(place, name) is value for place, name, value in self.carried)
+        return all(_read(holder, name) is value for holder, name, value in self.carried)
 
 
 class TemplateTable:
@@ -169,13 +166,13 @@ class TemplateTable:
 
     def _make(self, cached: CachedFunction, options: Options, parent: bytes) -> TaskTemplate:
         serializer = None if options.is_plain else self._serializer
-        functions = [cached.registered]
+        functions = [cached.reference]
         if serializer is not None:
             if self._registered_serializer is None:
                 self._registered_serializer = self._register(dump_serializer(serializer))
             functions.append(self._registered_serializer)
         spec = Spec(
-            function=cached.registered.id,
+            function=cached.reference.id,
             serializer=functions[1].id if serializer is not None else b"",
             needs=options.needs,
             priority=options.priority,
@@ -186,7 +183,7 @@ class TemplateTable:
             stream_output=options.stream_output,
             deliver=options.deliver,
             # Not too long, and of characters that have an encoding: it is sent and shown.
-            name=(options.name or cached.name)[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode(),
+            name=(options.name or name_of(cached.function))[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode(),
             parent=parent,
         )
         template = TaskTemplate(spec, tuple(functions), serializer, options.owner)
@@ -231,17 +228,14 @@ def carried_by(function: object, by_value: bool) -> Carried | None:
     seen = {id(function)}
     stack = [function]
     while stack:
-        for place, name, value in _mentions(stack.pop()):
-            if id(value) in seen:
-                carried.append((place, name, value))
-            elif isinstance(value, FunctionType):
-                seen.add(id(value))
-                stack.append(value)
-                carried.append((place, name, value))
-            elif value is _MISSING or isinstance(value, _ATOMS) or _is_plain_builtin(value) or _is_constant(value):
-                carried.append((place, name, value))
-            else:
+        for holder, name, value in _mentions(stack.pop()):
+            if isinstance(value, FunctionType):
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    stack.append(value)
+            elif not (value is _MISSING or isinstance(value, _ATOMS) or _is_constant(value)):
                 return None
+            carried.append((holder, name, value))
     return carried
 
 
@@ -273,28 +267,21 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _is_plain_builtin(value: object) -> bool:
-    return isinstance(value, BuiltinFunctionType) and (
-        value.__self__ is None or isinstance(value.__self__, ModuleType | type)
-    )
-
-
 def _is_constant(value: object) -> bool:
-    if isinstance(value, CodeType):
-        return True
+    if isinstance(value, BuiltinFunctionType):
+        return value.__self__ is None or isinstance(value.__self__, ModuleType | type)
     if isinstance(value, tuple | frozenset):
         return all(isinstance(item, _ATOMS) for item in value)
-    return (
-        isinstance(value, dict) and not value
-    )  # empty keyword defaults: replaced, not filled, by those who change them
+    # Empty keyword defaults are replaced, not filled, by those who change them.
+    return isinstance(value, CodeType) or (isinstance(value, dict) and not value)
 
 
-def _read(place: object, name: str) -> object:
-    if isinstance(place, dict):
-        return place.get(name, _MISSING)
-    if isinstance(place, CellType):
+def _read(holder: object, name: str) -> object:
+    if isinstance(holder, dict):
+        return holder.get(name, _MISSING)
+    if isinstance(holder, CellType):
         try:
-            return place.cell_contents
+            return holder.cell_contents
         except ValueError:  # not assigned yet
             return _MISSING
-    return getattr(place, name)
+    return getattr(holder, name)

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from scaler.client.session import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.client.waiting import FutureOwner, LendingWaiters
 from scaler.errors import UsageError
@@ -153,7 +154,7 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         with self._owner.condition:
             if self._state is not PENDING:
                 return self._state is CANCELLED
-            self._owner.cancel(self)  # first: if Ctrl-C comes now, the client's thread ends this future
+            self._owner.put(TaskSettled(self))  # first: if Ctrl-C comes now, the client's thread ends this future
             self.settle(None, CancelledError())
         self.run_callbacks()
         return True

@@ -21,7 +21,6 @@ from scaler.client.session import (
     SessionInput,
     TasksAdded,
     TaskSession,
-    TaskSettled,
 )
 from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Reference, TaskTemplate
 from scaler.client.waiting import SteadyCondition
@@ -186,14 +185,14 @@ class FutureTable:
     def add(self, futures: Sequence[ScalerFuture]) -> bool:
         """Submit prepared tasks, all or none: none of them can end before the last one is in.
 
-        Returns False when a future that one of them references has ended: its value must be embedded. One wait for
-        room serves all: a graph may exceed the limits by its own size.
+        Returns False when a future that one of them references has ended: its value must be embedded. One wait
+        serves all: a graph may exceed the limits by its own size.
         """
         with self.condition:
             if self.closed is not None:
                 raise ClientClosedError(self.closed)
             if self.max_pending_tasks >= 0 or self._inbox_bytes + self.session.unsent_bytes > MAX_UNSENT_BYTES:
-                self._wait_for_room()
+                self._wait_for_limits()
             size = 0
             for future in futures:
                 size += len(future.payload)
@@ -209,10 +208,6 @@ class FutureTable:
         if not self.is_awake:
             self.wake()
         return True
-
-    def cancel(self, task: ClientTask) -> None:
-        """Have a task taken off, and the scheduler told. Called under the lock."""
-        self.put(TaskSettled(task))
 
     def put(self, occurred: SessionInput) -> None:
         """Put an input into the inbox, and wake the client's thread. Called under the lock."""
@@ -300,7 +295,7 @@ class FutureTable:
         self.check_open()
         return bool(is_true)
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_limits(self) -> None:
         """Wait until the limits allow another task. Called under the lock.
 
         In the client's own thread, where callbacks submit, it does not wait: that thread makes the room.

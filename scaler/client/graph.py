@@ -82,18 +82,18 @@ class Plan:
             self.wanted[key] = self._target(key)
         self._order()
 
-    def fill(self, argument: Any, placed: Mapping[Key, Any]) -> Any:
-        """Return an argument with what `placed` has for its keys; inner computations become InnerCalls."""
+    def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
+        """Return an argument with the values or futures of its keys; inner computations become InnerCalls."""
         try:
             target = self._targets.get(argument, _NOTHING)
         except TypeError:  # it cannot be hashed
             target = _NOTHING
         if target is not _NOTHING:
-            return placed[target]
+            return values[target]
         if type(argument) is list:
-            return [self.fill(inner, placed) for inner in argument]
+            return [self.fill(inner, values) for inner in argument]
         if _is_computation(argument):
-            return InnerCall(argument[0], tuple([self.fill(inner, placed) for inner in argument[1:]]))
+            return InnerCall(argument[0], tuple([self.fill(inner, values) for inner in argument[1:]]))
         return argument
 
     def _order(self) -> None:
@@ -235,21 +235,21 @@ class GraphRun:
         plan, table = self._plan, self._table
         wanted = set(plan.wanted.values())
         templates: dict[tuple[int, bool], TaskTemplate] = {}
-        placed: dict[Key, Any] = dict(plan.values)
+        found: dict[Key, Any] = dict(plan.values)
         self._tasks = []
-        self._share_values(placed)
+        self._share_values(found)
         for key, node in plan.nodes.items():
             deliver = key in wanted
             template = templates.get((id(node.function), deliver))
             if template is None:
                 template = templates[id(node.function), deliver] = self._templates(node.function, deliver)
-            task = placed[key] = table.prepare(
-                template, tuple([plan.fill(argument, placed) for argument in node.arguments]), {}
+            task = found[key] = table.prepare(
+                template, tuple([plan.fill(argument, found) for argument in node.arguments]), {}
             )
             task.node = (key,)
             self._tasks.append(task)
         for key, target in plan.wanted.items():
-            future = placed[target]
+            future = found[target]
             if target in plan.values:
                 value = plan.values[target]
                 template = self._templates(same, True)
@@ -262,15 +262,15 @@ class GraphRun:
                     future = table.ended(template, value)
             self.futures[key] = future
 
-    def _share_values(self, placed: dict[Key, Any]) -> None:
+    def _share_values(self, found: dict[Key, Any]) -> None:
         values = self._plan.values
         uses = Counter(key for node in self._plan.nodes.values() for key in node.needs if key in values)
         for key, count in uses.items():
-            value = placed[key]
+            value = found[key]
             if count < 2 or isinstance(value, (*_SMALL, ByReference)):
                 continue
             if isinstance(value, str | bytes) and len(value) < SHARED_VALUE_BYTES:
                 continue
             parts = dump_value(value, self._templates(same, True).serializer, f"the value of key {key!r}")
             if size_of(parts) >= SHARED_VALUE_BYTES:
-                placed[key] = ObjectReference(self._table, self._table.upload(parts), repr(key), size_of(parts))
+                found[key] = ObjectReference(self._table, self._table.upload(parts), repr(key), size_of(parts))

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -31,6 +30,7 @@ from scaler.errors import (
     SchedulerLostError,
     UnreachableError,
 )
+from scaler.ids import new_peer_id
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Question, Questions
 from scaler.protocol.messages import (
@@ -63,38 +63,37 @@ OnEvents = Callable[[list[ConnectorEvent]], None]
 _Reply = TypeVar("_Reply", Explained, TaskLog, ShutdownReply)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTransports:
-    """How a client reaches the others. The first two are called in the client's loop."""
-
-    connect: Callable[[bytes, OnEvents], Connector]
-    """To the scheduler, given this client's peer id."""
-    connect_storage: Callable[[str, bytes], StorageClient]
-    """To the object storage, given its address and the peer id."""
-    address: str
-    """Of the scheduler, for texts."""
-    blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
-    """Returns a context for waiting on a future: a task that runs here lends its slot meanwhile."""
-    submitted: Callable[[FutureTable], object] | None = None
-    """Called while a client inside a task has unfinished tasks, for which the task may wait in other ways."""
-
-
 class ClientLoop:
     """One client's connection, futures and thread. Public methods are safe to use from any thread."""
 
-    def __init__(self, peer: bytes, transports: ClientTransports, timeout_seconds: float) -> None:
-        """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it."""
-        self.address = transports.address
+    def __init__(
+        self,
+        address: str,
+        connect: Callable[[bytes, OnEvents], Connector],
+        connect_storage: Callable[[str, bytes], StorageClient],
+        timeout_seconds: float,
+        *,
+        blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+        submitted: Callable[[Callable[[], bool]], object] | None = None,
+    ) -> None:
+        """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
+
+        connect: to the scheduler, given this client's peer id. connect_storage: given its address and the peer id. Both
+        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch.
+        """
+        self.address = address
         self._loop = asyncio.new_event_loop()
         self.futures = FutureTable(
-            peer,
+            new_peer_id(),
             wake=partial(self._loop.call_soon_threadsafe, self._iterate),
             upload=lambda parts: self.objects.upload(parts),  # noqa: PLW0108 (it needs the table to be made)
-            blocked=transports.blocked,
+            blocked=blocked,
             timeout_seconds=timeout_seconds,
         )
         self.objects = ClientObjects(self.futures, self._call, self._connect_storage)
-        self._transports = transports
+        self._connect = connect
+        self._storage_connector = connect_storage
+        self._submitted = submitted
         self._is_abandoned = False
         self._welcome: Welcome | None = None
         self._broken_at: float | None = None
@@ -206,7 +205,7 @@ class ClientLoop:
 
     def _begin(self) -> None:
         try:
-            self._connector = self._transports.connect(self.futures.ids.owner, self._on_events)
+            self._connector = self._connect(self.futures.ids.owner, self._on_events)
         except ScalerError as error:
             self._connected.set_exception(error)
             return
@@ -234,7 +233,7 @@ class ClientLoop:
         self._iterate(inputs, resolved)
 
     def _iterate(self, inputs: Sequence[SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
-        """Step the session, with the room for messages if there is a connection, and send what it returns.
+        """Step the session, with what the connection takes, if there is one, and send what it returns.
 
         Without one, what waits, waits in the session, where submit sees its size.
         """
@@ -243,9 +242,9 @@ class ClientLoop:
         if self._welcome is None or connector is None or not connector.connected or futures.closed is not None:
             futures.step(*inputs, resolved=resolved)
             return
-        room = OutboxMeasured(MAX_OUTBOX_BYTES - connector.outbox_bytes())
+        outbox = OutboxMeasured(MAX_OUTBOX_BYTES - connector.outbox_bytes())
         try:
-            for message in futures.step(*inputs, room, resolved=resolved):
+            for message in futures.step(*inputs, outbox, resolved=resolved):
                 connector.send(message)
         except ClientClosedError as error:
             self._lose(str(error))
@@ -254,8 +253,8 @@ class ClientLoop:
         if session.unsent and not self._is_retrying:
             self._is_retrying = True
             self._loop.call_later(RETRY_SECONDS, self._retry)
-        if self._transports.submitted is not None and session.pending:
-            self._transports.submitted(futures)
+        if self._submitted is not None and session.pending:
+            self._submitted(futures.has_unfinished)
 
     def _retry(self) -> None:
         self._is_retrying = False
@@ -338,7 +337,8 @@ class ClientLoop:
                 stored = self.objects.stored(payload[1:17])
                 if outcomes[index] == Outcome.SUCCESS:
                     future.keep_stored(stored)
-                self.objects.fetch(future, outcomes[index], profile, stored, template.serializer)
+                fetch = self.objects.fetch(future, outcomes[index], profile, stored, template.serializer)
+                self._loop.create_task(fetch)
                 continue
             value, exception = load_ended(outcomes[index], payload, template.serializer)
             resolved.append((future, value, exception, profile))
@@ -346,7 +346,7 @@ class ClientLoop:
 
     def _connect_storage(self) -> StorageClient:
         address = self._welcome.object_storage_address if self._welcome is not None else ""
-        return self._transports.connect_storage(address, self.futures.ids.owner)
+        return self._storage_connector(address, self.futures.ids.owner)
 
 
 def _show(is_stderr: bool, text: bytes) -> None:

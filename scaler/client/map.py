@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from operator import length_hint
 from typing import Any
 from weakref import WeakMethod
@@ -73,43 +74,38 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
             ) from None
 
 
+@dataclass(slots=True, eq=False)
 class FailedItem:
     """Stands among the values for an item that raised."""
 
-    __slots__ = ("exception", "index")
-
-    def __init__(self, exception: BaseException, index: int) -> None:
-        self.exception = exception
-        self.index = index
+    exception: BaseException
+    index: int
 
 
+@dataclass(slots=True, eq=False)
 class Chunk:
-    """Consecutive items, from number `first` on, that travel together.
+    """Consecutive items, from number `first` on, that travel together."""
 
-    parts: its items one by one, after it was taken apart. For that it keeps the payload of several items, which is in
-    memory anyway, not the items. A payload in the object storage is not kept, it could be large.
-    """
+    first: int
+    items: list[Any]
+    """Empty when they were sent."""
+    count: int = 0
+    payload: bytes = b""
+    """Of several items, to take them apart: it is in memory anyway, unless it is in the object storage."""
+    references: tuple[Reference, ...] = ()
+    parts: list[Chunk] = field(default_factory=list)
+    """Its items one by one, after it was taken apart."""
+    future: ScalerFuture | None = None
+    error: BaseException | None = None
+    """Why it could not be sent."""
+    has_ended: bool = False
+    ran_seconds: float | None = None
+    """How long it ran on its worker, once it has ended; None when it failed."""
+    sent_at: float = field(default_factory=time.monotonic)
+    ended_at: float = 0.0
 
-    __slots__ = (
-        "count", "ended_at", "error", "first", "future", "has_ended", "items", "parts", "payload", "ran_seconds",
-        "references", "sent_at",
-    )  # fmt: skip
-
-    def __init__(self, first: int, items: list[Any]) -> None:
-        self.first = first
-        self.count = len(items)
-        self.items = items
-        """Empty when they were sent."""
-        self.payload = b""
-        self.references: tuple[Reference, ...] = ()
-        self.parts: list[Chunk] = []
-        self.future: ScalerFuture | None = None
-        self.error: BaseException | None = None
-        """Why it could not be sent."""
-        self.has_ended = False
-        self.ran_seconds: float | None = None
-        """How long it ran on its worker, once it has ended; None when it failed."""
-        self.sent_at = self.ended_at = time.monotonic()
+    def __post_init__(self) -> None:
+        self.count = len(self.items)
 
     def failure(self) -> BaseException | None:
         """Return why the whole has failed, None when it has not. Called when it has ended."""
@@ -289,8 +285,6 @@ class Window:
     consumer has to wait for a result although tasks find workers free: then more of them would run at once.
     """
 
-    __slots__ = ("_has_free_workers", "_max_items", "items")
-
     def __init__(self, items: int | None, chunk_size: int | None) -> None:
         """Raises UsageError."""
         smallest = chunk_size or 1
@@ -302,11 +296,6 @@ class Window:
             return
         check_integer("window", items, smallest)
         self.items = self._max_items = items
-
-    @property
-    def max_chunk_items(self) -> int:
-        """The largest chunk that is worth it, when its size may be chosen."""
-        return max(1, self.items // CHUNKS_OF_WINDOW)
 
     def ended(self, waited_seconds: float, ran_seconds: float) -> None:
         """Learn from a chunk that ended. waited_seconds: how long it did not run."""
@@ -329,8 +318,6 @@ class FlushTimer:
 
     They belong to a chunk that grows while their iterable is asked for the next one, which may depend on their results.
     """
-
-    __slots__ = ("_call_later", "_chunk", "_flush", "_is_polling", "_since", "lock")
 
     def __init__(
         self,
@@ -603,7 +590,7 @@ class ResultIterator(Iterator[Any]):
         size = self._runner.chunking.next_size(now)
         if self._runner.chunk_size is not None:
             return size
-        return min(size, self._window.max_chunk_items, self._pull_size)
+        return min(size, max(1, self._window.items // CHUNKS_OF_WINDOW), self._pull_size)
 
     def _pull(self, items: Iterator[Any], size: int) -> None:
         """Send up to `size` items."""

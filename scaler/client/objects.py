@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, assert_never
 from weakref import WeakValueDictionary
@@ -69,7 +69,7 @@ class ClientObjects:
         kept, must_wait = snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
         upload = self._new_upload(parts)
         self._uploads.remember(key, parts, upload)
-        self._call(self._begin, self._put, upload, kept)
+        self._call(self._begin_put, upload, kept)
         if must_wait:
             self.wait_uploaded(upload)
         return upload
@@ -104,7 +104,7 @@ class ClientObjects:
     def put(self, parts: Parts) -> ObjectUpload:
         """Put parts of the client's own into the storage, whatever is there already."""
         upload = self._new_upload(parts)
-        self._begin(self._put, upload, parts)
+        self._begin_put(upload, parts)
         return upload
 
     def stored(self, identifier: bytes) -> RemoteReference:
@@ -113,17 +113,6 @@ class ClientObjects:
         if stored is None:
             stored = self._stored[identifier] = RemoteReference(identifier, self._futures.releases)
         return stored
-
-    def fetch(
-        self,
-        future: ScalerFuture,
-        outcome: int,
-        profile: Profile,
-        stored: RemoteReference,
-        serializer: Serializer | None,
-    ) -> None:
-        """Resolve a future with its stored result, when that has come."""
-        self._begin(self._fetch, future, outcome, profile, stored, serializer)
 
     async def close(self) -> None:
         """Give up what is under way, and end the connection to the storage. Called when the loop ends."""
@@ -138,9 +127,9 @@ class ClientObjects:
         identifier = self._futures.ids.object()
         return ObjectUpload(identifier, stored_reference(identifier, size_of(parts)), self._futures.releases)
 
-    def _begin(self, work: Callable[..., Coroutine[None, None, None]], *args: object) -> None:
-        # The loop refers to its tasks weakly, and the storage client to what they wait for: they live until they end.
-        asyncio.get_running_loop().create_task(work(*args))
+    def _begin_put(self, upload: ObjectUpload, parts: Parts) -> None:
+        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
+        asyncio.get_running_loop().create_task(self._put(upload, parts))
 
     def _client(self) -> StorageClient:
         if self._storage is None:
@@ -158,7 +147,7 @@ class ClientObjects:
         self._futures.step(UploadEnded(upload, error))
         self._futures.wake()
 
-    async def _fetch(
+    async def fetch(
         self,
         future: ScalerFuture,
         outcome: int,

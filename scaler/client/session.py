@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from scaler.client.tasks import ClientTask, ObjectUpload, Stage, TaskTemplate
 from scaler.errors import ScalerError, SchedulerLostError
@@ -50,67 +49,58 @@ StandIns = Mapping[tuple[ClientTask, Serializer | None], ObjectUpload]
 """Uploads of the values of tasks that have ended, by task and the serializer of the tasks that need them."""
 
 
-@dataclass(frozen=True, slots=True)
-class TasksAdded:
+class TasksAdded(NamedTuple):
     """Tasks were submitted, in this order. Their references were unresolved futures or objects at that moment."""
 
     tasks: list[ClientTask]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSettled:
+class TaskSettled(NamedTuple):
     """The future of a task ended here: the user cancelled it, or its stored result has come or is lost."""
 
     task: ClientTask
 
 
-@dataclass(frozen=True, slots=True)
-class UploadEnded:
+class UploadEnded(NamedTuple):
     """An upload is in the storage, or failed with an error."""
 
     upload: ObjectUpload
     error: ScalerError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPinned:
+class ObjectPinned(NamedTuple):
     """The user sent an object, which stays until the client is cleared, whether tasks use it or not."""
 
     upload: ObjectUpload
 
 
-@dataclass(frozen=True, slots=True)
-class ReferencesReleased:
+class ReferencesReleased(NamedTuple):
     """Nothing refers to these functions, objects and results any more."""
 
     ids: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCleared:
+class ClientCleared(NamedTuple):
     """The user cleared the client: all tasks and objects of before are dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientGaveUp:
+class ClientGaveUp(NamedTuple):
     """Nothing will end these tasks any more. cancel: the scheduler is still there, and must cancel them."""
 
     error: ScalerError
     cancel: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerRestarted:
+class SchedulerRestarted(NamedTuple):
     """The scheduler has forgotten everything. stand_ins: of `lost_values`, those that have a value."""
 
     stand_ins: StandIns
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxMeasured:
-    """There is a connection, and room for this many bytes of tasks. Without this input, a step sends nothing."""
+class OutboxMeasured(NamedTuple):
+    """There is a connection, and it takes this many bytes of tasks. Without this input, a step sends nothing."""
 
-    room_bytes: int
+    free_bytes: int
 
 
 SessionInput = (
@@ -128,8 +118,7 @@ SessionInput = (
 """Finished: the scheduler's message, whose futures are resolved or wait for their stored results."""
 
 
-@dataclass(frozen=True, slots=True)
-class DropTasks:
+class DropTasks(NamedTuple):
     """End the futures of these tasks, which are no longer pending, with this error; None: as cancelled."""
 
     tasks: list[ClientTask]
@@ -180,13 +169,13 @@ class TaskSession:
     def step(self, inputs: Iterable[SessionInput], now: float) -> list[SessionCommand]:
         """Take in what has happened, in order, and return what to do about it."""
         commands: list[SessionCommand] = []
-        room_bytes: int | None = None
+        free_bytes: int | None = None
         for each in inputs:
             match each:
                 case TasksAdded(tasks):
                     for task in tasks:
                         self._add(task)
-                case OutboxMeasured(room_bytes):
+                case OutboxMeasured(free_bytes):
                     pass
                 case Finished():
                     self._finish(each)
@@ -213,8 +202,8 @@ class TaskSession:
                     assert_never(each)
         while self._failed_uploads:  # after all tasks were added: later ones may name those that need the upload
             self._drop_waiting(self._failed_uploads.pop(), commands)
-        if room_bytes is not None:
-            self._send(commands, room_bytes, now)
+        if free_bytes is not None:
+            self._send(commands, free_bytes, now)
         return commands
 
     # -- tasks come and go
@@ -346,8 +335,8 @@ class TaskSession:
 
     # -- messages go out
 
-    def _send(self, commands: list[SessionCommand], room_bytes: int, now: float) -> None:
-        """Append what is to be sent now: tasks up to about `room_bytes`, then cancels and releases."""
+    def _send(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
+        """Append what is to be sent now: tasks up to about `free_bytes`, then cancels and releases."""
         if self._clearing:
             commands += self._clearing
             self._clearing = []
@@ -357,7 +346,7 @@ class TaskSession:
         if self._unsent:
             if self._checkpoint is None:
                 self._checkpoint = (self.resolved, self._sent + len(self._unsent))
-            self._send_tasks(commands, room_bytes, now)
+            self._send_tasks(commands, free_bytes, now)
         else:
             self._acknowledgeable = self.resolved
         if self._checkpoint is not None and self._sent >= self._checkpoint[1]:
@@ -381,9 +370,9 @@ class TaskSession:
             return self._acknowledgeable
         return min(self._acknowledgeable, *(resolved for resolved, _ in self._gated.values()))
 
-    def _send_tasks(self, commands: list[SessionCommand], room_bytes: int, now: float) -> None:
+    def _send_tasks(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
         unsent, gated, epoch, sent = self._unsent, self._gated, self._epoch, Stage.SENT
-        while unsent and room_bytes > 0:
+        while unsent and free_bytes > 0:
             size = 0
             acknowledged = self._first_unacknowledgeable() if gated else self._acknowledgeable
             functions: list[tuple[bytes, bytes]] = []
@@ -423,7 +412,7 @@ class TaskSession:
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
                 commands.append(Submit(functions, list(groups.values()), acknowledged))
-            room_bytes -= size
+            free_bytes -= size
         if not unsent and not gated:
             self._dropped.clear()
 

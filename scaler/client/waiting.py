@@ -10,10 +10,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scaler.client.tasks import ClientTask
+from scaler.client.session import SessionInput
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+    from scaler.worker.processor.context import ProcessorContext
 
 POLL_SECONDS = 0.02
 MAX_POLL_SECONDS = 0.16
@@ -72,8 +74,8 @@ class FutureOwner(Protocol):
     blocked: Callable[[], AbstractContextManager[object]]
     """Returns a context in which this thread waits: a task that runs here lends its slot meanwhile."""
 
-    def cancel(self, task: ClientTask) -> None:
-        """Have a task taken off, and the scheduler told. Called under the lock."""
+    def put(self, occurred: SessionInput) -> None:
+        """Have the client's session take in what occurred. Called under the lock."""
 
     def check_process(self) -> None:
         """Raise in a forked child: no request from there arrives."""
@@ -116,23 +118,6 @@ class LendingEvent(threading.Event):
         return True
 
 
-class SlotLender(Protocol):
-    """What the watch needs of its processor."""
-
-    @property
-    def is_waiting(self) -> bool: ...
-
-    def lend(self) -> None: ...
-
-    def take_back(self) -> None: ...
-
-
-class Submitter(Protocol):
-    """A client inside a task, as far as the watch needs it."""
-
-    def has_unfinished(self) -> bool: ...
-
-
 class SlotWatch:
     """Notices that a task waits for its own tasks in another way than through their futures, and lends its slot.
 
@@ -142,16 +127,16 @@ class SlotWatch:
     unfinished.
     """
 
-    def __init__(self, slot: SlotLender) -> None:
+    def __init__(self, slot: ProcessorContext) -> None:
         self._slot = slot
-        self._clients: set[Submitter] = set()
+        self._clients: set[Callable[[], bool]] = set()
         self._submitted = threading.Event()
         self._state = Path(f"/proc/self/task/{os.getpid()}/stat")  # of the main thread, which runs the tasks
         threading.Thread(target=self._run, name="scaler-slot-watch", daemon=True).start()
 
-    def submitted(self, client: Submitter) -> None:
-        """A client has unfinished tasks. Safe to call from any thread."""
-        self._clients.add(client)
+    def submitted(self, has_unfinished: Callable[[], bool]) -> None:
+        """Watch while a client has unfinished tasks. Safe to call from any thread."""
+        self._clients.add(has_unfinished)
         self._submitted.set()
 
     def _run(self) -> None:
@@ -186,7 +171,7 @@ class SlotWatch:
     def _has_unfinished(self) -> bool:
         for client in self._clients.copy():
             self._clients.discard(client)  # before the question: a client that submits after it is added again
-            if client.has_unfinished():
+            if client():
                 self._clients.add(client)
         return bool(self._clients)
 

@@ -13,10 +13,10 @@ from scaler.client.chunks import (
     PROBE_TIMEOUT_SECONDS,
     TARGET_SECONDS,
     UNPROVEN_CHUNKS,
-    ChunkFunction,
     Chunking,
     ChunkResults,
     SerializedChunkFunction,
+    call_each,
 )
 from scaler.serialization import Serializer, dump_function, dump_value, load_exception
 
@@ -105,8 +105,8 @@ def test_chunks_that_failed_do_not_count_as_out() -> None:
 
 
 def test_a_chunk_calls_with_every_item() -> None:
-    assert ChunkFunction(abs, spread=False)([-1, -2]).values == [1, 2]
-    assert ChunkFunction(pow, spread=True)([(2, 3), (2, 3, 5)]).values == [8, 3]
+    assert call_each(abs, False, [-1, -2]).values == [1, 2]
+    assert call_each(pow, True, [(2, 3), (2, 3, 5)]).values == [8, 3]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, StopIteration, SystemExit, KeyboardInterrupt])
@@ -119,7 +119,7 @@ def test_items_that_raise_whatever_harm_no_others_and_are_called_once(error: typ
             raise error("zero")
         return 1 / x
 
-    returned = ChunkFunction(inverse, spread=False)([1, 0, 2, 0])
+    returned = call_each(inverse, False, [1, 0, 2, 0])
     assert calls == [1, 0, 2, 0]
     results = pickle.loads(pickle.dumps(returned))
     assert isinstance(results, ChunkResults)
@@ -131,7 +131,7 @@ def test_items_that_raise_whatever_harm_no_others_and_are_called_once(error: typ
 
 
 def test_a_result_that_cannot_be_pickled_takes_no_other_with_it() -> None:
-    parts = dump_value(ChunkFunction(lambda x: x or threading.Lock(), spread=False)([1, 0, 2]))
+    parts = dump_value(call_each(lambda x: x or threading.Lock(), False, [1, 0, 2]))
     results = pickle.loads(parts[0])
     assert results.values == [1, None, 2]
     assert "lock" in str(load_exception(results.failures[1]))

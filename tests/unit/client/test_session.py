@@ -88,8 +88,8 @@ class Client:
                 messages.append(command)
         return messages
 
-    def send(self, room_bytes: int = PLENTY) -> list[Message]:
-        return self.step(OutboxMeasured(room_bytes))
+    def send(self, free_bytes: int = PLENTY) -> list[Message]:
+        return self.step(OutboxMeasured(free_bytes))
 
     def submits(self) -> list[Submit]:
         return [message for message in self.send() if isinstance(message, Submit)]
