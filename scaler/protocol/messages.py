@@ -637,10 +637,11 @@ class ManagerStatus(Message):
 class Desired(Message):
     """The units that should exist."""
 
-    units: Count32  # how many
+    units: Count32  # how many, without those that drain
     drained: UnitIds  # ids of units that have no work and may be stopped
     reason: str  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
+    draining: Count32 = 0  # units that get no more work but still have some: they exist beside the others
 
 
 # -- monitors ------------------------------------------------------------------------------------------------------

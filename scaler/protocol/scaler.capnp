@@ -492,10 +492,11 @@ struct ManagerStatus {
 struct Desired {
   # The units that should exist.
   # scheduler -> manager.
-  units @0 :UInt32;              # how many
+  units @0 :UInt32;              # how many, without those that drain
   drained @1 :List(UnitId);      # ids of units that have no work and may be stopped
   reason @2 :Text;               # display text
   joined @3 :List(UnitId);       # ids of units whose worker has connected since the last Desired
+  draining @4 :UInt32;           # units that get no more work but still have some: they exist beside the others
 }
 
 struct MonitorStatus {

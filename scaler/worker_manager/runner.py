@@ -213,7 +213,7 @@ class Runner:
 
     def _inputs(self) -> list[ReconcilerInput]:
         desired, capacity = self._desired, self._backend.capacity
-        units = desired.units if desired is not None and self._in_contact else None
+        units = desired.units + desired.draining if desired is not None and self._in_contact else None
         drained = frozenset(desired.drained if desired is not None else ())
         joined, self._joined = self._joined, set()
         chance = random.random()  # noqa: S311 (it spreads retries)

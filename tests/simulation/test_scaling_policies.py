@@ -118,7 +118,7 @@ def test_a_manager_that_stops_units_with_work_is_noticed(monkeypatch: pytest.Mon
 
     def careless(self: SimulatedManager, message: Desired) -> None:
         everything = [f"cloud-{number}" for number in range(1, 100)]
-        hear(self, Desired(message.units, everything if message.drained else [], message.reason))
+        hear(self, replace(message, drained=everything if message.drained else []))
 
     monkeypatch.setattr(SimulatedManager, "hear", careless)
     assert simulate(NAMES["long tail"], SimplePolicy(""), 1.0).scaled_down > 0

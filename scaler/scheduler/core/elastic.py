@@ -221,14 +221,13 @@ class Elastic:
             if unit.state not in _ALIVE:
                 leaving.pop(unit.unit_id, None)  # its manager sees it leave, and does not count it
         drained = tuple(sorted(unit for unit, is_empty in leaving.items() if is_empty)[:MAX_UNITS_NAMED])
-        # The manager counts those that leave among the others until they are named.
-        told = (wanted.units + len(leaving) - len(drained), drained)
+        desired = (wanted.units, drained, len(leaving) - len(drained))
         joined = sorted(record.joined_units)[:MAX_UNITS_NAMED]
-        if not joined and (told == record.desired or (record.details.fixed and not drained)):
+        if not joined and (desired == record.desired or (record.details.fixed and not drained)):
             return
         record.joined_units.difference_update(joined)
-        record.desired = told
-        self._outbox.send(record.id, Desired(told[0], list(drained), wanted.reason, joined))
+        record.desired = desired
+        self._outbox.send(record.id, Desired(wanted.units, list(drained), wanted.reason, joined, desired[2]))
 
     def _decide(self, record: ManagerRecord, wanted: Wanted) -> None:
         """Publish a decision that differs from the last one; other numbers in its reason are no difference."""

@@ -390,7 +390,8 @@ class ManagerRecord(PeerRecord):
     offers: Offers = field(init=False)
     status: ManagerStatus | None = None
     status_at: float = 0.0
-    desired: tuple[int, tuple[str, ...]] | None = None
+    desired: tuple[int, tuple[str, ...], int] | None = None
+    """What it was last told: units, those that are drained, how many others drain."""
     decision: ScalingDecided | None = None
     """The last one that was published."""
     startup_seconds: float | None = None

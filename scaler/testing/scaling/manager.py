@@ -81,7 +81,8 @@ class SimulatedManager:
         return sum(min(unit.ended, now) - unit.born for unit in self._units.values())
 
     def hear(self, message: Desired) -> None:
-        self._inputs += [UnitsWanted(message.units, frozenset(message.drained)), WorkersJoined(message.joined)]
+        wanted = UnitsWanted(message.units + message.draining, frozenset(message.drained))
+        self._inputs += [wanted, WorkersJoined(message.joined)]
         self._round_at(self._cluster.now + ROUND_GAP_SECONDS)
 
     def beat(self) -> None:
