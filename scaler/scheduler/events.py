@@ -19,21 +19,17 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain, islice
+from typing import Any
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
 from scaler.protocol.monitor_rows import LIVE, RETRYING, RUNNING, TASK_COLUMNS, DecisionRow, IncidentRow, TaskRow
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import (
-    Fact,
-    Incident,
-    TaskRetried,
-    TasksEnded,
-    TasksStarted,
-)
+from scaler.scheduler.core.facts import Fact, Incident, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.state import ScalingDecided, Task, Terminated
-from scaler.scheduler.status import MAX_TEXT, scaling_inputs, state_name
+from scaler.scheduler.status import MAX_TEXT, fitting, state_name
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000
@@ -83,7 +79,7 @@ class Events:
     def __init__(self) -> None:
         self._shown: dict[bytes, None] = {}
         """Tasks that monitors believe to be live: the end of each is listed, in the next report or one after it."""
-        self._since = _Since(0, self._shown, [])
+        self._since = _Since(0, self._shown)
         self._decisions: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
         self._incidents: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
 
@@ -91,31 +87,32 @@ class Events:
         """Take in the facts of one step. at: unix seconds."""
         since = self._since
         for fact in facts:
-            since.number += 1
+            since.facts += 1
             match fact:
                 case TasksEnded():
                     since.add_ended(fact, at)
                 case TasksStarted():
-                    since.started.append((since.number, at, fact))
+                    since.started.append((since.position, at, fact))
                 case ScalingDecided():
-                    document = _decision(fact, at)
-                    since.decisions.append(document)
-                    self._decisions.append(document)
+                    since.decisions += 1
+                    self._decisions.append(_decision(fact, at))
                 case TaskRetried():
-                    since.retried.append(((since.number, 0), at, fact))
+                    since.retried.append(((since.position, 0), at, fact))
                 case Incident(kind, subject, text):
-                    document = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])._asdict()
-                    since.incidents.append(document)
-                    self._incidents.append(document)
+                    since.incidents += 1
+                    row = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
+                    self._incidents.append(row._asdict())
 
     def report(self, at: float) -> EventReport | None:
         """Return what has happened since the last call; None for nothing. at: unix seconds."""
         since = self._since
-        if since.number == since.first and not since.ended:
+        if not since.facts and not since.ended:
             return None
         rows, due = since.rows(at)
-        self._since = _Since(since.number, self._shown, due)
-        return _report(at, rows, since.decisions, since.incidents, since.ended - len(due))
+        self._since = _Since(since.position, self._shown, len(due), deque(due, maxlen=MAX_SHOWN))
+        decisions = list(self._decisions)[max(0, len(self._decisions) - since.decisions) :]
+        incidents = list(self._incidents)[max(0, len(self._incidents) - since.incidents) :]
+        return _report(at, rows, decisions, incidents, since.ended - len(due))
 
     def past(self, state: ClusterState, unix: Callable[[float], float], at: float) -> EventReport:
         """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
@@ -127,55 +124,66 @@ class Events:
         return _report(at, positioned, self._decisions, self._incidents, 0)
 
 
-class _Since:
-    """What has happened since the last report, as far as a report could list it."""
+def _last(limit: int) -> Callable[[], deque[Any]]:
+    return partial(deque, maxlen=limit)
 
-    def __init__(self, number: int, shown: dict[bytes, None], due: list[Ended]) -> None:
-        """shown: see `Events`. due: ends of shown tasks for which the last report had no room."""
-        self.number = number
-        """Of the last fact."""
-        self.first = number
-        self.ended = len(due)
-        self.retried: deque[tuple[Position, float, TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
-        self.started: deque[tuple[int, float, TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
-        self.decisions: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
-        self.incidents: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
-        self._shown = shown
-        self._due: deque[Ended] = deque(due, maxlen=MAX_SHOWN)
-        self._batches: deque[tuple[int, float, TasksEnded]] = deque()
-        self._in_batches = 0
-        self._failed: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
-        self._unusual: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
-        """Cancelled tasks, and those that succeeded after a failed attempt."""
+
+@dataclass(slots=True)
+class _Since:
+    """What has happened since the last report, as far as a report could list it.
+
+    due: ends of shown tasks that must be listed. batches: the last that ended, at least `MAX_TASK_ROWS` tasks.
+    unusual: cancelled tasks, and those that succeeded after a failed attempt.
+    """
+
+    first: int
+    """Number of facts before these."""
+    shown: dict[bytes, None]
+    ended: int = 0
+    due: deque[Ended] = field(default_factory=_last(MAX_SHOWN))
+    facts: int = 0
+    decisions: int = 0
+    incidents: int = 0
+    in_batches: int = 0
+    batches: deque[tuple[int, float, TasksEnded]] = field(default_factory=deque)
+    failed: deque[Ended] = field(default_factory=_last(MAX_TASK_ROWS))
+    unusual: deque[Ended] = field(default_factory=_last(MAX_TASK_ROWS))
+    retried: deque[tuple[Position, float, TaskRetried]] = field(default_factory=_last(MAX_RUNNING_ROWS))
+    started: deque[tuple[int, float, TasksStarted]] = field(default_factory=_last(MAX_RUNNING_ROWS))
+
+    @property
+    def position(self) -> int:
+        """Number of the last fact."""
+        return self.first + self.facts
 
     def add_ended(self, ended: TasksEnded, at: float) -> None:
         """Take in a batch of tasks that ended, the fact of the present number."""
         self.ended += len(ended)
-        self._in_batches += len(ended)
-        self._batches.append((self.number, at, ended))
-        while self._in_batches - len(self._batches[0][2]) >= MAX_TASK_ROWS:
-            self._in_batches -= len(self._batches.popleft()[2])
+        self.in_batches += len(ended)
+        self.batches.append((self.position, at, ended))
+        while self.in_batches - len(self.batches[0][2]) >= MAX_TASK_ROWS:
+            self.in_batches -= len(self.batches.popleft()[2])
         for index in ended.failure_records:
-            rows = self._unusual if ended.outcomes[index] in (Outcome.SUCCESS, Outcome.CANCELLED) else self._failed
-            rows.append(((self.number, index), at, ended))
-        if self._shown and not self._shown.keys().isdisjoint(ended.ids):
+            rows = self.unusual if ended.outcomes[index] in (Outcome.SUCCESS, Outcome.CANCELLED) else self.failed
+            rows.append(((self.position, index), at, ended))
+        if self.shown and not self.shown.keys().isdisjoint(ended.ids):
             for index, task in enumerate(ended.ids):
-                if task in self._shown:
-                    del self._shown[task]
-                    self._due.append(((self.number, index), at, ended))
+                if task in self.shown:
+                    del self.shown[task]
+                    self.due.append(((self.position, index), at, ended))
 
     def rows(self, at: float) -> tuple[list[tuple[Position, TaskRow]], list[Ended]]:
         """Return the rows that matter most, the most important first, up to the limit; and what stays due."""
         rows: dict[Position, TaskRow] = {}
-        due = list(self._due)
-        for position, ended_at, ended in chain(due[:MAX_TASK_ROWS], reversed(self._failed), reversed(self._unusual)):
+        due = list(self.due)
+        for position, ended_at, ended in chain(due[:MAX_TASK_ROWS], reversed(self.failed), reversed(self.unusual)):
             if len(rows) < MAX_TASK_ROWS and position not in rows:
                 rows[position] = _ended_row(ended, position[1], ended_at)
         for position, row in islice(self._live_rows(at), MAX_TASK_ROWS - len(rows)):
             rows[position] = row
             self.show(bytes.fromhex(row.id))
         limit = MAX_TASK_ROWS if self.ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
-        for number, ended_at, ended in reversed(self._batches):
+        for number, ended_at, ended in reversed(self.batches):
             for index in range(len(ended) - 1, -1, -1):
                 if len(rows) >= limit:
                     break
@@ -198,9 +206,9 @@ class _Since:
 
     def show(self, task: bytes) -> None:
         """Note that monitors show a live task."""
-        self._shown[task] = None
-        if len(self._shown) > MAX_SHOWN:
-            del self._shown[next(iter(self._shown))]
+        self.shown[task] = None
+        if len(self.shown) > MAX_SHOWN:
+            del self.shown[next(iter(self.shown))]
 
 
 # -- rows
@@ -283,19 +291,17 @@ def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
     text = json.dumps([row[: len(TASK_COLUMNS)] for _, row in sorted(rows, key=_position_of)])
     if len(text) <= TASKS_BYTES:
         return text, sum(row.state not in LIVE for _, row in rows)
-    tracebacks = TASKS_BYTES // 2
-    listed: list[tuple[Position, str]] = []
-    ended = 0
-    size = 2
-    for position, row in rows:
-        tracebacks -= len(row.traceback)
-        text = json.dumps((row if tracebacks >= 0 else row._replace(traceback=""))[: len(TASK_COLUMNS)])
-        size += len(text) + 2
-        if size > TASKS_BYTES:
-            break
-        listed.append((position, text))
-        ended += row.state not in LIVE
-    return f"[{', '.join(text for _, text in sorted(listed, key=_position_of))}]", ended
+    texts = fitting(_without_tracebacks(row for _, row in rows), TASKS_BYTES)
+    listed = sorted(zip(rows, texts, strict=False), key=lambda entry: _position_of(entry[0]))
+    return f"[{', '.join(text for _, text in listed)}]", sum(row.state not in LIVE for (_, row), _ in listed)
+
+
+def _without_tracebacks(rows: Iterable[TaskRow]) -> Iterator[tuple[object, ...]]:
+    """Yield the columns of rows, without tracebacks once these have taken half of the space."""
+    left = TASKS_BYTES // 2
+    for row in rows:
+        left -= len(row.traceback)
+        yield (row if left >= 0 else row._replace(traceback=""))[: len(TASK_COLUMNS)]
 
 
 def _position_of(entry: tuple[Position, object]) -> Position:
@@ -304,17 +310,9 @@ def _position_of(entry: tuple[Position, object]) -> Position:
 
 def _last_objects(documents: Sequence[dict[str, object]]) -> str:
     """Return the last documents that fit, as a JSON list."""
-    left = OBJECTS_BYTES
-    texts: deque[str] = deque()
-    for document in reversed(documents):
-        text = json.dumps(document)
-        left -= len(text) + 2
-        if left < 0:
-            break
-        texts.appendleft(text)
-    return f"[{', '.join(texts)}]"
+    return f"[{', '.join(reversed(fitting(reversed(documents), OBJECTS_BYTES)))}]"
 
 
 def _decision(fact: ScalingDecided, at: float) -> dict[str, object]:
     row = DecisionRow(at, fact.manager_id[:MAX_TEXT], fact.units, fact.draining, fact.reason[:MAX_TEXT])
-    return {**row._asdict(), "inputs": scaling_inputs(fact)}
+    return {**row._asdict(), "inputs": {**asdict(fact.inputs), "trouble": fact.inputs.trouble[:MAX_TEXT]}}

@@ -18,11 +18,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain, islice
 
-from scaler.protocol.messages import Outcome, ProcessorStatus, UnitState, WorkerHeartbeat
+from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     ClientRow,
     FunctionRow,
@@ -36,7 +36,7 @@ from scaler.protocol.monitor_rows import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.elastic import pending_units
-from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, ScalingDecided, Task, Worker
+from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Task, Worker
 
 VERSION = 1
 MAX_ROWS = 500
@@ -46,7 +46,8 @@ MAX_PROCESSORS_LISTED = 16
 MAX_TEXT = 200
 """Characters of any text in a row."""
 WORKERS_BYTES = 640 * 1024
-CLIENTS_BYTES = MANAGERS_BYTES = FUNCTIONS_BYTES = 96 * 1024
+ROWS_BYTES = 96 * 1024
+"""Of each of the other lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
     workers = nlargest(MAX_ROWS, state.workers.values(), key=_interest)
     clients = nlargest(MAX_ROWS, state.clients.values(), key=lambda client: len(client.tasks))
     functions = nlargest(MAX_ROWS, census.functions, key=census.weight)
+    managers = islice(state.managers.values(), MAX_ROWS)
     head = {
         "version": VERSION,
         "at": server.at,
@@ -78,13 +80,25 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "totals": _totals(state, len(census.functions))._asdict(),
     }
     lists = {
-        "workers": _list((_worker(state, worker) for worker in workers), WORKERS_BYTES),
-        "clients": _list((_client(client, census)._asdict() for client in clients), CLIENTS_BYTES),
-        "managers": _list(map(_manager, state.managers.values()), MANAGERS_BYTES),
-        "functions": _list((_function(function, census)._asdict() for function in functions), FUNCTIONS_BYTES),
+        "workers": fitting((_worker(state, worker) for worker in workers), WORKERS_BYTES),
+        "clients": fitting((_client(client, census)._asdict() for client in clients), ROWS_BYTES),
+        "managers": fitting((_manager(record)._asdict() for record in managers), ROWS_BYTES),
+        "functions": fitting((_function(function, census)._asdict() for function in functions), ROWS_BYTES),
     }
-    rows = "".join(f', "{name}": {text}' for name, text in lists.items())
+    rows = "".join(f', "{name}": [{", ".join(texts)}]' for name, texts in lists.items())
     return f"{json.dumps(head)[:-1]}{rows}}}".encode()
+
+
+def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
+    """Return the first documents as JSON, as many as fit in this size of a list."""
+    texts: list[str] = []
+    for document in documents:
+        text = json.dumps(document)
+        size_bytes -= len(text) + 2
+        if size_bytes < 0:
+            break
+        texts.append(text)
+    return texts
 
 
 class _Census:
@@ -116,18 +130,6 @@ class _Census:
         return self.live[function], function.submitted
 
 
-def _list(rows: Iterable[dict[str, object]], size_bytes: int) -> str:
-    """Return the rows that fit, as a JSON list."""
-    texts: list[str] = []
-    for row in rows:
-        text = json.dumps(row)
-        size_bytes -= len(text) + 2
-        if size_bytes < 0 or len(texts) == MAX_ROWS:
-            break
-        texts.append(text)
-    return f"[{', '.join(texts)}]"
-
-
 def _tasks(state: ClusterState, census: _Census) -> TaskCounts:
     return TaskCounts(
         waiting=state.waiting,
@@ -152,9 +154,6 @@ def _totals(state: ClusterState, functions: int) -> Totals:
     )
 
 
-# -- workers
-
-
 def _interest(worker: Worker) -> tuple[bool, int, int]:
     degraded = worker.broken_at is not None or worker.draining or worker.stalled
     return degraded, worker.failures_in_row, len(worker.tasks)
@@ -177,13 +176,10 @@ def _worker(state: ClusterState, worker: Worker) -> dict[str, object]:
         quarantined=worker.quarantined,
         connected=worker.broken_at is None,
     )._asdict()
-    heartbeat = worker.heartbeat
-    if heartbeat is not None:
-        row["agent_cpu_percent"] = heartbeat.agent_cpu_percent
-        row["agent_rss_bytes"] = heartbeat.agent_rss_bytes
-        row["queued"] = heartbeat.queued
-        row["latency_seconds"] = heartbeat.latency_seconds
-        row["processors"] = [processor._asdict() for processor in _processors(state, worker, heartbeat)]
+    if worker.heartbeat is not None:
+        for name in ("agent_cpu_percent", "agent_rss_bytes", "queued", "latency_seconds"):
+            row[name] = getattr(worker.heartbeat, name)
+        row["processors"] = [each._asdict() for each in _processors(state, worker, worker.heartbeat)]
     return row
 
 
@@ -194,24 +190,21 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat)
     reported = [state.living_task(processor.running) for processor in listed]
     # Tasks that began after the heartbeat run on processors that were idle then, or whose task has ended since.
     since = (task for task in _running_tasks(worker) if task not in reported)
-    for processor, task in zip(listed, reported, strict=True):
-        if task is not None or processor.suspended or not processor.initialized:
-            yield _processor(processor, task, processor.running_seconds + age)
-        else:
-            yield _processor(processor, next(since, None), min(age, now - worker.progressed_at))
-
-
-def _processor(processor: ProcessorStatus, task: Task | None, seconds: float) -> ProcessorRow:
-    return ProcessorRow(
-        pid=processor.pid,
-        cpu_percent=processor.cpu_percent,
-        rss_bytes=processor.rss_bytes,
-        initialized=processor.initialized,
-        suspended=processor.suspended,
-        running=task.id.hex() if task is not None else "",
-        running_seconds=seconds if task is not None else 0.0,
-        function=task.group.spec.name[:MAX_TEXT] if task is not None else "",
-    )
+    for processor, known in zip(listed, reported, strict=True):
+        task, seconds = known, processor.running_seconds + age
+        if task is None and processor.initialized and not processor.suspended:
+            task, seconds = next(since, None), min(age, now - worker.progressed_at)
+        row = ProcessorRow(
+            pid=processor.pid,
+            cpu_percent=processor.cpu_percent,
+            rss_bytes=processor.rss_bytes,
+            initialized=processor.initialized,
+            suspended=processor.suspended,
+        )
+        if task is not None:
+            function = task.group.spec.name[:MAX_TEXT]
+            row = row._replace(running=task.id.hex(), running_seconds=seconds, function=function)
+        yield row
 
 
 def _running_tasks(worker: Worker) -> Iterator[Task]:
@@ -225,39 +218,26 @@ def state_name(outcome: int) -> str:
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
-# -- others
-
-
 def _client(client: ClientRecord, census: _Census) -> ClientRow:
-    live, running = len(client.tasks), census.by_client[client]
-    return ClientRow(
-        id=client.id.hex(),
-        name=client.name[:MAX_TEXT],
-        tasks=live,
-        queued=live - running,
-        running=running,
-        ended=client.submitted - live,
-        failed=client.failed,
-    )
+    live = len(client.tasks)
+    counts = _counts(live, census.by_client[client], client)
+    return ClientRow(id=client.id.hex(), name=client.name[:MAX_TEXT], tasks=live, **counts)
 
 
 def _function(function: Function, census: _Census) -> FunctionRow:
-    live, running = census.live[function], census.by_function[function]
-    return FunctionRow(
-        name=function.name[:MAX_TEXT],
-        queued=live - running,
-        running=running,
-        ended=function.submitted - live,
-        failed=function.failed,
-        seconds_total=function.wall_us / 1e6,
-    )
+    counts = _counts(census.live[function], census.by_function[function], function)
+    return FunctionRow(name=function.name[:MAX_TEXT], seconds_total=function.wall_us / 1e6, **counts)
 
 
-def _manager(record: ManagerRecord) -> dict[str, object]:
-    """Return a manager's row, its slots, and its last decision with what it was made from."""
+def _counts(live: int, running: int, owner: ClientRecord | Function) -> dict[str, int]:
+    ended = owner.submitted - live
+    return {"queued": live - running, "running": running, "ended": ended, "failed": owner.failed}
+
+
+def _manager(record: ManagerRecord) -> ManagerRow:
     details, decision = record.details, record.decision
     units = record.status.units if record.status is not None else []
-    row = ManagerRow(
+    return ManagerRow(
         id=details.manager_id[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
         desired=record.desired[0] if record.desired is not None else None,
@@ -271,15 +251,3 @@ def _manager(record: ManagerRecord) -> dict[str, object]:
         trouble=record.status.degraded_reason[:MAX_TEXT] if record.status is not None else "",
         reason=decision.reason[:MAX_TEXT] if decision is not None else "",
     )
-    slots = sum(worker.slots for worker in record.running_units.values())
-    return {**row._asdict(), "slots": slots, "decision": _decision(decision) if decision is not None else None}
-
-
-def _decision(decision: ScalingDecided) -> dict[str, object]:
-    shown = {"units": decision.units, "draining": decision.draining, "reason": decision.reason[:MAX_TEXT]}
-    return {**shown, **scaling_inputs(decision)}
-
-
-def scaling_inputs(decision: ScalingDecided) -> dict[str, object]:
-    """Return what a decision was made from."""
-    return {**asdict(decision.inputs), "trouble": decision.inputs.trouble[:MAX_TEXT]}

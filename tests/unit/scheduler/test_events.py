@@ -205,12 +205,25 @@ def test_tasks_of_a_client_that_is_gone_are_told_if_they_were_on_a_worker() -> N
 
 def test_decisions_are_told_with_what_they_were_made_from() -> None:
     watched = Watched(Cluster(Two()))
-    manager = watched.cluster.manager("m")
-    watched.cluster.say(manager, ManagerStatus(watched.cluster.now, []))
+    manager = watched.cluster.manager("m", 8, capabilities={"gpu": None})
+    watched.cluster.submit(watched.client, 5, needs=(("gpu", 1.0),))
+    watched.cluster.say(manager, ManagerStatus(watched.cluster.now, [], "no quota"))
     watched.cluster.wait(2.0, alive=[manager, watched.client, watched.worker])
     decision = watched.report()["decisions"][0]
     assert (decision["manager"], decision["units"], decision["reason"]) == ("m", 2, "2 units: two are nicer")
-    assert decision["inputs"]["units_running"] == 0
+    assert decision["draining"] == 0
+    assert decision["inputs"] == {
+        "queued": 5,
+        "running": 0,
+        "unmeasured": 5,
+        "backlog_seconds": 0.0,
+        "units_running": 0,
+        "units_pending": 0,
+        "units_idle": 0,
+        "startup_seconds": None,
+        "max_units": 8,
+        "trouble": "no quota",
+    }
 
 
 def test_who_comes_late_is_told_of_the_last_tasks_what_runs_and_the_last_incidents() -> None:
