@@ -6,11 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Interval
-
 from scaler.config.addresses import MAX_PORT
 from scaler.config.setting import Alias, LoggingConfig, Setting, SettingsModel
-from scaler.config.values import Name, Names, Seconds, ServerAddress
+from scaler.config.values import Name, Names, Range, Seconds, ServerAddress
 
 MAX_LISTED_TASKS = 10_000
 """The monitors' model keeps no more."""
@@ -46,7 +44,7 @@ class WebUiConfig(LoggingConfig):
     """
     web_port: Annotated[
         int,
-        Interval(ge=0, le=MAX_PORT),
+        Range(ge=0, le=MAX_PORT),
         Setting(aliases=(Alias("port"), Alias("gui_address", _port_of)), metavar="PORT"),
     ] = 50001
     """The port of the page; 0 means any free one."""
@@ -54,7 +52,7 @@ class WebUiConfig(LoggingConfig):
     """Further names under which browsers reach it, such as that of a proxy; others are refused."""
     broadcast_interval_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 0.5
     """Minimum interval between updates to browsers."""
-    task_log_max_size: Annotated[int, Interval(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500
+    task_log_max_size: Annotated[int, Range(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500
     """How many of the most recent tasks a page lists."""
 
 

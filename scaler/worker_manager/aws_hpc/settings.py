@@ -6,10 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Interval, Len
-
 from scaler.config.setting import Setting
-from scaler.config.values import Check, Limit, Name, Names
+from scaler.config.values import Check, Limit, Name, Names, Range, length
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
 from scaler.worker_manager.aws.settings import AwsSettings, check_fargate
 
@@ -52,15 +50,19 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
     """Most tasks that run at once; -1: as many as max_concurrent_jobs allows."""
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Begins the names of the jobs."""
-    max_concurrent_jobs: Annotated[int, Interval(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
+    max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
     """offload: most tasks that are submitted as jobs at the same time. worker: most jobs."""
-    job_timeout_minutes: Annotated[int, Interval(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
+    job_timeout_minutes: Annotated[int, Range(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
     """AWS Batch ends a job that runs for longer."""
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
     """What `setup` makes jobs run on; those with SPOT cost less, and their jobs may be taken away and run again."""
-    batch_subnets: Annotated[Names, Len(0, 16), Setting(default_text="those of the default VPC", metavar="SUBNET")] = ()
+    batch_subnets: Annotated[
+        Names, Check(length(0, 16)), Setting(default_text="those of the default VPC", metavar="SUBNET")
+    ] = ()
     """Subnets for the jobs that `setup` makes a queue for; from there they must reach S3."""
-    batch_security_groups: Annotated[Names, Len(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
+    batch_security_groups: Annotated[
+        Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
+    ] = ()
     """Security groups for these jobs."""
     batch_image: Annotated[
         Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
@@ -70,9 +72,9 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
         str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")
     ] = ""
     """What its container installs with pip before it starts, separated by blanks; an own image needs nothing."""
-    batch_cpu: Annotated[int, Interval(ge=1, le=16), Setting(metavar="COUNT")] = 1
+    batch_cpu: Annotated[int, Range(ge=1, le=16), Setting(metavar="COUNT")] = 1
     """CPUs of a job by that definition; in mode worker it has as many workers."""
-    batch_memory: Annotated[int, Interval(ge=1, le=120), Setting(metavar="GB")] = 2
+    batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2
     """Memory of a job by that definition in GB; Fargate has ranges for every number of CPUs."""
 
     def check(self) -> None:

@@ -7,10 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Len
-
 from scaler.config.setting import Setting
-from scaler.config.values import Check, Name, Names
+from scaler.config.values import Check, Name, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.worker_manager.aws.settings import FARGATE_MEMORY_GB, AwsSettings, check_fargate
 
@@ -38,9 +36,11 @@ class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
 
     type: Literal["aws_raw_ecs"] = "aws_raw_ecs"
     """What the workers run on."""
-    ecs_subnets: Annotated[Names, Len(1, 16), Setting(metavar="SUBNET")]
+    ecs_subnets: Annotated[Names, Check(length(1, 16)), Setting(metavar="SUBNET")]
     """Subnets that the tasks are in; from there they must reach the scheduler."""
-    ecs_security_groups: Annotated[Names, Len(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
+    ecs_security_groups: Annotated[
+        Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
+    ] = ()
     """Security groups of the tasks."""
     ecs_assign_public_ip: bool = False
     """Give each task a public address, which it needs in a public subnet to pull its image."""

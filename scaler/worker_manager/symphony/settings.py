@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Interval
-
 from scaler.config.setting import Setting
-from scaler.config.values import Limit, Name
+from scaler.config.values import Limit, Name, Range
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
 
 
@@ -27,7 +25,7 @@ class SymphonyConfig(WorkerManagerConfig):
     session_name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Name of the session, as Symphony's own tools show it."""
     session_priority: Annotated[
-        Annotated[int, Interval(ge=1, le=10_000)] | None, Setting(default_text="the application's")
+        Annotated[int, Range(ge=1, le=10_000)] | None, Setting(default_text="the application's")
     ] = None
     """From 1 to 10000; sessions with a higher one get hosts first."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = 1000
