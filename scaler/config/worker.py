@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from scaler.config.setting import LoggingConfig, Setting
 from scaler.config.values import Bytes, Capabilities, Count, EventLoop, Preload, Seconds, SecondsOrNone, ServerAddress
@@ -18,14 +18,9 @@ from scaler.errors import ConfigError
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
 LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"
 """Names a file descriptor to which a worker writes the text of the error that ends it."""
-ECS_METADATA_VARIABLE = "ECS_CONTAINER_METADATA_URI_V4"
-BATCH_JOB_VARIABLE = "AWS_BATCH_JOB_ID"
-OWN_VARIABLES = (WORKER_CONFIG_VARIABLE, ECS_METADATA_VARIABLE, BATCH_JOB_VARIABLE)
-"""Their values together identify one worker on a machine: all units of one request to a service share the first."""
+UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4", "batch": "AWS_BATCH_JOB_ID"}
+"""Variables that differ between the units of a service. ECS: the address of an endpoint that knows the task."""
 GIBIBYTE = 1024**3
-
-UnitIdFrom = Literal["unit_id", "ecs", "batch"]
-"""Where a worker gets its unit id from: the document, or the container that it runs in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +69,22 @@ class WorkerConfig(WorkerSettings):
     worker_manager_id: str
     unit_id: str
     """Empty: see unit_id_from."""
-    unit_id_from: UnitIdFrom = "unit_id"
+    unit_id_from: str = "unit_id"
+    """Where the worker gets its unit id from: the key unit_id, `ecs`, `batch`, or `env:NAME` for any variable."""
     slots: int = 1
     stop_grace_seconds: float = 5.0
     """Running tasks have this long to end when the worker is asked to stop."""
+
+    @property
+    def unit_id_variable(self) -> str:
+        """The variable that unit_id_from stands for; empty when it is none."""
+        kind, _, name = self.unit_id_from.partition(":")
+        return name if kind == "env" else UNIT_ID_VARIABLES.get(kind, "")
+
+    @property
+    def own_variables(self) -> tuple[str, ...]:
+        """Variables that together identify this worker on its machine: units of one request share the document."""
+        return tuple(filter(None, (WORKER_CONFIG_VARIABLE, self.unit_id_variable)))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, cast
 
 from scaler.config.setting import Alias, Setting
 from scaler.config.values import Count, Limit, Name, ServerAddress
-from scaler.config.worker import UnitIdFrom, WorkerConfig, WorkerSettings
+from scaler.config.worker import WorkerConfig, WorkerSettings
 from scaler.plugins import load, worker_manager_type
 
 PROCESSOR_SETTINGS = ("garbage_collect_interval_seconds", "trim_memory_threshold_bytes", "hard_processor_suspend")
@@ -75,7 +75,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     """Maximum number of tasks that the manager's workers run at once; -1: no limit."""
 
     def worker_config(
-        self, unit_id: str, slots: int, *, unit_id_from: UnitIdFrom = "unit_id", stop_grace_seconds: float = 5.0
+        self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0
     ) -> WorkerConfig:
         """Return the document of one unit of this manager."""
         return WorkerConfig(

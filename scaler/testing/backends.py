@@ -1,11 +1,21 @@
-"""A worker manager's backend in memory, for tests of everything above it."""
+"""What every backend of a worker manager must do, as checks for tests, and a backend in memory.
+
+A test runs each function of CHECKS with a new `BackendCase`; it raises AssertionError.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
 
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import BackendError, Capacity, Unit
+from scaler.worker_manager.backend import ENDED, Backend, BackendError, Capacity, Unit
+
+DEADLINE_SECONDS = 10.0
 
 
 class MemoryBackend:
@@ -35,8 +45,7 @@ class MemoryBackend:
 
     def alive(self) -> list[str]:
         """Return the ids of the units that have not ended."""
-        ended = (UnitState.FAILED, UnitState.STOPPED)
-        return [unit_id for unit_id, unit in self._units.items() if unit.state not in ended]
+        return [unit_id for unit_id, unit in self._units.items() if unit.state not in ENDED]
 
     def start(self, count: int) -> list[str]:
         if self.start_errors:
@@ -80,3 +89,116 @@ class MemoryBackend:
     def _end(self, unit_id: str, state: UnitState, reason: str) -> None:
         unit = self._units[unit_id]
         self._units[unit_id] = Unit(unit_id, state, unit.slots, unit.age_seconds, reason)
+
+
+# -- the conformance suite
+
+
+@dataclass
+class BackendCase:
+    """A backend that can start three units at once, of one slot each or of `capacity.unit_slots`, and is closed by the
+    test. Its units stop at SIGTERM or by the means of their service.
+    """
+
+    backend: Backend
+    lose: Callable[[str], None]
+    """Makes a unit end by itself, by SIGKILL where it is a process."""
+    lost_reason: str = "killed by signal 9 (SIGKILL)"
+    """The reason that such a unit has then."""
+    another: Callable[[], Backend] | None = None
+    """Makes the backend of a manager that comes later, where units outlive their manager."""
+
+    def until(self, fits: Callable[[list[Unit]], bool]) -> list[Unit]:
+        """List units, whenever something changes, until they fit."""
+        descriptor = self.backend.fileno()
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not fits(units := self.backend.list()):
+            assert time.monotonic() < deadline, units
+            if descriptor is not None:
+                select.select([descriptor], [], [], DEADLINE_SECONDS)
+            else:
+                time.sleep(0.01)
+        return units
+
+
+def alive(units: Sequence[Unit]) -> list[Unit]:
+    """Return the units that have not ended."""
+    return [unit for unit in units if unit.state not in ENDED]
+
+
+def running(count: int) -> Callable[[list[Unit]], bool]:
+    """Return a condition: this many units run, and no others are alive."""
+    return lambda units: [unit.state for unit in alive(units)] == [UnitState.RUNNING] * count
+
+
+def started_units_are_listed_until_they_run(case: BackendCase) -> None:
+    ids = case.backend.start(2)
+    assert {unit.unit_id for unit in case.backend.list()} == set(ids)
+    units = case.until(running(2))
+    assert [unit.slots for unit in units] == [case.backend.capacity.unit_slots] * 2
+    assert all(unit.age_seconds >= 0 for unit in units)
+
+
+def ids_are_never_used_again(case: BackendCase) -> None:
+    first = case.backend.start(2)
+    case.backend.stop(first)
+    assert not set(first) & set(case.backend.start(2))
+
+
+def stopped_units_end_in_order_and_the_others_stay(case: BackendCase) -> None:
+    first, second = case.backend.start(2)
+    case.until(running(2))
+    case.backend.stop([first])
+    units = case.until(lambda units: len(alive(units)) == 1)
+    assert {unit.unit_id: unit.state for unit in units} == {first: UnitState.STOPPED, second: UnitState.RUNNING}
+
+
+def stopping_what_has_ended_or_is_unknown_is_no_error(case: BackendCase) -> None:
+    [unit_id] = case.backend.start(1)
+    case.until(running(1))
+    case.backend.stop([unit_id, "never-was"])
+    case.until(lambda units: not alive(units))
+    case.backend.stop([unit_id])
+
+
+def a_unit_that_ended_unseen_may_be_stopped(case: BackendCase) -> None:
+    [unit_id] = case.backend.start(1)
+    case.until(running(1))
+    case.lose(unit_id)
+    if (descriptor := case.backend.fileno()) is not None:
+        select.select([descriptor], [], [], DEADLINE_SECONDS)
+    case.backend.stop([unit_id])
+    [unit] = case.until(lambda units: not alive(units))
+    assert unit.unit_id == unit_id
+
+
+def a_unit_that_is_lost_is_listed_as_failed_with_the_reason(case: BackendCase) -> None:
+    [unit_id] = case.backend.start(1)
+    case.until(running(1))
+    case.lose(unit_id)
+    [unit] = case.until(lambda units: not alive(units))
+    assert (unit.state, unit.reason) == (UnitState.FAILED, case.lost_reason)
+
+
+def close_leaves_nothing_that_does_not_outlive_the_manager(case: BackendCase) -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    started = case.backend.start(3)
+    case.backend.close()
+    if case.another is None:
+        assert {child.pid for child in psutil.Process().children()} <= before
+        return
+    case.backend = case.another()
+    assert {unit.unit_id for unit in case.until(running(3))} == set(started), "the next manager adopts them"
+    case.backend.stop(started)
+    case.until(lambda units: not alive(units))
+
+
+CHECKS: Sequence[Callable[[BackendCase], None]] = (
+    started_units_are_listed_until_they_run,
+    ids_are_never_used_again,
+    stopped_units_end_in_order_and_the_others_stay,
+    stopping_what_has_ended_or_is_unknown_is_no_error,
+    a_unit_that_ended_unseen_may_be_stopped,
+    a_unit_that_is_lost_is_listed_as_failed_with_the_reason,
+    close_leaves_nothing_that_does_not_outlive_the_manager,
+)

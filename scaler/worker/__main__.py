@@ -10,7 +10,7 @@ import dataclasses
 import os
 import sys
 
-from scaler.config.worker import LAST_WORDS_FD_VARIABLE, OWN_VARIABLES, WorkerConfig
+from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.processes import end_others_born_with
 from scaler.worker.fork_server import start_fork_server
@@ -36,7 +36,7 @@ def main() -> int:
         return run_agent(config, lambda: ProcessorBackend(fork_server), StatusFile(status_fd))
     finally:
         fork_server.close()
-        end_others_born_with(*OWN_VARIABLES)  # what tasks have started may have left their process groups
+        end_others_born_with(*config.own_variables)  # what tasks have started may have left their process groups
 
 
 def _report(status_fd: str | None, error: ScalerError) -> int:

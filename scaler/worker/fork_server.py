@@ -23,11 +23,11 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaler.config.worker import OWN_VARIABLES, WorkerConfig
+from scaler.config.worker import WorkerConfig
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_others_born_with, end_with_parent
 from scaler.worker.frames import Descriptors
 from scaler.worker.processor.capture import TeeStream
@@ -177,7 +177,7 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
             except ConnectionError:
                 data = b""
             if not data:
-                _end_all(pid for _, pid in children.values())
+                _end_all((pid for _, pid in children.values()), config.own_variables)
                 return 0
             (number,) = _REQUEST.unpack(data)
             pid = os.fork()
@@ -223,11 +223,11 @@ class _ClientImportHook:
                 os.close(self._descriptor)
 
 
-def _end_all(pids: Iterable[int]) -> None:
+def _end_all(pids: Iterable[int], own_variables: Sequence[str]) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         _reap(pid)
-    end_others_born_with(*OWN_VARIABLES)  # the agent's manager may be gone as well
+    end_others_born_with(*own_variables)  # the agent's manager may be gone as well
 
 
 def _become_processor(

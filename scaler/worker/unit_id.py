@@ -1,14 +1,13 @@
-"""Which unit of its manager a worker is, where only the container that it runs in knows that."""
+"""Finds out which unit of its manager a worker is, where only its environment knows that."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Mapping
-from typing import assert_never
 from urllib.parse import urlsplit
 
-from scaler.config.worker import BATCH_JOB_VARIABLE, ECS_METADATA_VARIABLE, WorkerConfig
+from scaler.config.worker import WorkerConfig
 from scaler.errors import ConfigError
 
 ANSWER_SECONDS = 2.0
@@ -19,23 +18,15 @@ PAUSE_SECONDS = 0.5
 
 def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
     """Return the worker's unit id. May block for some seconds. Raises ConfigError when it cannot be learned."""
-    match config.unit_id_from:
-        case "unit_id":
-            if not config.unit_id:
-                raise ConfigError("unit_id is empty, and unit_id_from does not say where it is to be learned")
-            return config.unit_id
-        case "ecs":
-            return _ecs_task_id(_variable(environment, ECS_METADATA_VARIABLE, "an ECS task"))
-        case "batch":
-            return _variable(environment, BATCH_JOB_VARIABLE, "an AWS Batch job")
-        case never:
-            assert_never(never)
-
-
-def _variable(environment: Mapping[str, str], name: str, where: str) -> str:
+    if config.unit_id_from == "unit_id":
+        if not config.unit_id:
+            raise ConfigError("unit_id is empty, and unit_id_from does not say where it is to be learned")
+        return config.unit_id
+    if not (name := config.unit_id_variable):
+        raise ConfigError(f"unit_id_from = {config.unit_id_from!r}: must be unit_id, ecs, batch or env:NAME")
     if not (value := environment.get(name, "")):
-        raise ConfigError(f"this worker is to be the unit of {where}, but {name} is not set: it runs in none")
-    return value
+        raise ConfigError(f"unit_id_from = {config.unit_id_from!r}: {name} is not set, so this worker runs elsewhere")
+    return _ecs_task_id(value) if config.unit_id_from == "ecs" else value
 
 
 def _ecs_task_id(base: str) -> str:

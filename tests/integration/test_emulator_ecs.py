@@ -149,10 +149,10 @@ def test_a_spot_notice_says_so(aws: AwsEmulator, ecs: Any) -> None:
 def test_workers_that_share_their_document_do_not_end_each_other(aws: AwsEmulator, ecs: Any) -> None:
     program = (
         "import subprocess, sys\n"
-        "from scaler.config.worker import OWN_VARIABLES\n"
+        "from scaler.config.worker import UNIT_ID_VARIABLES, WORKER_CONFIG_VARIABLE\n"
         "from scaler.processes import end_others_born_with\n"
         "child = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
-        "end_others_born_with(*OWN_VARIABLES)\n"
+        "end_others_born_with(WORKER_CONFIG_VARIABLE, UNIT_ID_VARIABLES['ecs'])\n"
         "print('child', child.wait(), flush=True)"
     )
     environment = [{"name": "SCALER_WORKER_CONFIG", "value": "{}"}]

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from urllib.parse import urlsplit
 
 from scaler._version import __version__
-from scaler.config.worker import UnitIdFrom
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 
@@ -62,9 +61,7 @@ def pip_install(requirements: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def worker_document(
-    config: WorkerManagerConfig, slots: int, *, unit_id_from: UnitIdFrom, stop_grace_seconds: float
-) -> str:
+def worker_document(config: WorkerManagerConfig, slots: int, *, unit_id_from: str, stop_grace_seconds: float) -> str:
     """Return the configuration of every worker of a manager, for SCALER_WORKER_CONFIG.
 
     Its log goes to the container's output: log files of the manager's machine do not exist there.

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from scaler.config.worker import UnitIdFrom, WorkerConfig
+from scaler.config.worker import WorkerConfig
 from scaler.errors import ConfigError
 from scaler.worker import unit_id
 from scaler.worker.unit_id import learn_unit_id
@@ -25,7 +25,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit_id, "PAUSE_SECONDS", 0.0)
 
 
-def config(unit_id_from: UnitIdFrom, name: str = "") -> WorkerConfig:
+def config(unit_id_from: str, name: str = "") -> WorkerConfig:
     return WorkerConfig(
         scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id=name, unit_id_from=unit_id_from
     )
@@ -98,13 +98,25 @@ def test_in_a_batch_job_it_is_the_jobs_id_with_its_index() -> None:
     assert learn_unit_id(config("batch"), {"AWS_BATCH_JOB_ID": "0b2a:7"}) == "0b2a:7"
 
 
+def test_any_variable_may_have_it() -> None:
+    assert learn_unit_id(config("env:SLURM_JOB_ID"), {"SLURM_JOB_ID": "4711"}) == "4711"
+
+
 @pytest.mark.parametrize(
-    ("place", "text"),
+    ("where", "text"),
     [
-        ("ecs", "the unit of an ECS task, but ECS_CONTAINER_METADATA_URI_V4 is not set"),
-        ("batch", "the unit of an AWS Batch job, but AWS_BATCH_JOB_ID is not set"),
+        ("ecs", "'ecs': ECS_CONTAINER_METADATA_URI_V4 is not set, so this worker runs elsewhere"),
+        ("batch", "'batch': AWS_BATCH_JOB_ID is not set"),
+        ("env:SLURM_JOB_ID", "'env:SLURM_JOB_ID': SLURM_JOB_ID is not set"),
+        ("env:", "'env:': must be unit_id, ecs, batch or env:NAME"),
+        ("pigeon", "'pigeon': must be unit_id, ecs, batch or env:NAME"),
     ],
 )
-def test_outside_of_a_container_it_says_so(place: UnitIdFrom, text: str) -> None:
+def test_without_its_variable_it_is_an_error(where: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        learn_unit_id(config(place), {})
+        learn_unit_id(config(where), {})
+
+
+def test_units_of_one_request_differ_by_the_variable_that_has_their_id() -> None:
+    variables = [config(where).own_variables[1:] for where in ("unit_id", "ecs", "batch", "env:SLURM_JOB_ID")]
+    assert variables == [(), ("ECS_CONTAINER_METADATA_URI_V4",), ("AWS_BATCH_JOB_ID",), ("SLURM_JOB_ID",)]
