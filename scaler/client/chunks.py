@@ -25,7 +25,7 @@ from scaler.serialization import (
     load_value,
     name_of,
 )
-from scaler.serialization.arguments import check_bytes
+from scaler.serialization.values import check_bytes
 from scaler.worker.processor.calling import finish
 
 TARGET_SECONDS = 0.01

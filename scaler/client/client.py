@@ -20,7 +20,7 @@ from scaler.client.tasks import TaskTemplate
 from scaler.errors import ClientClosedError, UsageError
 from scaler.logs import escaped_lines
 from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, size_of
-from scaler.serialization.references import Reduced
+from scaler.serialization.arguments import Reduced
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 _DISCONNECTED = "the client was disconnected"

@@ -18,7 +18,7 @@ from scaler.client.object_reference import ObjectReference
 from scaler.client.tasks import TaskTemplate
 from scaler.errors import UsageError
 from scaler.serialization import ByReference, dump_value, size_of
-from scaler.serialization.references import same
+from scaler.serialization.arguments import same
 from scaler.worker.processor.calling import finish
 
 Key = Hashable

@@ -1,13 +1,19 @@
 """Values as bytes: what travels between clients and processors. Nothing else in the platform looks into it."""
 
-from scaler.serialization.arguments import dump_arguments, load_arguments
+from scaler.serialization.arguments import (
+    ArgumentOnly,
+    ByReference,
+    Collection,
+    DependencyFailedError,
+    dump_arguments,
+    load_arguments,
+)
 from scaler.serialization.exceptions import dump_exception, load_exception
-from scaler.serialization.payload import parts_of, size_of, to_payload
-from scaler.serialization.pickling import Buffer, Parts, own_buffer
-from scaler.serialization.references import ArgumentOnly, ByReference, Collection, DependencyFailedError
-from scaler.serialization.serializer import Serializer, bind_serializer
+from scaler.serialization.pickling import Buffer, Parts, own_buffer, parts_of, size_of, to_payload
 from scaler.serialization.values import (
     Divisible,
+    Serializer,
+    bind_serializer,
     dump_function,
     dump_retry_on,
     dump_serializer,

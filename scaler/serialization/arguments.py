@@ -1,27 +1,130 @@
-"""A task's arguments as parts, and back.
+"""A task's arguments as parts, and back, with the futures and object references in them.
 
 The built-in serializer makes one pickle: of `args` when there are no keyword arguments, otherwise of the list
 `[args, kwargs]`. A user's serializer is asked for each argument by itself: part 0 is then a pickle of
 `(names of the keyword arguments, one kind per argument)`, and part i + 1 is argument i, the keyword ones last.
+
+Futures, object references and clients travel only inside arguments. They are found at any depth through their own
+pickling: while a thread dumps arguments it has a *collection*, and such an object registers there and leaves a
+placeholder. So arguments without them cost nothing.
 """
 
 from __future__ import annotations
 
 import pickle
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError
 from scaler.serialization.pickling import Buffer, Parts, dump, load
-from scaler.serialization.references import ArgumentOnly, ByReference, Collection, collecting, providing
-from scaler.serialization.serializer import Serializer
-from scaler.serialization.unpicklable import blame, cannot_serialize, describe
+from scaler.serialization.unpicklable import cannot_serialize, describe, unpicklable
+from scaler.serialization.values import Serializer, check_bytes
 
 _SERIALIZED = 0
 _INPUT = 1
 _PICKLED = 2
 
-Inputs = Callable[[int], Any]
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class Collection:
+    """The references met while the arguments of one task are dumped. Input i of the task is `found[i]`.
+
+    owner: the client that dumps them, for references that only work with their own client.
+    """
+
+    __slots__ = ("_indexes", "found", "owner")
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+        self.found: list[ByReference] = []
+        self._indexes: dict[int, int] | None = None
+
+    def index_of(self, reference: ByReference) -> int:
+        """Return the index of the input that this reference becomes."""
+        if self._indexes is None:
+            self._indexes = {}
+        index = self._indexes.setdefault(id(reference), len(self.found))
+        if index == len(self.found):
+            self.found.append(reference)
+        return index
+
+    def clear(self) -> None:
+        """Forget all references: the arguments are dumped again."""
+        self.found.clear()
+        self._indexes = None
+
+
+class _Thread(threading.local):
+    """collection: set while this thread dumps arguments. inputs: set while it loads some."""
+
+    collection: Collection | None = None
+    inputs: Callable[[int], Any] | None = None
+
+
+_thread = _Thread()
+
+
+class DependencyFailedError(ScalerError):
+    """Arguments hold a future that has failed or was cancelled: no task can be made of them.
+
+    exception: what the future ended with, None when it was cancelled.
+    """
+
+    def __init__(self, exception: BaseException | None) -> None:
+        super().__init__(
+            "a future in the arguments has failed" if exception else "a future in the arguments was cancelled"
+        )
+        self.exception = exception
+
+
+class ArgumentOnly(ABC):
+    """Base of objects that can be pickled only as (a part of) an argument of a task."""
+
+    how_to_send = "give it to submit as an argument"
+
+    @abstractmethod
+    def reduce_into(self, collection: Collection, /) -> Reduced:
+        """Return what stands for this object in the pickle, as `__reduce__` does."""
+
+    def __reduce__(self) -> Reduced:
+        collection = _thread.collection
+        if collection is None:
+            raise TypeError(f"a {type(self).__name__} cannot be pickled by itself: {self.how_to_send}")
+        return self.reduce_into(collection)
+
+
+class ByReference(ArgumentOnly):
+    """Base of what stands for a value that is elsewhere: the task gets the value."""
+
+    @abstractmethod
+    def known_value(self, collection: Collection, /) -> tuple[Any] | None:
+        """Return the value in a tuple when it is at hand and may travel by itself; None to travel as a reference.
+
+        Raises a ScalerError when this collection's client cannot use it.
+        """
+
+    def reduce_into(self, collection: Collection, /) -> Reduced:
+        known = self.known_value(collection)
+        return (load_input, (collection.index_of(self),)) if known is None else (same, known)
+
+
+def same(value: Any) -> Any:
+    """Return the value: what a reference to a known value is pickled as."""
+    return value
+
+
+def load_input(index: int) -> Any:
+    """Return input `index` of the task whose arguments this thread is loading: what a placeholder is pickled as.
+
+    Raises SerializationError when no arguments are being loaded.
+    """
+    inputs = _thread.inputs
+    if inputs is None:
+        raise SerializationError("a reference can be loaded only as part of a task's arguments")
+    return inputs(index)
 
 
 def dump_arguments(
@@ -37,37 +140,40 @@ def dump_arguments(
     Raises SerializationError that names the first argument that cannot be serialized.
     """
     collection = Collection(owner)
-    context = collecting(collection)
+    outer = _thread.collection
     try:
-        with context:
-            if serializer is not None:
-                return _dump_each(args, kwargs, serializer, collection, function_name), collection.found
-            try:
-                return dump([args, kwargs] if kwargs else args, collection.clear), collection.found
-            except ScalerError:
-                raise
-            except Exception as error:
-                raise _blame(args, kwargs, function_name, error) from error
-    finally:
-        context.end()
-
-
-def load_arguments(
-    parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer | None = None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return args and kwargs from what `dump_arguments` returned; `inputs(i)` gives the value of reference i.
-
-    Raises SerializationError when they cannot be loaded here, and whatever `inputs` raises of the platform's own.
-    """
-    with providing(inputs):
+        _thread.collection = collection
         if serializer is not None:
-            return _load_each(parts, inputs, serializer)
+            return _dump_each(args, kwargs, serializer, collection, function_name), collection.found
         try:
-            loaded = load(parts, is_own=True)
+            return dump([args, kwargs] if kwargs else args, collection.clear), collection.found
         except ScalerError:
             raise
         except Exception as error:
-            raise SerializationError(f"the arguments cannot be loaded: {describe(error)}") from error
+            raise _find_unpicklable(args, kwargs, function_name, error) from error
+    finally:
+        _thread.collection = outer
+
+
+def load_arguments(
+    parts: Sequence[Buffer], inputs: Callable[[int], Any], serializer: Serializer | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return args and kwargs from what `dump_arguments` returned; `inputs(i)` gives the value of reference i.
+
+    Raises SerializationError when they cannot be loaded here, and the platform's own errors that `inputs` raises.
+    """
+    outer = _thread.inputs
+    try:
+        _thread.inputs = inputs
+        if serializer is not None:
+            return _load_each(parts, inputs, serializer)
+        loaded = load(parts, is_own=True)
+    except ScalerError:
+        raise
+    except Exception as error:
+        raise SerializationError(f"the arguments cannot be loaded: {describe(error)}") from error
+    finally:
+        _thread.inputs = outer
     if type(loaded) is tuple:
         return loaded, {}
     args, kwargs = loaded
@@ -102,18 +208,17 @@ def _dump_each(
         except ScalerError:
             raise
         except Exception as error:
-            raise cannot_serialize(_place(args, kwargs, position) + _of(function_name), value, error) from error
+            raise cannot_serialize(_label(args, kwargs, position, function_name), value, error) from error
     parts[0] = pickle.dumps((tuple(kwargs), bytes(kinds)), 5)
     return parts
 
 
 def _load_each(
-    parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer
+    parts: Sequence[Buffer], inputs: Callable[[int], Any], serializer: Serializer
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     names, kinds = pickle.loads(parts[0])  # noqa: S301 (see pickling.load)
     values = []
-    for position, kind in enumerate(kinds):
-        part = parts[position + 1]
+    for position, (kind, part) in enumerate(zip(kinds, parts[1:], strict=True), 1):
         if kind == _INPUT:
             values.append(inputs(int.from_bytes(part, "little")))
             continue
@@ -124,35 +229,25 @@ def _load_each(
         except ScalerError:
             raise
         except Exception as error:
-            raise SerializationError(f"argument {position + 1} cannot be loaded: {describe(error)}") from error
+            raise SerializationError(f"argument {position} cannot be loaded: {describe(error)}") from error
     positional = len(values) - len(names)
     return tuple(values[:positional]), dict(zip(names, values[positional:], strict=True))
 
 
-def check_bytes(serializer: Serializer, made: object) -> Buffer:
-    """Return what a user's serializer made. Raises SerializationError when it is not bytes."""
-    if isinstance(made, bytes | bytearray | memoryview):
-        return made
-    raise SerializationError(f"{serializer!r}.serialize must return bytes, not {type(made).__name__}")
-
-
-def _blame(
+def _find_unpicklable(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], function_name: str, error: Exception
 ) -> SerializationError:
-    """Find the argument that cannot be pickled by pickling each one: this is the slow path of an error."""
+    """Return the error of the first argument that cannot be pickled, found by pickling each: only errors pay for it."""
     for position, argument in enumerate((*args, *kwargs.values())):
         try:
             dump(argument)
         except Exception as found:  # noqa: BLE001 (it is the text of the error that is being raised)
-            return blame(_place(args, kwargs, position) + _of(function_name), argument, found)
-    return SerializationError(f"the arguments{_of(function_name)} cannot be serialized together: {describe(error)}")
+            return unpicklable(_label(args, kwargs, position, function_name), argument, found)
+    of_function = f" of {function_name}" if function_name else ""
+    return SerializationError(f"the arguments{of_function} cannot be serialized together: {describe(error)}")
 
 
-def _place(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int) -> str:
-    if position < len(args):
-        return f"argument {position + 1}"
-    return f"argument {list(kwargs)[position - len(args)]!r}"
-
-
-def _of(function_name: str) -> str:
-    return f" of {function_name}" if function_name else ""
+def _label(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, function_name: str) -> str:
+    """Return how an error names an argument."""
+    name = f"{position + 1}" if position < len(args) else repr(list(kwargs)[position - len(args)])
+    return f"argument {name}{f' of {function_name}' if function_name else ''}"

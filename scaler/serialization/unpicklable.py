@@ -1,4 +1,4 @@
-"""What users are told of a value that cannot be serialized: which part it is, found by pickling each, and why."""
+"""Errors of values that cannot be serialized: which part it is, found by pickling each, and why."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from itertools import islice
 from scaler.errors import SerializationError
 from scaler.serialization.pickling import dump
 
-_PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
-
 MAX_DEPTH = 20
-MAX_PARTS = 1000
-"""Parts of one container that are tried; what lies behind them is blamed on the container."""
+MAX_MEMBERS = 1000
+"""Members of one container that are tried; an error behind them names the container."""
 
 
-def blame(what: str, value: object, error: Exception) -> SerializationError:
-    """Return the error of a value that cannot be pickled: it names the place inside, such as `at [0]['lock']`.
+def unpicklable(what: str, value: object, error: Exception) -> SerializationError:
+    """Return the error of a value that cannot be pickled: it names the member at fault, such as `at [0]['lock']`.
 
-    what: what the value is, for people. error: what pickling the whole value raised.
+    what: the value's display text. error: what pickling the whole value raised.
     """
     path = ""
     for _ in range(MAX_DEPTH):
-        found = _first_bad_part(value)
+        found = _first_unpicklable(value)
         if found is None:
             break
-        place, value, error = found
-        path += place
+        step, value, error = found
+        path += step
     return cannot_serialize(f"{what} at {path}" if path else what, value, error)
 
 
@@ -50,27 +48,26 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _first_bad_part(value: object) -> tuple[str, object, Exception] | None:
-    for place, part in islice(_parts_of(value), MAX_PARTS):
+def _first_unpicklable(value: object) -> tuple[str, object, Exception] | None:
+    for step, member in islice(_members(value), MAX_MEMBERS):
         try:
-            dump(part)
-        except Exception as error:  # noqa: BLE001 (a part's own pickling may raise anything; the caller raises it)
-            return place, part, error
+            dump(member)
+        except Exception as error:  # noqa: BLE001 (a member's own pickling may raise anything; the caller raises it)
+            return step, member, error
     return None
 
 
-def _parts_of(value: object) -> Iterator[tuple[str, object]]:
+def _members(value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
-        for key, part in value.items():
-            yield f"[{reprlib.repr(key)}]", part
+        for key, member in value.items():
+            yield f"[{reprlib.repr(key)}]", member
     elif isinstance(value, list | tuple):
-        for index, part in enumerate(value):
-            yield f"[{index}]", part
-    elif not isinstance(value, type) and _is_pickled_as_stored(type(value)):
-        for name, part in getattr(value, "__dict__", {}).items():
-            yield f".{name}", part
-
-
-def _is_pickled_as_stored(kind: type) -> bool:
-    """Tell whether pickle takes the attributes of instances as they are: others may leave out what would fail."""
-    return all(getattr(kind, name) is getattr(object, name) for name in _PICKLING)
+        for index, member in enumerate(value):
+            yield f"[{index}]", member
+    elif not isinstance(value, type) and all(
+        # Only where pickle takes the attributes as they are: a class may leave out those that would fail.
+        getattr(type(value), name) is getattr(object, name)
+        for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+    ):
+        for name, member in getattr(value, "__dict__", {}).items():
+            yield f".{name}", member

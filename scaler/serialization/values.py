@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from scaler.errors import ScalerError, SerializationError, UsageError
-from scaler.serialization.arguments import check_bytes
 from scaler.serialization.pickling import Buffer, Parts, dump, load
-from scaler.serialization.serializer import Serializer, bind_serializer
-from scaler.serialization.unpicklable import blame, cannot_serialize, describe
+from scaler.serialization.unpicklable import cannot_serialize, describe, unpicklable
+
+
+class Serializer(ABC):
+    """Base of serializers that users write: for functions, for each argument by itself, and for results.
+
+    A class with static or class methods may be given as it is; a class with plain methods is instantiated without
+    arguments. Its code travels to the workers, the libraries that it imports do not: they must be installed there.
+    """
+
+    @abstractmethod
+    def serialize(self, obj: Any) -> bytes:
+        """Return the bytes that `deserialize` turns back into this function, argument or result."""
+
+    @abstractmethod
+    def deserialize(self, payload: bytes) -> Any:
+        """Return the object that these bytes stand for."""
+
+
+def bind_serializer(serializer: Any) -> Serializer:
+    """Return an object with callable serialize and deserialize, from a serializer's class or instance.
+
+    Raises UsageError when it has no such methods, or when its class cannot be instantiated without arguments.
+    """
+    names = ("serialize", "deserialize")
+    for name in names:
+        if not callable(getattr(serializer, name, None)):
+            raise UsageError(f"serializer {serializer!r} has no method {name}")
+    if isinstance(serializer, type) and not all(
+        isinstance(inspect.getattr_static(serializer, name), staticmethod | classmethod) for name in names
+    ):
+        try:
+            serializer = serializer()
+        except TypeError as error:
+            raise UsageError(f"serializer {serializer!r} cannot be made without arguments: {error}") from error
+    return cast("Serializer", serializer)
+
+
+def check_bytes(serializer: Serializer, made: object) -> Buffer:
+    """Return the result of a user's serializer. Raises SerializationError when it is not bytes."""
+    if isinstance(made, bytes | bytearray | memoryview):
+        return made
+    raise SerializationError(f"{serializer!r}.serialize must return bytes, not {type(made).__name__}")
 
 
 class Divisible(ABC):
@@ -21,7 +62,7 @@ class Divisible(ABC):
 
     @abstractmethod
     def serializable(self) -> object:
-        """Return the same without what cannot be serialized. Asked only when the whole cannot be."""
+        """Return the same without the values that cannot be serialized. Asked only when the whole cannot be."""
 
 
 def dump_value(value: object, serializer: Serializer | None = None, what: str = "the result") -> Parts:
@@ -35,15 +76,13 @@ def dump_value(value: object, serializer: Serializer | None = None, what: str = 
             return dump(value.serializable())
         if isinstance(error, ScalerError):
             raise
-        raise (blame if serializer is None else cannot_serialize)(what, value, error) from error
+        raise (unpicklable if serializer is None else cannot_serialize)(what, value, error) from error
 
 
 def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, what: str = "the result") -> Any:
     """Return the value of these parts. Raises SerializationError when it cannot be loaded here."""
     try:
-        if serializer is None:
-            return load(parts)
-        return serializer.deserialize(bytes(parts[0]))
+        return load(parts) if serializer is None else serializer.deserialize(bytes(parts[0]))
     except ScalerError:
         raise
     except Exception as error:
@@ -51,7 +90,7 @@ def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, wh
 
 
 def dump_function(function: Callable[..., Any], serializer: Serializer | None = None) -> Parts:
-    """Return the parts of a function, or of anything else that can be called.
+    """Return the parts of a function, or of any other callable.
 
     Raises UsageError when it cannot be called, SerializationError when it cannot be serialized.
     """
@@ -83,9 +122,7 @@ def dump_retry_on(types: Sequence[type[BaseException]]) -> bytes:
     for kind in types:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise UsageError(f"retry_on takes exception types, not {kind!r}")
-    if not types:
-        return b""
-    return bytes(dump_value(tuple(types), None, "retry_on")[0])
+    return bytes(dump_value(tuple(types), None, "retry_on")[0]) if types else b""
 
 
 def load_retry_on(retry_on: bytes) -> tuple[type[BaseException], ...]:
@@ -99,7 +136,7 @@ def load_retry_on(retry_on: bytes) -> tuple[type[BaseException], ...]:
 
 
 def name_of(function: object) -> str:
-    """Return the name under which people know a function: its qualified name, also through partials."""
+    """Return the display name of a function: its qualified name, also through partials."""
     inner = getattr(function, "func", None)
     if callable(inner) and not hasattr(function, "__qualname__"):
         return name_of(inner)

@@ -40,7 +40,7 @@ _RESULT_BLOCKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One attempt of a task. All payloads are inline ones: see `scaler.serialization.payload`."""
+    """One attempt of a task. All payloads are inline ones: see `scaler.serialization.pickling`."""
 
     task: bytes
     attempt: int
