@@ -259,8 +259,8 @@ class _Source:
                 inner = codec.codec
                 pointer = f"{struct_pointer(inner.data_words, inner.pointer_words, offset)} + (blob_words << 2)"
                 self.variable("Q", "interned", pointer, pointer)
-                self.names |= {"block_of": codec.block_of, "known": codec.values}
-                self.block_of, self.made[name] = f"block_of(row.{name})", name
+                self.names |= {"block_of": codec.block_of, "blocks": codec.blocks, "known": codec.values}
+                self.block_of, self.made[name] = f"blocks.get(row.{name}) or block_of(row.{name})", name
                 self.find_block = f"if ({name} := known.get(block)) is None: return None"
             else:
                 self.constant(*[0] * codec.pointers)

@@ -200,21 +200,21 @@ class InternedField(StructField):
 
     def __init__(self, of: type[Any]) -> None:
         super().__init__(of)
-        self._bytes: dict[Any, bytes] = {}
+        self.blocks: dict[Any, bytes] = {}
         self.values: dict[bytes, Any] = {}
 
     def block_of(self, value: Any) -> bytes:
         """Return the bytes of a value: its head and its content."""
-        found = self._bytes.get(value)
+        found = self.blocks.get(value)
         if found is None:
             out: list[bytes] = []
             super().write(value, 0, out, [], 0)
             found = b"".join(out)
             if len(found) <= MAX_INTERNED_BYTES:
-                if len(self._bytes) >= MAX_INTERNED:
-                    self._bytes.clear()
+                if len(self.blocks) >= MAX_INTERNED:
+                    self.blocks.clear()
                     self.values.clear()
-                self._bytes[value] = found
+                self.blocks[value] = found
                 self.values[found] = value
         return found
 
