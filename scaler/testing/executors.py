@@ -1,19 +1,18 @@
 """Executors for offload agents, in memory and in processes of this machine: for tests of everything around them.
 
-`python -m scaler.testing.executors` is the far end of the latter: it runs calls from its standard input.
+`python -m scaler.testing.executors` is the far end of the latter.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import struct
+import socket
 import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import IO
+from multiprocessing.connection import Connection
 
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Outcome
@@ -21,8 +20,6 @@ from scaler.worker.call import Call, pack_call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.job import run_call
 from scaler.worker_manager.offload.config import OffloadConfig
-
-_LENGTH = struct.Struct("<Q")
 
 
 class MemoryExecutor:
@@ -138,33 +135,26 @@ class ProcessExecutor:
             thread.join()
 
     def _work(self, report: Callable[[Report], None]) -> None:
-        """Be the thread of one process."""
-        process: subprocess.Popen[bytes] | None = None
-        while (call := self._next()) is not None:
-            if process is None:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "scaler.testing.executors"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                )
-            with self._changed:
-                if self._is_closed:
-                    break
-                self._running[call.key] = process
-            report(CallStarted(*call.key))
-            answer = _ask(process, pack_call(call))
-            with self._changed:
-                is_awaited = self._running.pop(call.key, None) is not None
-            if answer is not None:
-                report(CallFinished(*call.key, answer))
-                continue
-            how = describe_exit(process.wait())
-            _free(process)
-            process = None
-            if is_awaited:
-                report(CallFailed(*call.key, Outcome.PROCESSOR_DIED, f"the job's process died: {how}"))
-        if process is not None:
-            process.kill()
-            process.wait()
-            _free(process)
+        """Run calls in one process after another; the target of a thread."""
+        with contextlib.ExitStack() as cleanup:
+            process: _CallProcess | None = None
+            while (call := self._next()) is not None:
+                process = process or cleanup.enter_context(_CallProcess())
+                with self._changed:
+                    if self._is_closed:
+                        return
+                    self._running[call.key] = process.process
+                report(CallStarted(*call.key))
+                answer = process.ask(pack_call(call))
+                with self._changed:
+                    is_awaited = self._running.pop(call.key, None) is not None
+                if answer is not None:
+                    report(CallFinished(*call.key, answer))
+                    continue
+                how = describe_exit(process.process.wait())
+                process = None
+                if is_awaited:
+                    report(CallFailed(*call.key, Outcome.PROCESSOR_DIED, f"the job's process died: {how}"))
 
     def _next(self) -> Call | None:
         with self._changed:
@@ -172,45 +162,34 @@ class ProcessExecutor:
             return None if self._is_closed else self._calls.pop(next(iter(self._calls)))
 
 
-def _ask(process: subprocess.Popen[bytes], data: bytes) -> bytes | None:
-    """Have a process run a packed call. Returns None when it died of it."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(_LENGTH.pack(len(data)) + data)
-        process.stdin.flush()
-    except BrokenPipeError:
+class _CallProcess(contextlib.AbstractContextManager["_CallProcess"]):
+    """A process that runs packed calls, one at a time."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "scaler.testing.executors", str(theirs.fileno())]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        self._connection = Connection(ours.detach())
+
+    def ask(self, data: bytes) -> bytes | None:
+        """Run a packed call. Returns None when the process died of it."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            self._connection.send_bytes(data)
+            return self._connection.recv_bytes()
         return None
-    return _read(process.stdout)
 
-
-def _free(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdout.close()
-    with contextlib.suppress(BrokenPipeError):  # what it did not read is lost with it
-        process.stdin.close()
-
-
-def _read(stream: IO[bytes]) -> bytes | None:
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    size = int(_LENGTH.unpack(head)[0])
-    data = stream.read(size)
-    return data if len(data) == size else None
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._connection.close()
 
 
 def main() -> int:
-    """Run calls until the standard input ends."""
-    # What tasks print must not come between the results.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    calls = os.fdopen(os.dup(0), "rb")
-    while (data := _read(calls)) is not None:
-        result = run_call(data)
-        answers.write(_LENGTH.pack(len(result)) + result)
-        answers.flush()
+    """Run calls that come over the connection whose descriptor is the argument, until its other end closes."""
+    with Connection(int(sys.argv[1])) as connection, contextlib.suppress(EOFError):
+        while True:
+            connection.send_bytes(run_call(connection.recv_bytes()))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Faults by script: what goes wrong with which request to the emulator, and how often. Pure; threads may share it."""
+"""Faults by script: what goes wrong with which request to the emulator, and how often. Threads may share it."""
 
 from __future__ import annotations
 
