@@ -20,7 +20,8 @@ PEER_ID_BYTES = 8
 ID_BYTES = 16
 MAX_ATTEMPT = 0xFFFE
 
-_TASK_KIND = b"\x00\x00"
+TASK_KIND = b"\x00\x00"
+"""Bytes 8 and 9 of a task id."""
 _OBJECT_KIND = b"\xff\xff"
 
 
@@ -36,7 +37,7 @@ def owner_of(identifier: bytes) -> bytes:
 
 def is_task(identifier: bytes) -> bool:
     """Tell whether this id names a task (and not an object)."""
-    return identifier[8:10] == _TASK_KIND
+    return identifier[8:10] == TASK_KIND
 
 
 def result_id(task_id: bytes, attempt: int) -> bytes:
@@ -74,7 +75,7 @@ class IdFactory:
             raise ValueError(f"a peer id has {PEER_ID_BYTES} bytes, not {len(owner)}")
         self.owner = owner
         self._counter = itertools.count(1)
-        self._task_prefix = owner + _TASK_KIND
+        self._task_prefix = owner + TASK_KIND
         self._object_prefix = owner + _OBJECT_KIND
 
     def task(self) -> bytes:

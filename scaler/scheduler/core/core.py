@@ -95,10 +95,14 @@ class SchedulerCore:
         self._touched.clear()
         if state.objects.withdrawn:
             self._outbox.withdraw_functions()
+        had_backlog = self._placement.has_backlog
         self._has_more = self._placement.place(time)
+        if self._placement.has_backlog and not had_backlog:
+            self._elastic.hurry()
         if state.overloaded or time >= self._balance.next_check:
             self._balance.step(time)
-        self._elastic.step(time)
+        if time >= self._elastic.next_plan:
+            self._elastic.step(time)
         return self._outbox.flush()
 
     def next_step_at(self, now: float) -> float:
@@ -209,6 +213,7 @@ class SchedulerCore:
             self._worker_left(worker, why, now)
         record = self.state.managers.pop(peer, None)
         if record is not None:
+            self._elastic.leave(now)
             self._outbox.publish(peer_incident("left", "manager", record, why))
 
     def _client_left(self, client: ClientRecord, why: str, now: float, retain: bool = False) -> None:

@@ -10,6 +10,7 @@ stays in force meanwhile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from scaler.needs import Needs
@@ -43,9 +44,9 @@ class Elastic:
         self._state = state
         self._placement = placement
         self._outbox = outbox
-        self._next_plan = now
+        self.next_plan = math.inf
+        """When the policy is asked next."""
         self._planned_at = now
-        self._has_backlog = False
         self._joined = 0
         self._view: ClusterView | None = None
         """The last one that the policy was shown; None while it knows of no managers."""
@@ -53,11 +54,6 @@ class Elastic:
         """When the policy was asked for the answer that is missing."""
         self._reported_at: float | None = None
         self._wanted: Mapping[str, Wanted] = {}
-
-    @property
-    def next_plan(self) -> float | None:
-        """When the policy is asked next."""
-        return self._next_plan if self._state.managers else None
 
     # -- managers and their workers
 
@@ -70,12 +66,12 @@ class Elastic:
                 record.running_units[worker.details.unit_id] = worker
         record.joined_units = set(record.running_units)
         self._state.managers[peer] = record
-        self._next_plan = now
+        self.next_plan = now
 
     def status(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None:
         """Take in how a manager and its units are."""
         if record.status is None:
-            self._next_plan = now
+            self.next_plan = now
         record.status = status
         record.status_at = now
         listed = {unit.unit_id for unit in status.units}
@@ -117,24 +113,28 @@ class Elastic:
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))
 
+    def leave(self, now: float) -> None:
+        """Note that a manager has left."""
+        if not self._state.managers:
+            self.next_plan = now
+
     # -- the decision
 
+    def hurry(self) -> None:
+        """Ask the policy earlier: there are tasks that no worker has room for."""
+        self.next_plan = min(self.next_plan, self._planned_at + QUICK_PLAN_SECONDS)
+
     def step(self, now: float) -> None:
-        """Ask the policy when it is time."""
+        """Ask the policy: it is time."""
         if not self._state.managers:
+            self.next_plan = math.inf if self._asked_at is None else now + PLAN_SECONDS
             if self._view is not None and self._asked_at is None:
                 # The policy forgets them: one that comes back soon would get back what it had, with work or without.
                 self._ask(ClusterView(now, self._demand(), ()), now)
                 self._view = None
             return
-        has_backlog = self._state.ready.count > 0
-        if has_backlog and not self._has_backlog:
-            self._next_plan = min(self._next_plan, self._planned_at + QUICK_PLAN_SECONDS)
-        self._has_backlog = has_backlog
-        if now < self._next_plan:
-            return
         self._planned_at = now
-        self._next_plan = now + PLAN_SECONDS
+        self.next_plan = now + PLAN_SECONDS
         if self._asked_at is None:
             self._view = ClusterView(now, self._demand(), self._managers(now))
             self._ask(self._view, now)

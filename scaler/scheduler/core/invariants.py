@@ -38,7 +38,7 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
 
 
 def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
-    queued = Counter(task.id for queue in state.ready.waiting() for task in queue)
+    queued = Counter(task.id for queue in state.ready.queues.values() for task in queue)
     live: Counter[Group] = Counter()
     ready: Counter[Group] = Counter()
     assigned: Counter[Group] = Counter()

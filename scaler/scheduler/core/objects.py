@@ -26,7 +26,7 @@ class RegisteredFunction:
 
 
 @dataclass(slots=True, eq=False)
-class StoredObject:
+class ObjectUses:
     pinned: bool
     uses: int = 0
 
@@ -38,7 +38,7 @@ class ObjectTable:
         self.functions: dict[bytes, RegisteredFunction] = {}
         self._pins: dict[bytes, set[bytes]] = {}
         """Functions that a client pins."""
-        self._stored: dict[bytes, dict[bytes, StoredObject]] = {}
+        self._stored: dict[bytes, dict[bytes, ObjectUses]] = {}
         """Objects by their owner: a client in a task comes and goes without a look at what others have."""
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
@@ -86,12 +86,12 @@ class ObjectTable:
 
     # -- objects in the storage
 
-    def _find(self, identifier: bytes) -> StoredObject | None:
+    def _find(self, identifier: bytes) -> ObjectUses | None:
         owned = self._stored.get(owner_of(identifier))
         return owned.get(identifier) if owned is not None else None
 
-    def _enter(self, identifier: bytes, pinned: bool) -> StoredObject:
-        stored = StoredObject(pinned)
+    def _enter(self, identifier: bytes, pinned: bool) -> ObjectUses:
+        stored = ObjectUses(pinned)
         self._stored.setdefault(owner_of(identifier), {})[identifier] = stored
         return stored
 
@@ -123,7 +123,7 @@ class ObjectTable:
         stored.uses -= 1
         self._settle(identifier, stored)
 
-    def _settle(self, identifier: bytes, stored: StoredObject) -> None:
+    def _settle(self, identifier: bytes, stored: ObjectUses) -> None:
         if not stored.uses and not stored.pinned:
             self._remove(identifier)
             self.forgotten.append(identifier)
@@ -173,6 +173,6 @@ class ObjectTable:
                 self.release(identifier, client)
 
     @property
-    def stored(self) -> dict[bytes, StoredObject]:
+    def stored(self) -> dict[bytes, ObjectUses]:
         """All stored objects by their ids, for checks."""
         return {key: stored for owned in self._stored.values() for key, stored in owned.items()}

@@ -59,6 +59,8 @@ class Placement:
         self._overloaded = state.overloaded
         self._pool_of: dict[Worker, WorkerPool] = {}
         self._fitting: dict[Needs, list[WorkerPool]] = {}
+        self.has_backlog = False
+        """The last pass left ready tasks that no worker has room for."""
 
     # -- workers
 
@@ -91,7 +93,7 @@ class Placement:
         elif self._overloaded:
             self._overloaded.pop(worker, None)
         side: OrderedDict[Worker, None] | None = None
-        if not worker.is_willing or count >= worker.limit:
+        if worker.draining or worker.broken_at is not None or count >= worker.limit:
             pass
         elif count < slots:
             side = self._pool_of[worker].idle
@@ -125,8 +127,9 @@ class Placement:
                 self._ready.rotate(queue)
             budget -= placed
             if budget <= 0:
-                return True
-        return False
+                break
+        self.has_backlog = max([queue.count for queue in waiting], default=0) > 0
+        return budget <= 0
 
     def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:
         """Use up credit for one requirement: free slots first, then prefetches. Returns how many tasks were placed."""
@@ -153,7 +156,11 @@ class Placement:
         placed = in_vain = 0
         most = min(queue.count, budget) + MAX_ASKED_IN_VAIN
         for side, worker in [(pool, worker) for pool in sides for worker in islice(pool, most)]:
-            share = spread if prefetch else max(min(spread, worker.slots - worker.busy), abundant)
+            share = (
+                spread
+                if prefetch
+                else max(min(spread, worker.slots - len(worker.tasks) + len(worker.blocked)), abundant)
+            )
             given = self._give(worker, queue, share, is_only_worker, now)
             self.update(worker)
             if worker.side is side:

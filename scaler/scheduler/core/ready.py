@@ -140,20 +140,19 @@ class ReadyQueues:
     """All ready tasks, by requirement. A queue that ran empty is kept for a while: requirements are few."""
 
     def __init__(self) -> None:
-        self._queues: dict[Needs, ReadyQueue] = {}
+        self.queues: dict[Needs, ReadyQueue] = {}
 
     def of(self, needs: Needs) -> ReadyQueue:
         """Return the queue of these needs."""
-        queue = self._queues.get(needs)
-        if queue is None:
-            queue = self._queues[needs] = ReadyQueue(needs)
-        return queue
+        if needs not in self.queues:
+            self.queues[needs] = ReadyQueue(needs)
+        return self.queues[needs]
 
     def add(self, group: Group, tasks: Sequence[Task]) -> None:
         """Add tasks of one group in their order."""
         count = len(tasks)
         group.ready += count
-        queue = self.of(group.needs)
+        queue = self.queues.get(group.needs) or self.of(group.needs)
         queue.count += count
         queue.tasks_of(group).extend(tasks)
 
@@ -169,20 +168,20 @@ class ReadyQueues:
     @property
     def count(self) -> int:
         """The number of ready tasks."""
-        return sum(queue.count for queue in self._queues.values())
+        return sum(queue.count for queue in self.queues.values())
 
     def waiting(self) -> list[ReadyQueue]:
         """Return the queues that have a ready task: best rank first, then the ones that went first longest ago."""
-        found = [queue for queue in self._queues.values() if queue.count]
+        found = [queue for queue in self.queues.values() if queue.count]
         if len(found) > 1:
             found.sort(key=lambda queue: queue.first_rank)
         return found
 
     def rotate(self, queue: ReadyQueue) -> None:
         """Let the other queues of its rank go first from now on."""
-        self._queues[queue.needs] = self._queues.pop(queue.needs)
+        self.queues[queue.needs] = self.queues.pop(queue.needs)
 
     def drop_empty(self) -> None:
         """Forget requirements without tasks."""
-        for needs in [needs for needs, queue in self._queues.items() if not queue.count and not queue.tombstones]:
-            del self._queues[needs]
+        for needs in [needs for needs, queue in self.queues.items() if not queue.count and not queue.tombstones]:
+            del self.queues[needs]

@@ -60,18 +60,14 @@ class Group:
 
     client: ClientRecord
     spec: Spec
+    needs: Needs
+    rank: tuple[int, int]
     depth: int
     timing: Timing
     function: Function
-    needs: Needs = field(init=False)
-    rank: tuple[int, int] = field(init=False)
     live: int = 0
     ready: int = 0
     assigned: int = 0
-
-    def __post_init__(self) -> None:
-        self.needs = Needs(self.spec.needs)
-        self.rank = (-self.spec.priority, -self.depth)
 
 
 @dataclass(slots=True, eq=False)
@@ -267,7 +263,7 @@ class Worker(PeerRecord):
 
     def take(self, task: Task, now: float) -> None:
         """Add a task that is sent to it."""
-        if not self.busy:
+        if len(self.tasks) == len(self.blocked):
             self.progressed_at = now
             self.checks_without_progress = 0
         self.tasks[task.id] = task

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scaler.ids import is_task
+from scaler.ids import TASK_KIND
+from scaler.needs import Needs
 from scaler.protocol.messages import Spec, Submit, TaskGroup
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Task, Timing
@@ -60,7 +61,7 @@ class Submission:
         for index, identifier in enumerate(columns.ids):
             if identifier in tasks or identifier in retained:
                 continue  # a repetition: one execution, one answer
-            if identifier[:8] != client.id or not is_task(identifier):
+            if identifier[:8] != client.id or identifier[8:10] != TASK_KIND:
                 wrong.append(f"task id {identifier.hex()} is not this client's")
                 continue
             if capacity <= 0:
@@ -91,7 +92,7 @@ class Submission:
         return f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
 
     def _reject(self, client: ClientRecord, columns: TaskGroup, why: str) -> None:
-        unlisted = Group(client, columns.spec, 0, Timing(), self._function(columns.spec.name))
+        unlisted = self._make_group(client, columns.spec, 0, Timing())
         for identifier in columns.ids:
             if identifier not in client.tasks and identifier not in client.retained:
                 self._tasks.reject(Task(identifier, unlisted, b"", ()), why)
@@ -104,18 +105,19 @@ class Submission:
         self._timings[spec.function] = timing
         if len(self._timings) > MAX_TIMINGS:
             del self._timings[next(iter(self._timings))]
-        group = client.groups[spec] = Group(client, spec, _depth(client, spec), timing, self._function(spec.name))
+        depth = _depth(client, spec) if client.via is not None else 0
+        group = client.groups[spec] = self._make_group(client, spec, depth, timing)
         self._state.objects.use_functions(spec)
         return group
 
-    def _function(self, name: str) -> Function:
-        """Return where tasks of this name are counted."""
+    def _make_group(self, client: ClientRecord, spec: Spec, depth: int, timing: Timing) -> Group:
+        """Make a group, whose tasks are counted with the others of their name."""
         functions = self._state.functions
-        function = functions.pop(name, None) or Function(name)
-        functions[name] = function
+        function = functions.pop(spec.name, None) or Function(spec.name)
+        functions[spec.name] = function
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
-        return function
+        return Group(client, spec, Needs(spec.needs), (-spec.priority, -depth), depth, timing, function)
 
 
 def _depth(client: ClientRecord, spec: Spec) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
 from scaler.scheduler.core import facts as module
 from scaler.scheduler.core.facts import FailureRecord, History, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated, Timing
 from tests.unit.scheduler.driver import Cluster
 
-GROUP = Group(ClientRecord(b"client..", "client", 0.0), Spec(b"f" * 16), 0, Timing(), Function("f"))
+GROUP = Group(ClientRecord(b"client..", "client", 0.0), Spec(b"f" * 16), Needs(), (0, 0), 0, Timing(), Function("f"))
 
 
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:
@@ -85,7 +86,7 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
 
 
 def test_runs_of_one_function_on_one_worker_are_told_apart_at_their_borders() -> None:
-    other = Group(GROUP.client, Spec(b"g" * 16, name="g"), 0, Timing(), Function("g"))
+    other = Group(GROUP.client, Spec(b"g" * 16, name="g"), Needs(), (0, 0), 0, Timing(), Function("g"))
     first, second = Terminated("w1"), Terminated("w2")
     ended = TasksEnded(GROUP, first, [], [], [], [], [])
     for index, (group, gone) in enumerate(

@@ -15,7 +15,15 @@ GPU = Needs.of({"gpu": 1})
 
 def group(client: str = "a", priority: int = 0, depth: int = 0, needs: Needs = PLAIN) -> Group:
     spec = Spec(b"f" * 16, priority=priority, needs=needs.items)
-    return Group(ClientRecord(client.encode().ljust(8, b"."), client, 0.0), spec, depth, Timing(), Function("f"))
+    return Group(
+        ClientRecord(client.encode().ljust(8, b"."), client, 0.0),
+        spec,
+        needs,
+        (-priority, -depth),
+        depth,
+        Timing(),
+        Function("f"),
+    )
 
 
 def tasks(of: Group, count: int) -> list[Task]:
