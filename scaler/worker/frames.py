@@ -1,4 +1,4 @@
-"""How agent and processor write to each other: datagrams on three socket pairs, packed with `struct`. Pure.
+"""How agent and processor write to each other: datagrams on three socket pairs. Pure.
 
 Tasks come on a socket of their own, because the agent may take them back. What they refer to (specs, definitions, the
 storage's address) is said before, on another one: a processor reads there until it knows the spec of its task.
@@ -12,11 +12,12 @@ A processor runs user code, so nothing it says is trusted: every length is check
 
 from __future__ import annotations
 
+import marshal
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaler.errors import ProtocolError
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
@@ -46,9 +47,14 @@ class ToProcessor(IntEnum):
     TASK = 1
     END = 2
     SPEC = 3
+    """number, function's id, serializer's id (may be empty), retry_on, name, profiling, stream_output, once: the task
+    may not run twice, so results must be on their way before it starts, and its own at once."""
     DEFINITION = 4
+    """id, payload"""
     FORGET = 5
+    """ids of functions, numbers of specs"""
     STORAGE = 6
+    """address"""
     LARGE = 7
 
 
@@ -66,22 +72,11 @@ class ToAgent(IntEnum):
     PRINTED = 9
 
 
-class SpecFlag(IntEnum):
-    PROFILING = 1
-    STREAM_OUTPUT = 2
-    ONCE = 4
-    """The task may not run twice: results must be on their way before it starts, and its own at once."""
-
-
 GRANT = b"G"
 """Agent to processor, on the result socket: the slot that it asked for is its own again."""
 
 TASK = struct.Struct("<BxHI16sII")
 """kind, attempt, spec number, task id, payload length, number of inputs; then payload, input lengths, inputs."""
-_SPEC = struct.Struct("<BBHI16sI")
-"""kind, flags, length of the serializer's id (0 or 16), number, function id, length of retry_on; then these, name."""
-_FORGET = struct.Struct("<BxHI")
-"""kind, number of definition ids, number of spec numbers."""
 _LARGE = struct.Struct("<BQ")
 _PRINTED = struct.Struct("<B?Q16s")
 """kind, whether to stderr, bytes that are missing before the text, task id; then the text."""
@@ -92,18 +87,6 @@ RESULTS = struct.Struct("<BxHII")
 """kind, rows, batch number, length of all payloads."""
 
 ResultRow = tuple[bytes, int, int, int, int, int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class SpecFrame:
-    """What a processor must know of a spec; tasks name it by its number."""
-
-    number: int
-    flags: int
-    function: bytes
-    serializer: bytes
-    retry_on: bytes
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,50 +130,15 @@ def unpack_inputs(datagram: Buffer, offset: int, count: int) -> list[memoryview]
     return inputs
 
 
-def pack_spec(spec: SpecFrame) -> bytes:
-    head = _SPEC.pack(
-        ToProcessor.SPEC, spec.flags, len(spec.serializer), spec.number, spec.function, len(spec.retry_on)
-    )
-    return b"".join((head, spec.serializer, spec.retry_on, spec.name.encode("utf-8", "replace")))
+def pack_announcement(kind: ToProcessor, *values: Any) -> bytes:
+    """Return a datagram of the definition socket."""
+    return bytes((kind,)) + marshal.dumps(values)
 
 
-def unpack_spec(datagram: bytes) -> SpecFrame:
-    _, flags, serializer_length, number, function, retry_length = _SPEC.unpack_from(datagram)
-    retry_at = _SPEC.size + serializer_length
-    name_at = retry_at + retry_length
-    return SpecFrame(
-        number=number,
-        flags=flags,
-        function=function,
-        serializer=datagram[_SPEC.size : retry_at],
-        retry_on=datagram[retry_at:name_at],
-        name=datagram[name_at:].decode("utf-8", "replace"),
-    )
-
-
-def pack_definition(identifier: bytes, payload: bytes) -> bytes:
-    return bytes((ToProcessor.DEFINITION,)) + identifier + payload
-
-
-def unpack_definition(datagram: bytes) -> tuple[bytes, bytes]:
-    return datagram[1 : 1 + ID_BYTES], datagram[1 + ID_BYTES :]
-
-
-def pack_forget(definitions: Sequence[bytes], specs: Sequence[int]) -> bytes:
-    head = _FORGET.pack(ToProcessor.FORGET, len(definitions), len(specs))
-    return b"".join((head, *definitions, struct.pack(f"<{len(specs)}I", *specs)))
-
-
-def unpack_forget(datagram: bytes) -> tuple[list[bytes], list[int]]:
-    _, definition_count, spec_count = _FORGET.unpack_from(datagram)
-    at = _FORGET.size
-    specs_at = at + definition_count * ID_BYTES
-    definitions = [datagram[place : place + ID_BYTES] for place in range(at, specs_at, ID_BYTES)]
-    return definitions, list(struct.unpack_from(f"<{spec_count}I", datagram, specs_at))
-
-
-def pack_storage(address: str) -> bytes:
-    return bytes((ToProcessor.STORAGE,)) + address.encode()
+def unpack_announcement(datagram: bytes) -> tuple[Any, ...]:
+    """Return the values of such a datagram. The agent makes them, so they need no checks."""
+    values: tuple[Any, ...] = marshal.loads(memoryview(datagram)[1:])  # noqa: S302 (as above)
+    return values
 
 
 def pack_large(kind: int, size_bytes: int) -> bytes:

@@ -114,14 +114,13 @@ class PageWriter:
         self._finished += 1
         self._words[_FINISHED] = self._finished
 
-    def fits(self, payload_bytes: int) -> bool:
-        return self._rows < MAX_ROWS and self._at + payload_bytes <= MAX_PAYLOAD_BYTES
-
-    def append(self, row: ResultRow, payload: bytes) -> None:
-        """Add the running task's result to the current batch; it must fit."""
+    def append(self, row: ResultRow, payload: bytes) -> bool:
+        """Add the running task's result to the current batch. Returns False if it does not fit."""
         rows = self._rows
         at = self._at
         end = at + len(payload)
+        if rows == MAX_ROWS or end > MAX_PAYLOAD_BYTES:
+            return False
         RESULT.pack_into(self._view, _WORDS_BYTES + rows * RESULT.size, *row)
         self._view[_PAYLOADS_AT + at : _PAYLOADS_AT + end] = payload
         self._at = end
@@ -130,6 +129,7 @@ class PageWriter:
         words = self._words
         words[_ROWS] = rows
         words[_FINISHED] = self._finished
+        return True
 
     def datagram(self) -> list[bytes | memoryview]:
         """Return the pieces of the RESULTS datagram of the current batch."""
@@ -139,19 +139,15 @@ class PageWriter:
             self._view[_PAYLOADS_AT : _PAYLOADS_AT + self._at],
         ]
 
-    def sent(self) -> None:
-        """Begin the next batch."""
+    def next_batch(self) -> None:
+        """Begin the next batch: the current one, or a result of its own, has left."""
         words = self._words
-        words[_ROWS] = 0
-        self._rows = 0
-        self._at = 0
-        self.next_batch()
-
-    def next_batch(self) -> int:
-        """Take a number for a batch of its own."""
+        if self._rows:
+            words[_ROWS] = 0
+            self._rows = 0
+            self._at = 0
         self.batch = (self.batch + 1) & 0xFFFFFFFF
-        self._words[_BATCH] = self.batch
-        return self.batch
+        words[_BATCH] = self.batch
 
 
 class ResultWriter:
@@ -167,14 +163,11 @@ class ResultWriter:
 
     def add(self, row: ResultRow, payload: bytes, now_ns: int) -> None:
         """Add the result of the task that has just run."""
-        page = self._page
-        size = len(payload)
-        if not page.fits(size):
+        if not self._page.append(row, payload):
             self.flush()
-            if not page.fits(size):
+            if not self._page.append(row, payload):
                 self._send_alone(row, payload)
                 return
-        page.append(row, payload)
         if not self.oldest_ns:
             self.oldest_ns = now_ns
 
@@ -182,7 +175,7 @@ class ResultWriter:
         """Send what was added."""
         if self.oldest_ns:
             self._socket.sendmsg(self._page.datagram())
-            self._page.sent()
+            self._page.next_batch()
             self.oldest_ns = 0
 
     def _send_alone(self, row: ResultRow, payload: bytes) -> None:

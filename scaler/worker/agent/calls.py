@@ -29,10 +29,10 @@ from scaler.worker.agent.events import (
     StartCall,
     UseStorage,
 )
-from scaler.worker.agent.state import AgentState, Attempt, KillReason, KnownSpec
+from scaler.worker.agent.state import CANCELLED, AgentState, Attempt, KillReason, KnownSpec
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
-from scaler.worker.frames import Snapshot, SpecFlag
+from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100
 """Calls in flight that a heartbeat shows."""
@@ -112,6 +112,8 @@ class ServiceBackoff:
 class ServiceCalls:
     """All calls of an agent."""
 
+    extra_capacity = unstarted = 0  # no call lends its slot, and calls in flight count as begun
+
     def __init__(self, state: AgentState) -> None:
         self._state = state
         self._count = 0
@@ -147,7 +149,7 @@ class ServiceCalls:
                     del self._in_flight[task]
                     self._arriving[call.number] = call.item
                     self.backoff.finished()
-                    streams = bool(call.item.spec.frame.flags & SpecFlag.STREAM_OUTPUT)
+                    streams = call.item.spec.wire.stream_output
                     self._state.commands.append(DeliverResult(call.number, (task, attempt), streams, data))
             case CallFailed(task, attempt, outcome, text):
                 call = self._find((task, attempt))
@@ -174,7 +176,7 @@ class ServiceCalls:
         calls = [call for item in items if (call := self._in_flight.get(item.id)) is not None]
         if kill:
             for call in calls:
-                self._end(call, KillReason(Outcome.CANCELLED, "cancelled"))
+                self._end(call, CANCELLED)
         else:
             self._state.returned([call.item for call in calls], started=True)
 
@@ -184,7 +186,7 @@ class ServiceCalls:
     def end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
         """End calls in flight. once_only: only those that may not run twice."""
         for call in list(self._in_flight.values()):
-            if not once_only or call.item.spec.retries == 0:
+            if not once_only or call.item.spec.wire.retries == 0:
                 self._end(call, reason)
 
     def forget_all(self) -> str:
@@ -214,7 +216,7 @@ class ServiceCalls:
     def settle(self, now: float, may_start: bool) -> None:
         """Start calls for queued attempts while there are slots: once after the inputs of a step."""
         queue = self._state.queue
-        if may_start and len(queue):
+        if may_start and queue.waiting:
             wait = self.backoff.wait_seconds(now, has_new_tasks=queue.added > self._added_at_refusal)
             if wait > 0:
                 self._state.wake_by(now + wait)
@@ -242,16 +244,6 @@ class ServiceCalls:
                 self._end(call, KillReason(Outcome.TIMED_OUT, text))
         self._wake_for_started()
 
-    @property
-    def extra_capacity(self) -> int:
-        """Return 0: no call lends its slot."""
-        return 0
-
-    @property
-    def unstarted(self) -> int:
-        """Return 0: calls in flight count as begun."""
-        return 0
-
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, ProcessorStatus]:
         """Return the oldest calls as processors that run them: their use of resources is not known here."""
         return {
@@ -270,7 +262,7 @@ class ServiceCalls:
     def check(self) -> None:
         """Assert the invariants that this module's head states."""
         queue = self._state.queue
-        assert len(queue.attempts) == len(queue) + len(self._in_flight) + len(self._arriving)
+        assert len(queue.attempts) == queue.waiting + len(self._in_flight) + len(self._arriving)
         assert all(queue.holds(call.item) for call in self._in_flight.values())
         assert all(queue.holds(item) for item in self._arriving.values())
         assert len(self._in_flight) <= self._state.config.slots
@@ -286,7 +278,7 @@ class ServiceCalls:
         self._count += 1
         item.executor = self._count
         self._in_flight[item.id] = CallInFlight(self._count, item, now)
-        frame = spec.frame
+        wire = spec.wire
         call = Call(
             task=item.id,
             attempt=item.attempt,
@@ -294,12 +286,12 @@ class ServiceCalls:
             arguments=item.payload,
             inputs=item.inputs,
             serializer=payloads[1] if len(payloads) > 1 else b"",
-            retry_on=frame.retry_on,
-            name=frame.name,
-            profiling=bool(frame.flags & SpecFlag.PROFILING),
-            stream_output=bool(frame.flags & SpecFlag.STREAM_OUTPUT),
+            retry_on=wire.retry_on,
+            name=wire.name,
+            profiling=wire.profiling,
+            stream_output=wire.stream_output,
             limit_seconds=spec.limit_seconds,
-            once=spec.retries == 0,
+            once=wire.retries == 0,
             preload=self._state.config.preload or "",
         )
         self._state.commands.append(StartCall(self._count, call))

@@ -25,7 +25,6 @@ from scaler.protocol.messages import (
     Relay,
     Run,
     Shutdown,
-    Welcome,
 )
 from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.events import (
@@ -152,20 +151,45 @@ class AgentCore:
         self._has_scheduler = False
         self._has_ended = False
 
-    @property
-    def wake_at(self) -> float:
-        return self._state.wake_at
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            TimeElapsed: self._tick,
+            Welcomed: self._welcomed,
+            StopRequested: self._stop,
+            Resumed: lambda _event, _now: None,
+            Run: self._run,
+            Recall: self._recall,
+            ForgetFunctions: self._forget_functions,
+            Drain: self._drain_requested,
+            Shutdown: self._shutdown,
+            HeartbeatEcho: lambda _message, _now: None,  # the shell's
+            Relay: lambda _message, _now: None,
+        }
+        """What takes in an event or a message of the scheduler; the executor takes all other inputs."""
+        self.wake_at = now
 
     def step(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
         """Take in what has happened; return what to do, in order."""
+        handlers = self._handlers
         for item in inputs:
-            if type(item) is Received:
-                self._heard(now)
-                self._take_message(item.message)
+            kind = type(item)
+            if kind is Received or kind is Resumed:
+                self._liveness.heard_at = now
+                if self._stage is not LeaseStage.NORMAL:
+                    self._stage = self._liveness.stage(now)
+            if kind is Received:
+                message = cast("Received", item).message
+                handlers.get(type(message), self._log_unexpected)(message, now)
+            elif kind in handlers:
+                handlers[kind](item, now)
             else:
-                self._take(item, now)
+                self._executor.take(item, now)  # type: ignore[arg-type]
+        if self._drain.text and not self._has_ended:
+            self._state.returned(list(self._state.queue.drain()), started=False)
+            if not self._state.queue.attempts and self._drain.is_settled(now):
+                self._end(EndAgent(0, self._drain.text))
         if not self._has_ended:
-            self._settle(now)
+            self._executor.settle(now, self._stage is LeaseStage.NORMAL)
+        self.wake_at = self._state.wake_at
         return self._state.take_commands()
 
     def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, ProcessorStatus]:
@@ -175,55 +199,35 @@ class AgentCore:
     @property
     def queued(self) -> int:
         """Attempts that have not started, as far as is known without asking."""
-        return len(self._state.queue) + self._executor.unstarted
+        return self._state.queue.waiting + self._executor.unstarted
 
     def check(self) -> None:
         """Assert the laws that this module's head states."""
         self._executor.check()
 
-    # -- inputs ----------------------------------------------------------------------------------------------------
+    # -- events and messages of the scheduler ----------------------------------------------------------------------
 
-    def _take(self, item: AgentInput, now: float) -> None:
-        match item:
-            case TimeElapsed(snapshots):
-                self._tick(snapshots, now)
-            case Welcomed(welcome):
-                self._welcomed(welcome, now)
-            case Resumed():
-                self._heard(now)
-            case StopRequested(text):
-                self._drain.begin(text, self._config.stop_grace_seconds, self._has_scheduler, self._state, now)
-                self._executor.reclaim()
-            case _:
-                self._executor.take(cast("Any", item), now)
+    def _stop(self, event: StopRequested, now: float) -> None:
+        self._drain.begin(event.text, self._config.stop_grace_seconds, self._has_scheduler, self._state, now)
+        self._executor.reclaim()
 
-    def _heard(self, now: float) -> None:
-        """The scheduler is there: it has sent something."""
-        self._liveness.heard_at = now
-        if self._stage is not LeaseStage.NORMAL:
-            self._stage = self._liveness.stage(now)
+    def _forget_functions(self, message: ForgetFunctions, _now: float) -> None:
+        self._executor.forget_functions(self._state.specs.forget(message.ids), message.ids)
 
-    def _take_message(self, message: Message) -> None:
-        match message:
-            case Run():
-                self._run(message)
-            case Recall():
-                self._recall(message)
-            case ForgetFunctions(ids):
-                self._executor.forget_functions(self._state.specs.forget(ids), ids)
-            case Drain(text):
-                self._drain.requested(text)
-                self._executor.reclaim()
-            case Shutdown(text):
-                self._end(EndAgent(0, text or "the cluster was shut down"))
-            case HeartbeatEcho() | Relay():
-                pass  # the shell's
-            case _:
-                text = f"unexpected message {type(message).__name__} from the scheduler"
-                self._state.log(LogLevel.WARNING, text)
+    def _drain_requested(self, message: Drain, _now: float) -> None:
+        self._drain.requested(message.text)
+        self._executor.reclaim()
 
-    def _welcomed(self, welcome: Welcome, now: float) -> None:
+    def _shutdown(self, message: Shutdown, _now: float) -> None:
+        self._end(EndAgent(0, message.text or "the cluster was shut down"))
+
+    def _log_unexpected(self, message: Message, _now: float) -> None:
+        text = f"unexpected message {type(message).__name__} from the scheduler"
+        self._state.log(LogLevel.WARNING, text)
+
+    def _welcomed(self, event: Welcomed, now: float) -> None:
         """The scheduler opened a new session. If there was one before, it knows nothing of it any more."""
+        welcome = event.welcome
         if self._has_scheduler:
             text = "the scheduler has forgotten this worker"
             why_not = self._executor.forget_all()
@@ -242,12 +246,12 @@ class AgentCore:
         self._stage = LeaseStage.NORMAL
         self._executor.use_storage(self._config.object_storage_address or welcome.object_storage_address)
 
-    def _run(self, message: Run) -> None:
+    def _run(self, message: Run, _now: float) -> None:
         """Take in attempts."""
         specs, queue = self._state.specs, self._state.queue
         specs.functions.update(message.functions)
         attempts = queue.attempts
-        limit = self._config.slots * (self._config.per_worker_task_queue_size + 1) + self._executor.extra_capacity
+        limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)
         refused: list[Attempt] = []
         for group in message.groups:
             known, evicted = specs.know(group.spec)
@@ -259,13 +263,15 @@ class AgentCore:
                 group.ids, group.attempts, group.payloads, inputs, strict=True
             ):
                 item = Attempt(identifier, number, known, payload, values, rank)
-                if self._drain.text or len(attempts) >= limit or identifier in attempts:
+                is_full = len(attempts) >= limit and len(attempts) >= limit + self._executor.extra_capacity
+                if is_full or identifier in attempts or self._drain.text:
                     refused.append(item)
                 else:
                     queue.add(item)
-        self._state.returned(refused, started=False)
+        if refused:
+            self._state.returned(refused, started=False)
 
-    def _recall(self, message: Recall) -> None:
+    def _recall(self, message: Recall, _now: float) -> None:
         """Give attempts back; end those that run when the message says so."""
         queue = self._state.queue
         unstarted: list[Attempt] = []
@@ -282,10 +288,10 @@ class AgentCore:
         self._state.returned(unstarted, started=False)
         self._executor.recall(dispatched, message.kill)
 
-    def _tick(self, snapshots: Mapping[int, Snapshot], now: float) -> None:
+    def _tick(self, event: TimeElapsed, now: float) -> None:
         self._state.wake_at = now + IDLE_TICK_SECONDS
         self._check_lease(now)
-        self._executor.tick(snapshots, now, self._stage is LeaseStage.NORMAL)
+        self._executor.tick(event.snapshots, now, self._stage is LeaseStage.NORMAL)
         if now >= self._drain.deadline:
             text = f"the worker was told to end ({self._drain.text}) while the task ran"
             self._executor.end_running(KillReason(Outcome.NOT_STARTED, text))
@@ -308,16 +314,6 @@ class AgentCore:
             seconds = self._config.death_timeout_seconds
             why = f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)"
             self._end(EndAgent(1, why, is_silence=True))
-
-    # -- once per step ---------------------------------------------------------------------------------------------
-
-    def _settle(self, now: float) -> None:
-        if self._drain.text:
-            self._state.returned(list(self._state.queue.drain()), started=False)
-            if not self._state.queue.attempts and self._drain.is_settled(now):
-                self._end(EndAgent(0, self._drain.text))
-                return
-        self._executor.settle(now, self._stage is LeaseStage.NORMAL)
 
     def _end(self, command: EndAgent) -> None:
         self._has_ended = True

@@ -44,34 +44,30 @@ class OutputPipes:
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Output], None]) -> None:
         self._loop = loop
         self._send = send
-        self._pipes: dict[int, _Pipe] = {}
+        self.pipes: dict[int, _Pipe] = {}
 
     def open(self, task: bytes, descriptors: tuple[int, ...]) -> None:
         """Take over the two pipes of a task: stdout, stderr."""
         for is_stderr, descriptor in enumerate(descriptors):
-            if len(self._pipes) >= MAX_PIPES:
-                self._close(next(iter(self._pipes)))
+            if len(self.pipes) >= MAX_PIPES:
+                self._close(next(iter(self.pipes)))
             os.set_blocking(descriptor, False)
-            self._pipes[descriptor] = _Pipe(task, bool(is_stderr))
+            self.pipes[descriptor] = _Pipe(task, bool(is_stderr))
             self._loop.add_reader(descriptor, partial(self._read, descriptor))
 
     def drain(self, task: bytes) -> None:
         """Read what a task that has ended left in its pipes."""
-        for descriptor, pipe in list(self._pipes.items()):
+        for descriptor, pipe in list(self.pipes.items()):
             if pipe.task == task:
                 self._read(descriptor)
 
-    @property
-    def is_open(self) -> bool:
-        return bool(self._pipes)
-
     def close(self) -> None:
-        for descriptor in list(self._pipes):
+        for descriptor in list(self.pipes):
             self._close(descriptor)
 
     def _read(self, descriptor: int) -> None:
         for _ in range(_READS_PER_WAKEUP):
-            pipe = self._pipes.get(descriptor)
+            pipe = self.pipes.get(descriptor)
             if pipe is None:
                 return
             try:
@@ -94,7 +90,7 @@ class OutputPipes:
                     self._send(Output(pipe.task, pipe.is_stderr, text))
 
     def _close(self, descriptor: int) -> None:
-        del self._pipes[descriptor]
+        del self.pipes[descriptor]
         self._loop.remove_reader(descriptor)
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -106,19 +102,15 @@ class PrintBuffer:
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Printed], None]) -> None:
         self._loop = loop
         self._send = send
-        self._gathered: dict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = {}
+        self.gathered: dict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = {}
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._gathered
 
     def add(self, task: bytes, is_stderr: bool, truncated: int, text: bytes) -> None:
         """Take in what a task printed. truncated: bytes that are missing before it."""
-        streams = self._gathered.get(task)
+        streams = self.gathered.get(task)
         if streams is None:
             streams = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
-            self._gathered[task] = streams
+            self.gathered[task] = streams
         streams[is_stderr].add(text, truncated)
         if self._timer is None:
             self._timer = self._loop.call_later(GATHER_SECONDS, self._on_timer)
@@ -126,8 +118,8 @@ class PrintBuffer:
     def flush(self, tasks: Iterable[bytes]) -> None:
         """Send what these tasks printed: they have ended."""
         message, size = Printed([], [], [], []), 0
-        for task in [task for task in tasks if task in self._gathered]:
-            for is_stderr, buffer in enumerate(self._gathered.pop(task)):
+        for task in [task for task in tasks if task in self.gathered]:
+            for is_stderr, buffer in enumerate(self.gathered.pop(task)):
                 for truncated, text in buffer.segments():
                     message.ids.append(task)
                     message.are_stderr.append(bool(is_stderr))
@@ -142,13 +134,13 @@ class PrintBuffer:
 
     def close(self) -> None:
         """Send everything, and take in nothing more."""
-        self.flush(list(self._gathered))
+        self.flush(list(self.gathered))
         if self._timer is not None:
             self._timer.cancel()
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.flush(list(self._gathered))
+        self.flush(list(self.gathered))
 
 
 def whole_characters(text: bytes) -> int:

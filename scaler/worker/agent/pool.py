@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import assert_never
+from typing import Any, assert_never
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, ProcessorStatus, Started, Suspended
 from scaler.worker.agent.events import (
@@ -36,18 +37,8 @@ from scaler.worker.agent.events import (
 from scaler.worker.agent.events import (
     ProcessorVerb as Verb,
 )
-from scaler.worker.agent.state import AgentState, Attempt, KillReason, KnownSpec
-from scaler.worker.frames import (
-    Results,
-    Snapshot,
-    ToAgent,
-    pack_definition,
-    pack_forget,
-    pack_spec,
-    pack_storage,
-    pack_task,
-    skip_rows,
-)
+from scaler.worker.agent.state import CANCELLED, RECALLED, AgentState, Attempt, KillReason, KnownSpec
+from scaler.worker.frames import Results, Snapshot, ToAgent, ToProcessor, pack_announcement, pack_task, skip_rows
 
 MAX_FAILED_STARTS = 3
 """Processors that fail one after the other before they are ready; then the agent ends."""
@@ -67,6 +58,7 @@ PAUSE_AFTER_SECONDS = 0.1
 PAUSE_SECONDS = 1.0
 """How long a suspended processor is paused at a time: its own threads may have something to send."""
 _MAX_OUTCOME = Outcome.OBJECT_LOST
+_IDLE = Snapshot(0, 0.0, 0)
 
 
 class ProcessorState(Enum):
@@ -78,52 +70,33 @@ class ProcessorState(Enum):
     """Asked to end, or killed; its exit has not been seen."""
 
 
+@dataclass(slots=True, eq=False)
 class PooledProcessor:
     """One processor as its agent knows it."""
 
-    __slots__ = (
-        "_batch",
-        "_rows_taken",
-        "dispatched",
-        "functions",
-        "is_full",
-        "is_paused",
-        "is_ready",
-        "is_reclaiming",
-        "is_yielding",
-        "kill_reason",
-        "number",
-        "results",
-        "since",
-        "snapshot",
-        "specs",
-        "state",
-        "work_us",
-    )
-
-    def __init__(self, number: int, now: float) -> None:
-        self.number = number
-        self.state = ProcessorState.ACTIVE
-        self.since = now
-        """When its state last changed."""
-        self.is_ready = False
-        self.dispatched: deque[Attempt] = deque()
-        """Attempts without a result yet, in order: it works through them one by one."""
-        self.work_us = 0.0
-        self.results = 0
-        """Results that came since it started."""
-        self.snapshot = Snapshot(0, 0.0, 0)
-        self.specs: set[int] = set()
-        self.functions: set[bytes] = set()
-        self.kill_reason: KillReason | None = None
-        self.is_yielding = False
-        """It gives its slot to a waiting one after the task that it runs."""
-        self.is_paused = False
-        self.is_full = False
-        """Its socket took no more tasks."""
-        self.is_reclaiming = False
-        self._batch = -1
-        self._rows_taken = 0
+    number: int
+    since: float
+    """When its state last changed."""
+    state: ProcessorState = ProcessorState.ACTIVE
+    is_ready: bool = False
+    dispatched: deque[Attempt] = field(default_factory=deque)
+    """Attempts without a result yet, in order: it works through them one by one."""
+    work_us: float = 0.0
+    results: int = 0
+    """Results that came since it started."""
+    snapshot: Snapshot = _IDLE
+    specs: set[int] = field(default_factory=set)
+    functions: set[bytes] = field(default_factory=set)
+    kill_reason: KillReason | None = None
+    is_yielding: bool = False
+    """It gives its slot to a waiting one after the task that it runs."""
+    is_paused: bool = False
+    is_full: bool = False
+    """Its socket took no more tasks."""
+    is_reclaiming: bool = False
+    batch: int = -1
+    """The batch of results that was read last, and how many of its rows."""
+    rows_taken: int = 0
 
     def has_capacity(self) -> bool:
         """Return True if it should get another task."""
@@ -133,18 +106,14 @@ class PooledProcessor:
             return True
         return count < MAX_DISPATCHED and self.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US
 
-    def enter(self, state: ProcessorState, now: float) -> None:
-        self.state = state
-        self.since = now
-
     def new_rows(self, results: Results, sent: bool) -> Results:
         """Return what is new in a batch: its first rows may have been read from the page before it was sent.
 
         sent: the batch is complete, so that the page holds the next one from now on.
         """
-        taken = self._rows_taken if results.batch == self._batch else 0
-        self._batch = results.batch
-        self._rows_taken = 2**32 if sent else max(taken, len(results.rows))
+        taken = self.rows_taken if results.batch == self.batch else 0
+        self.batch = results.batch
+        self.rows_taken = 2**32 if sent else max(taken, len(results.rows))
         return skip_rows(results, taken) if taken else results
 
 
@@ -157,6 +126,8 @@ class ProcessorPool:
         self._count = 0
         self._failed_starts = 0
         self._storage_address = ""
+        self._slots_are_settled = False
+        """All slots are taken and no processor waits for one, and no state has changed since."""
         self.processors: dict[int, PooledProcessor] = {}
 
     # -- what happened ---------------------------------------------------------------------------------------------
@@ -194,22 +165,20 @@ class ProcessorPool:
             processor.is_ready = True
             self._failed_starts = 0
         elif signal is ToAgent.FAILED:
-            processor.state = ProcessorState.ENDING
+            self._enter(processor, ProcessorState.ENDING, processor.since)
             processor.kill_reason = KillReason(Outcome.NOT_STARTED, "")
             self._count_failed_start(text)
         elif signal is ToAgent.BLOCKED:
             self._blocked(processor, now)
         elif processor.state is ProcessorState.SUSPENDED:
-            processor.enter(ProcessorState.WAITING, now)
+            self._enter(processor, ProcessorState.WAITING, now)
         elif processor.state is ProcessorState.ACTIVE:
             self._act(processor, Verb.GRANT)
 
     def recall(self, items: Iterable[Attempt], kill: bool) -> None:
         """Give dispatched attempts back; end those that run when `kill` is set."""
         for item in items:
-            item.is_recalled = True
-            if kill:
-                item.kill_reason = KillReason(Outcome.CANCELLED, "cancelled")
+            item.request = CANCELLED if kill else RECALLED
             self._reclaim(self.processors[item.executor])
 
     def reclaim(self) -> None:
@@ -221,8 +190,8 @@ class ProcessorPool:
         """End the attempts that run, and reclaim the others. once_only: only attempts that may not run twice."""
         for processor in self.processors.values():
             for item in processor.dispatched:
-                if not once_only or item.spec.retries == 0:
-                    item.kill_reason = reason
+                if not once_only or item.spec.wire.retries == 0:
+                    item.request = reason
             self._reclaim(processor)
 
     def forget_all(self) -> str:
@@ -231,7 +200,7 @@ class ProcessorPool:
             if processor.dispatched:
                 self._kill(processor, KillReason(None, ""))
             elif processor.state is not ProcessorState.ENDING:
-                self._announce(processor, pack_forget(list(processor.functions), list(processor.specs)))
+                self._announce(processor, ToProcessor.FORGET, list(processor.functions), list(processor.specs))
                 processor.functions.clear()
                 processor.specs.clear()
         return ""
@@ -245,7 +214,7 @@ class ProcessorPool:
             stale_specs = numbers & processor.specs - {item.spec.number for item in processor.dispatched}
             stale_functions = identifiers & processor.functions
             if stale_specs or stale_functions:
-                self._announce(processor, pack_forget(list(stale_functions), list(stale_specs)))
+                self._announce(processor, ToProcessor.FORGET, list(stale_functions), list(stale_specs))
                 processor.specs -= stale_specs
                 processor.functions -= stale_functions
 
@@ -254,15 +223,16 @@ class ProcessorPool:
         if address != self._storage_address:
             self._storage_address = address
             for processor in self.processors.values():
-                self._announce(processor, pack_storage(address))
+                self._announce(processor, ToProcessor.STORAGE, address)
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
     def settle(self, now: float, may_start: bool) -> None:
         """Bring slots, processors and attempts together: once after the inputs of a step."""
-        self._assign_slots(now)
+        if not self._slots_are_settled:
+            self._assign_slots(now)
         if may_start:
-            if len(self._state.queue):
+            if self._state.queue.waiting:
                 self._dispatch()
                 self._state.wake_by(now + BUSY_TICK_SECONDS)
             elif self._slots > 1 and self._can_share():
@@ -276,11 +246,11 @@ class ProcessorPool:
             if processor.dispatched:
                 self._watch(processor, now)
             if processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS:
-                processor.enter(ProcessorState.ENDING, now)
+                self._enter(processor, ProcessorState.ENDING, now)
                 self._act(processor, Verb.END)
             elif processor.state is ProcessorState.SUSPENDED and self._state.config.hard_processor_suspend:
                 self._pause_most_of_the_time(processor, now)
-        if may_start and self._slots > 1 and not len(self._state.queue) and self._can_share():
+        if may_start and self._slots > 1 and not self._state.queue.waiting and self._can_share():
             self._share(now)
 
     @property
@@ -315,7 +285,7 @@ class ProcessorPool:
         """Assert the invariants that this module's head states."""
         queue = self._state.queue
         dispatched = [item for each in self.processors.values() for item in each.dispatched]
-        assert len(queue.attempts) == len(queue) + sum(queue.holds(item) for item in dispatched)
+        assert len(queue.attempts) == queue.waiting + sum(queue.holds(item) for item in dispatched)
         for processor in self.processors.values():
             assert all(item.executor == processor.number for item in processor.dispatched)
         assert self._number_of(ProcessorState.ACTIVE) <= self._slots
@@ -331,11 +301,12 @@ class ProcessorPool:
             elif each.state is ProcessorState.WAITING:
                 waiting.append(each)
         if len(active) == self._slots and not waiting:
+            self._slots_are_settled = True
             return
         waiting.sort(key=lambda each: each.since)
         for processor in sorted(active, key=lambda each: each.is_ready):
             if waiting and not processor.dispatched and len(active) + len(waiting) > self._slots:
-                processor.enter(ProcessorState.SPARE, now)
+                self._enter(processor, ProcessorState.SPARE, now)
                 active.remove(processor)
         while len(active) < self._slots:
             if waiting:
@@ -349,7 +320,7 @@ class ProcessorPool:
                 processor = self._spawn(now)
             else:
                 break
-            processor.enter(ProcessorState.ACTIVE, now)
+            self._enter(processor, ProcessorState.ACTIVE, now)
             active.append(processor)
         yielding = sorted(active, key=lambda each: len(each.dispatched))[: len(waiting)]
         for processor in active:
@@ -365,14 +336,14 @@ class ProcessorPool:
     def _should_spawn(self) -> bool:
         suspended = self._number_of(ProcessorState.SUSPENDED)
         usable = len(self.processors) - suspended - self._number_of(ProcessorState.ENDING)
-        return usable < self._slots and (not suspended or len(self._state.queue) > 0)
+        return usable < self._slots and (not suspended or self._state.queue.waiting > 0)
 
     def _spawn(self, now: float) -> PooledProcessor:
         self._count += 1
         processor = self.processors[self._count] = PooledProcessor(self._count, now)
         self._act(processor, Verb.SPAWN)
         if self._storage_address:
-            self._announce(processor, pack_storage(self._storage_address))
+            self._announce(processor, ToProcessor.STORAGE, self._storage_address)
         return processor
 
     def _number_of(self, state: ProcessorState) -> int:
@@ -386,7 +357,7 @@ class ProcessorPool:
             text = f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
             self._state.log(LogLevel.WARNING, text, processor.dispatched[0].id if processor.dispatched else b"")
             return
-        processor.enter(ProcessorState.SUSPENDED, now)
+        self._enter(processor, ProcessorState.SUSPENDED, now)
         processor.is_yielding = False
         if processor.dispatched:
             self._report_suspended(processor.dispatched[0], True)
@@ -424,7 +395,7 @@ class ProcessorPool:
         ]
         queue = self._state.queue
         sent: dict[int, DispatchTasks] = {}
-        while free and len(queue):
+        while free and queue.waiting:
             processor = free[0] if len(free) == 1 else min(free, key=lambda each: (each.work_us, len(each.dispatched)))
             item = queue.take()
             if item is None:
@@ -453,17 +424,28 @@ class ProcessorPool:
             return False
         for identifier in spec.functions:
             if identifier not in processor.functions:
-                announcements.append(pack_definition(identifier, payloads[identifier]))
+                announcements.append(pack_announcement(ToProcessor.DEFINITION, identifier, payloads[identifier]))
                 processor.functions.add(identifier)
-        announcements.append(pack_spec(spec.frame))
+        wire = spec.wire
+        flags = wire.profiling, wire.stream_output, wire.retries == 0
+        announcements.append(
+            pack_announcement(
+                ToProcessor.SPEC, spec.number, wire.function, wire.serializer, wire.retry_on, wire.name, *flags
+            )
+        )
         processor.specs.add(spec.number)
         return True
+
+    def _enter(self, processor: PooledProcessor, state: ProcessorState, now: float) -> None:
+        processor.state = state
+        processor.since = now
+        self._slots_are_settled = False
 
     def _act(self, processor: PooledProcessor, verb: Verb) -> None:
         self._state.commands.append(ActOnProcessor(processor.number, verb))
 
-    def _announce(self, processor: PooledProcessor, datagram: bytes) -> None:
-        self._state.commands.append(DispatchTasks(processor.number, [datagram], []))
+    def _announce(self, processor: PooledProcessor, kind: ToProcessor, *values: Any) -> None:
+        self._state.commands.append(DispatchTasks(processor.number, [pack_announcement(kind, *values)], []))
 
     def _can_share(self) -> bool:
         """Return True if a processor idles while tasks wait behind another's."""
@@ -537,23 +519,23 @@ class ProcessorPool:
             processor.work_us = sum(item.cost_us for item in processor.dispatched)
         if processor.kill_reason is not None and processor.kill_reason.outcome is None:
             return
-        recalled = [item for item in back if item.is_recalled]
+        recalled = [item for item in back if item.request in (RECALLED, CANCELLED)]
         for item in recalled:
             del self._state.queue.attempts[item.id]
         self._state.returned(recalled, started=False)
-        self._state.queue.put_back(item for item in back if not item.is_recalled)
+        self._state.queue.put_back(item for item in back if item not in recalled)
         for item in processor.dispatched:
-            if item.kill_reason is not None:
-                self._kill(processor, item.kill_reason)
-            elif item.is_recalled:
+            if item.request is RECALLED:
                 self._state.returned([item], started=True)
-            item.is_recalled = False
+                item.request = None
+            elif item.request is not None:
+                self._kill(processor, item.request)
 
     def _kill(self, processor: PooledProcessor, reason: KillReason) -> None:
         if processor.kill_reason is None or reason.outcome is None:
             processor.kill_reason = reason
         if processor.state is not ProcessorState.ENDING:
-            processor.state = ProcessorState.ENDING
+            self._enter(processor, ProcessorState.ENDING, processor.since)
             self._act(processor, Verb.KILL)
 
     def _ban(self, processor: PooledProcessor, text: str) -> None:
@@ -583,6 +565,7 @@ class ProcessorPool:
                 self._state.killed(dispatched.popleft(), reason.outcome, reason.text)
             self._state.queue.put_back(dispatched)
         del self.processors[processor.number]
+        self._slots_are_settled = False
         self._act(processor, Verb.RELEASE)
 
     def _count_failed_start(self, text: str) -> None:
@@ -609,7 +592,7 @@ class ProcessorPool:
             pause = BUSY_TICK_SECONDS
         elif limit and elapsed >= limit:
             text = f"the task ran longer than its time limit of {limit:g} s and was ended"
-            item.kill_reason = KillReason(Outcome.TIMED_OUT, text)
+            item.request = KillReason(Outcome.TIMED_OUT, text)
             self._reclaim(processor)
             pause = BUSY_TICK_SECONDS
         elif elapsed >= STARTED_AFTER_SECONDS and not item.announced_started:

@@ -153,7 +153,7 @@ class ProcessorBackend:
             self._agent.take_soon([NestedTrafficSeen(number)])
 
     def flush_output(self, tasks: Sequence[bytes]) -> None:
-        if not self._prints.is_empty:
+        if self._prints.gathered:
             self._prints.flush(tasks)
 
     def snapshots(self) -> Mapping[int, Snapshot]:
@@ -304,7 +304,7 @@ class ProcessorBackend:
                     datagram = _read_file(datagram, descriptors)
                 if datagram[0] == ToAgent.RESULTS:
                     results = unpack_results(datagram)
-                    if self._pipes.is_open:
+                    if self._pipes.pipes:
                         for row in results.rows:
                             self._pipes.drain(row[0])
                     found.append(ResultsReceived(number, results))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec
 from scaler.worker.agent.events import Command, LogLevel, SendToScheduler, WriteLog
-from scaler.worker.frames import SpecFlag, SpecFrame
 
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
@@ -37,32 +36,20 @@ class TaskDuration:
             self.mean_us += _WEIGHT * (duration_us - self.mean_us)
 
 
+@dataclass(slots=True, eq=False)
 class KnownSpec:
-    """A spec under the number by which processors know it."""
+    """A spec of the scheduler, and the number by which processors know it."""
 
-    __slots__ = ("duration", "frame", "limit_seconds", "number", "retries")
-
-    def __init__(self, number: int, spec: Spec, duration: TaskDuration, limit_seconds: float) -> None:
-        flags = SpecFlag.PROFILING * spec.profiling | SpecFlag.STREAM_OUTPUT * spec.stream_output
-        self.number = number
-        self.duration = duration
-        self.retries = spec.retries
-        self.limit_seconds = limit_seconds
-        """0: none."""
-        self.frame = SpecFrame(
-            number=number,
-            flags=flags | SpecFlag.ONCE * (spec.retries == 0),
-            function=spec.function,
-            serializer=spec.serializer,
-            retry_on=spec.retry_on,
-            name=spec.name,
-        )
+    number: int
+    wire: Spec
+    duration: TaskDuration
+    limit_seconds: float
+    """0: none."""
 
     @property
     def functions(self) -> tuple[bytes, ...]:
         """Ids of the function and the serializer that a processor needs for it."""
-        frame = self.frame
-        return (frame.function, frame.serializer) if frame.serializer else (frame.function,)
+        return (self.wire.function, self.wire.serializer) if self.wire.serializer else (self.wire.function,)
 
 
 class SpecCache:
@@ -127,59 +114,44 @@ class KillReason:
     text: str
 
 
+CANCELLED = KillReason(Outcome.CANCELLED, "cancelled")
+RECALLED = KillReason(None, "recalled")
+"""The request to give an attempt back if it has not started, and to let it go on if it has."""
+
+
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt of one task, from Run until Done or Returned."""
 
-    __slots__ = (
-        "announced_started",
-        "attempt",
-        "cost_us",
-        "executor",
-        "id",
-        "inputs",
-        "is_recalled",
-        "kill_reason",
-        "payload",
-        "rank",
-        "spec",
-    )
-
-    def __init__(
-        self, identifier: bytes, attempt: int, spec: KnownSpec, payload: bytes, inputs: tuple[bytes, ...], rank: Rank
-    ) -> None:
-        self.id = identifier
-        self.attempt = attempt
-        self.spec = spec
-        self.payload = payload
-        self.inputs = inputs
-        self.rank = rank
-        self.cost_us = 0.0
-        """What it was assumed to cost when it was dispatched."""
-        self.executor = 0
-        """Number of the processor that it was dispatched to, or of its call; 0: it is in the queue."""
-        self.announced_started = False
-        self.is_recalled = False
-        """The scheduler wants it back, if it has not started."""
-        self.kill_reason: KillReason | None = None
-        """It is to be ended, if it runs."""
+    id: bytes
+    attempt: int
+    spec: KnownSpec
+    payload: bytes
+    inputs: tuple[bytes, ...]
+    rank: Rank
+    cost_us: float = 0.0
+    """What it was assumed to cost when it was dispatched."""
+    executor: int = 0
+    """Number of the processor that it was dispatched to, or of its call; 0: it is in the queue."""
+    announced_started: bool = False
+    request: KillReason | None = None
+    """What is to become of it when its processor's tasks are reclaimed."""
 
 
 class AttemptQueue:
     """Attempts that are not dispatched: by rank, then first in, first out. Removal is O(1): the removed are skipped.
 
-    Invariant: `attempts` has every attempt that is here or dispatched; `len(queue)` counts the former.
+    Invariant: `attempts` has every attempt that is here or dispatched; `waiting` counts the former.
     """
 
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
         self._lanes: dict[Rank, deque[Attempt]] = {}
         self._ranks: list[Rank] = []
-        self._waiting = 0
+        self.waiting = 0
+        """Attempts that are here."""
         self.added = 0
         """Attempts that ever came; those that are put back do not count."""
-
-    def __len__(self) -> int:
-        return self._waiting
 
     def rank(self, spec: Spec) -> Rank:
         """Return the rank of tasks: children go before their parent's siblings, so that fewer parents wait at once."""
@@ -191,7 +163,7 @@ class AttemptQueue:
     def add(self, attempt: Attempt) -> None:
         self.attempts[attempt.id] = attempt
         self._lane(attempt.rank).append(attempt)
-        self._waiting += 1
+        self.waiting += 1
         self.added += 1
 
     def take(self) -> Attempt | None:
@@ -203,7 +175,7 @@ class AttemptQueue:
             while lane:
                 item = lane.popleft()
                 if attempts.get(item.id) is item:
-                    self._waiting -= 1
+                    self.waiting -= 1
                     return item
             del self._lanes[ranks.pop(0)]
         return None
@@ -212,16 +184,15 @@ class AttemptQueue:
         """Put attempts that were dispatched, in their order, before all others of their rank."""
         for item in reversed(list(items)):
             item.executor = 0
-            item.is_recalled = False
-            item.kill_reason = None
+            item.request = None
             self._lane(item.rank).appendleft(item)
-            self._waiting += 1
+            self.waiting += 1
 
     def remove(self, item: Attempt) -> None:
         """Forget an attempt that is in the queue."""
         del self.attempts[item.id]
-        self._waiting -= 1
-        if not self._waiting:
+        self.waiting -= 1
+        if not self.waiting:
             self._lanes.clear()
             self._ranks.clear()
 
@@ -284,16 +255,15 @@ class AgentState:
 
     def killed(self, item: Attempt, outcome: Outcome, text: str) -> None:
         """Report that an attempt ended without a result."""
-        if outcome is Outcome.NOT_STARTED and item.spec.retries == 0:
+        if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
             outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
         self.ended(item, outcome, text.encode("utf-8", "replace"))
 
-    def returned(self, items: Iterable[Attempt], started: bool) -> None:
+    def returned(self, items: list[Attempt], started: bool) -> None:
         """Report that attempts are given back, or that they go on."""
-        back = list(items)
-        if back:
-            ids = [item.id for item in back]
-            self.send(Returned(ids, [item.attempt for item in back], [started] * len(back)))
+        if items:
+            ids = [item.id for item in items]
+            self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))
 
     def send(self, message: Message) -> None:
         self._close_done()

@@ -65,8 +65,6 @@ class NestedChannel:
         """The peer id under which the scheduler knows this client."""
         self._socket = end
         self._reader = BodyReader(MAX_BATCH_BYTES)
-        self._received: list[bytes] = []
-        self._is_open = True
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when there is something to receive."""
@@ -79,43 +77,23 @@ class NestedChannel:
         except OSError as error:
             raise ClientClosedError("the channel of a client inside a task has ended") from error
 
-    def receive(self) -> bytes | None:
-        """Wait for a message; None when the channel has ended."""
-        while not self._received:
-            if not self._read(0):
-                return None
-        return self._received.pop(0)
-
     def receive_ready(self) -> list[bytes] | None:
         """Return the messages that are here now, without waiting; None when the channel has ended."""
+        ready: list[bytes] = []
         while True:
             try:
-                if not self._read(socket.MSG_DONTWAIT):
-                    break
+                piece = self._socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+                ready.extend(self._reader.feed(piece))
             except BlockingIOError:
-                ready, self._received = self._received, []
                 return ready
-        ready, self._received = self._received, []
-        return ready or None
+            except (OSError, ProtocolError):
+                piece = b""
+            if not piece:
+                return ready or None
 
     def close(self) -> None:
         """End the channel: the scheduler forgets this client. Harmless when repeated."""
-        self._is_open = False
         self._socket.close()
-
-    def _read(self, flags: int) -> bool:
-        """Read once. Returns False at the end."""
-        try:
-            piece = self._socket.recv(_READ_BYTES, flags)
-        except BlockingIOError:
-            raise
-        except OSError:
-            return False
-        try:
-            self._received.extend(self._reader.feed(piece))
-        except ProtocolError:
-            return False
-        return bool(piece)
 
 
 class _Wait:
@@ -227,9 +205,6 @@ class ProcessorContext:
                 self._control.send(bytes((ToAgent.UNBLOCKED,)))
         finally:
             self._lock.release()
-
-    def begin_task(self, task_id: bytes) -> None:
-        self.task_id = task_id
 
     def end_task(self) -> None:
         """The running task has ended. Threads that it left waiting do not count any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scaler.errors import ObjectLostError
@@ -18,7 +19,7 @@ from scaler.serialization import (
     parts_of,
     size_of,
 )
-from scaler.worker.frames import Buffer, SpecFlag, SpecFrame
+from scaler.worker.frames import Buffer
 
 FETCH_SECONDS = 10.0
 """How long a task waits for an object that the storage does not have; then it is lost."""
@@ -99,21 +100,23 @@ class StoredObjects:
         return self._storage
 
 
+@dataclass(slots=True, eq=False)
 class LoadedSpec:
-    """A spec with its function loaded, when it is first needed."""
+    """A spec with its function, which is loaded when it is first needed. See `ToProcessor.SPEC`."""
 
-    __slots__ = ("function", "mean_ns", "once", "profiling", "retry_on", "serializer", "spec", "stream_output")
-
-    def __init__(self, spec: SpecFrame) -> None:
-        self.spec = spec
-        self.profiling = bool(spec.flags & SpecFlag.PROFILING)
-        self.stream_output = bool(spec.flags & SpecFlag.STREAM_OUTPUT)
-        self.once = bool(spec.flags & SpecFlag.ONCE)
-        self.mean_ns = 0.0
-        """Duration of its tasks, a moving mean; 0: not known."""
-        self.function: Callable[..., Any] | None = None
-        self.serializer: Serializer | None = None
-        self.retry_on: tuple[type[BaseException], ...] | None = None
+    number: int
+    function_id: bytes
+    serializer_id: bytes
+    retry_on: bytes
+    name: str
+    profiling: bool
+    stream_output: bool
+    once: bool
+    mean_ns: float = 0.0
+    """Duration of its tasks, a moving mean; 0: not known."""
+    function: Callable[..., Any] | None = None
+    serializer: Serializer | None = None
+    retry_types: tuple[type[BaseException], ...] | None = None
 
 
 class FunctionCache:
@@ -129,9 +132,6 @@ class FunctionCache:
     def define(self, identifier: bytes, payload: bytes) -> None:
         self._definitions[identifier] = payload
 
-    def add(self, spec: SpecFrame) -> None:
-        self.specs[spec.number] = LoadedSpec(spec)
-
     def forget(self, definitions: Sequence[bytes], specs: Sequence[int]) -> None:
         for number in specs:
             self.specs.pop(number, None)
@@ -141,30 +141,26 @@ class FunctionCache:
             for key in [key for key in self._functions if identifier in key]:
                 del self._functions[key]
 
-    def load(self, loaded: LoadedSpec) -> Callable[..., Any]:
+    def load(self, spec: LoadedSpec) -> Callable[..., Any]:
         """Load a spec's function and serializer. Raises SerializationError or ObjectLostError."""
-        spec = loaded.spec
-        if spec.serializer:
-            loaded.serializer = self._serializer(spec.serializer)
-        key = (spec.function, spec.serializer)
+        if spec.serializer_id:
+            spec.serializer = self._serializer(spec.serializer_id)
+        key = (spec.function_id, spec.serializer_id)
         function = self._functions.get(key)
         if function is None:
-            function = load_function(self._parts(spec.function), loaded.serializer)
-            self._functions[key] = function
+            function = self._functions[key] = load_function(self._parts(spec.function_id), spec.serializer)
             if len(self._functions) > MAX_LOADED:
                 self._functions.popitem(last=False)
         else:
             self._functions.move_to_end(key)
-        loaded.function = function
+        spec.function = function
         return function
 
-    def is_to_retry(self, loaded: LoadedSpec, error: BaseException) -> bool:
+    def is_to_retry(self, spec: LoadedSpec, error: BaseException) -> bool:
         """Return True if the user asked to run the task again after such an error. Raises SerializationError."""
-        if not loaded.spec.retry_on:
-            return False
-        if loaded.retry_on is None:
-            loaded.retry_on = load_retry_on(loaded.spec.retry_on)
-        return isinstance(error, loaded.retry_on)
+        if spec.retry_types is None:
+            spec.retry_types = load_retry_on(spec.retry_on) if spec.retry_on else ()
+        return isinstance(error, spec.retry_types)
 
     def inputs(self, payloads: Sequence[Buffer], serializer: Serializer | None) -> Callable[[int], Any]:
         """Return a function that gives the value of each input of a task, by its index."""

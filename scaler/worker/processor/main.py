@@ -31,11 +31,9 @@ from scaler.worker.frames import (
     Descriptors,
     ToAgent,
     ToProcessor,
-    unpack_definition,
-    unpack_forget,
+    unpack_announcement,
     unpack_inputs,
     unpack_large,
-    unpack_spec,
 )
 from scaler.worker.page import PageWriter, ResultWriter
 from scaler.worker.processor import context
@@ -154,13 +152,14 @@ class _Processor:
     def _take_announcement(self, datagram: bytes) -> None:
         match ToProcessor(datagram[0]):
             case ToProcessor.SPEC:
-                self._functions.add(unpack_spec(datagram))
+                spec = LoadedSpec(*unpack_announcement(datagram))
+                self._functions.specs[spec.number] = spec
             case ToProcessor.DEFINITION:
-                self._functions.define(*unpack_definition(datagram))
+                self._functions.define(*unpack_announcement(datagram))
             case ToProcessor.FORGET:
-                self._functions.forget(*unpack_forget(datagram))
+                self._functions.forget(*unpack_announcement(datagram))
             case ToProcessor.STORAGE:
-                address = datagram[1:].decode()
+                (address,) = unpack_announcement(datagram)
                 self._objects.move(address)
                 self._context.object_storage_address = address
             case ToProcessor.TASK | ToProcessor.END | ToProcessor.LARGE as kind:
@@ -179,7 +178,7 @@ class _Processor:
         ):  # fmt: skip
             results.flush()
         self._page.begin(began_ns)
-        self._context.begin_task(task)
+        self._context.task_id = task
         meter = None
         try:
             if spec.profiling or spec.stream_output:

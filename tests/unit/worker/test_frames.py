@@ -15,19 +15,15 @@ from scaler.worker.frames import (
     BodyReader,
     ResultRow,
     Results,
-    SpecFrame,
+    ToProcessor,
+    pack_announcement,
     pack_body_head,
-    pack_definition,
-    pack_forget,
     pack_results,
-    pack_spec,
     pack_task,
     skip_rows,
-    unpack_definition,
-    unpack_forget,
+    unpack_announcement,
     unpack_inputs,
     unpack_results,
-    unpack_spec,
 )
 from scaler.worker.page import MAX_PAYLOAD_BYTES, MAX_ROWS, PageReader, PageWriter, make_page
 
@@ -47,15 +43,14 @@ def test_a_task_comes_out_as_it_went_in(payload: bytes, inputs: list[bytes]) -> 
     assert [bytes(each) for each in unpack_inputs(datagram, TASK.size + length, count)] == inputs
 
 
-@given(st.sampled_from([b"", b"s" * 16]), st.binary(max_size=40), st.text(max_size=20).filter(str.isprintable))
-def test_a_spec_comes_out_as_it_went_in(serializer: bytes, retry_on: bytes, name: str) -> None:
-    spec = SpecFrame(9, 5, b"f" * 16, serializer, retry_on, name)
-    assert unpack_spec(pack_spec(spec)) == spec
-
-
-def test_definitions_and_what_is_to_be_forgotten_come_out_as_they_went_in() -> None:
-    assert unpack_definition(pack_definition(b"d" * 16, b"code")) == (b"d" * 16, b"code")
-    assert unpack_forget(pack_forget([b"a" * 16, b"b" * 16], [1, 70_000])) == ([b"a" * 16, b"b" * 16], [1, 70_000])
+@given(st.binary(max_size=40), st.text(max_size=20))
+def test_an_announcement_comes_out_as_it_went_in(retry_on: bytes, name: str) -> None:
+    spec = (9, b"f" * 16, b"", retry_on, name, True, False, True)
+    datagram = pack_announcement(ToProcessor.SPEC, *spec)
+    assert datagram[0] == ToProcessor.SPEC
+    assert unpack_announcement(datagram) == spec
+    forgotten = [b"a" * 16, b"b" * 16], [1, 70_000]
+    assert unpack_announcement(pack_announcement(ToProcessor.FORGET, *forgotten)) == forgotten
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
@@ -119,17 +114,17 @@ def test_the_page_shows_what_runs_and_what_is_not_sent(page: tuple[PageWriter, P
     assert bytes(unsent.payloads) == b"value"
     sent = unpack_results(b"".join(writer.datagram()))
     assert (sent.rows, sent.batch) == (unsent.rows, unsent.batch)
-    writer.sent()
+    writer.next_batch()
     assert reader.unsent() is None
 
 
 def test_a_full_page_says_so(page: tuple[PageWriter, PageReader]) -> None:
     writer, _ = page
-    assert not writer.fits(MAX_PAYLOAD_BYTES + 1)
+    large = bytes(MAX_PAYLOAD_BYTES + 1)
+    assert not writer.append(row(large), large)
     for _ in range(MAX_ROWS):
-        assert writer.fits(0)
-        writer.append(row(b""), b"")
-    assert not writer.fits(0)
+        assert writer.append(row(b""), b"")
+    assert not writer.append(row(b""), b"")
 
 
 def test_results_read_from_the_page_are_not_taken_again_when_they_are_sent() -> None:

@@ -32,7 +32,7 @@ def test_what_is_left_out_is_said_once_wherever_the_pieces_end(ahead: int) -> No
         os.close(out_writer)
         os.close(err_writer)
         outputs.drain(TASK)
-        assert not outputs.is_open
+        assert not outputs.pipes
 
     asyncio.run(story())
     assert len(passed) == MAX_OUTPUT_BYTES + len(CUT)

@@ -159,7 +159,7 @@ def gathered(story: Callable[[PrintBuffer], None]) -> list[Printed]:
         story(prints)
         async with asyncio.timeout(5):
             await is_sent.wait()
-        assert prints.is_empty
+        assert not prints.gathered
         prints.close()
 
     asyncio.run(run())
