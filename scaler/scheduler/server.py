@@ -46,6 +46,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
+from scaler.recorder import Recorder
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -63,7 +64,7 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact, Incident
 from scaler.scheduler.core.state import ScalingDecided
 from scaler.scheduler.monitors import Monitors
-from scaler.scheduler.recorder import Recorder
+from scaler.scheduler.recorder import size_of
 from scaler.scheduler.status import ServerStatus
 
 HEARTBEAT_SECONDS = 2.0
@@ -133,7 +134,7 @@ class SchedulerServer:
         self._policy = GuardedPolicy(policy)
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
         self._core = SchedulerCore(config, policy.allocation, self._loop.time())
-        self._recorder = Recorder(config)
+        self._recorder = Recorder(config, size_of)
         self._storage = (
             _embedded_storage(config.bind_address, config.io_threads) if config.object_storage_address is None else None
         )

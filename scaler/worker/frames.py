@@ -131,8 +131,8 @@ def unpack_inputs(datagram: Buffer, offset: int, count: int) -> list[memoryview]
 
 
 def pack_announcement(kind: ToProcessor, *values: Any) -> bytes:
-    """Return a datagram of the definition socket."""
-    return bytes((kind,)) + marshal.dumps(values)
+    """Return a datagram of the definition socket. Equal values give equal bytes: marshal does so up to version 2."""
+    return bytes((kind,)) + marshal.dumps(values, 2)
 
 
 def unpack_announcement(datagram: bytes) -> tuple[Any, ...]:

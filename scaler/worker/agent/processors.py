@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from scaler.errors import ProtocolError, ScalerError
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Relay, RelayClosed
+from scaler.worker.agent.core import TaskExecutor
 from scaler.worker.agent.events import (
     AgentInput,
     DispatchRefused,
@@ -110,7 +111,7 @@ class _Processor:
 class ProcessorBackend:
     """A `Backend`: all processors of an agent, with their nested clients and their output."""
 
-    make_executor = staticmethod(ProcessorPool)
+    make_executor: type[TaskExecutor] = ProcessorPool
 
     def __init__(self, fork_server: ForkServer) -> None:
         self._fork_server = fork_server

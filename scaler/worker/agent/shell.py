@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, assert_never
 
 from scaler.component import Component
@@ -36,7 +37,7 @@ from scaler.worker.agent.events import (
     TimeElapsed,
     WriteLog,
 )
-from scaler.worker.agent.state import AgentState
+from scaler.worker.agent.recorder import make_recorder
 from scaler.worker.frames import Snapshot
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
@@ -53,8 +54,8 @@ OnEvents = Callable[[list[ConnectorEvent]], None]
 class Backend(Protocol):
     """What performs the commands of one kind of executor, and reports what becomes of them to its agent."""
 
-    def make_executor(self, state: AgentState) -> TaskExecutor:
-        """Make the pure side."""
+    make_executor: type[TaskExecutor]
+    """The pure side."""
 
     def start(self, agent: Agent) -> None:
         """Begin; call `agent.connect` when ready for tasks."""
@@ -101,6 +102,7 @@ class Agent:
         self._pending: list[AgentInput] = []
         now = time.monotonic()
         self._core = AgentCore(config, backend.make_executor, now)
+        self._recorder = make_recorder(config, backend.make_executor)
         self._wake_at = now
         self._timer = self._loop.call_later(0, self._on_timer)
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
@@ -271,7 +273,15 @@ class Agent:
         core = self._core
         while not self._is_closed and not self.ended.done():
             answers: list[AgentInput] = []
-            for command in core.step(inputs, now):
+            self._recorder.add(inputs, now)
+            try:
+                commands = core.step(inputs, now)
+            except Exception:
+                path = Path.cwd() / f"scaler-black-box-{os.getpid()}.bin"
+                self._recorder.write(path)
+                _log.critical("the agent's state is impossible; what led to it is in %s", path)
+                raise
+            for command in commands:
                 match command:
                     case SendToScheduler(message):
                         self._report(message)

@@ -31,6 +31,7 @@ from scaler.protocol.messages import (
 )
 from scaler.serialization import Buffer, size_of, to_payload
 from scaler.worker.agent.calls import ServiceCalls
+from scaler.worker.agent.core import TaskExecutor
 from scaler.worker.agent.events import (
     AgentInput,
     CallCommand,
@@ -216,7 +217,7 @@ class ServiceBackend:
     """A `Backend`: the calls of an agent to its executor. connect_storage: makes the client of the storage at an
     address. show_degraded: shows what keeps tasks from running, and "" when that is over."""
 
-    make_executor = staticmethod(ServiceCalls)
+    make_executor: type[TaskExecutor] = ServiceCalls
 
     def __init__(
         self,

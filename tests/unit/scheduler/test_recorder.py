@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
+from scaler import recorder as black_box
 from scaler.config.servers import SchedulerConfig
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import AcknowledgeResults, Heartbeat, Outcome, Suspended, UnitState, UnitStatus
 from scaler.protocol.messages import ManagerStatus as Status
-from scaler.scheduler import recorder as black_box
+from scaler.recorder import Recorder, read
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged, NestedOpened
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
-from scaler.scheduler.recorder import Recorder, read, replay
+from scaler.scheduler.recorder import RECORDS, replay, size_of
 from tests.unit.scheduler.driver import Cluster
 
 SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
@@ -32,7 +33,7 @@ class Recorded(Cluster):
 
     def __init__(self) -> None:
         super().__init__(load_policy(CONFIG.policy_engine_type, CONFIG.policy_content), **SETTINGS)
-        self.recorder = Recorder(CONFIG)
+        self.recorder = Recorder(CONFIG, size_of)
         self.steps: list[list[Command]] = []
 
     def step_once(self, *inputs: Input) -> list[Command]:
@@ -74,11 +75,11 @@ def test_a_replay_makes_the_same_commands(tmp_path: Path) -> None:
     path = tmp_path / "box"
     cluster.recorder.write(path)
     with path.open() as file:
-        record = read(file)
-        assert record.config == CONFIG
+        record = read(file, RECORDS)
+        assert SchedulerConfig.from_json(record.head["config"]) == CONFIG
         assert record.complete
         steps = list(record.steps)
-    core = SchedulerCore(record.config, Allocation(), steps[0][0])
+    core = SchedulerCore(SchedulerConfig.from_json(record.head["config"]), Allocation(), steps[0][0])
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
 
@@ -119,7 +120,7 @@ def test_the_record_is_bounded_and_says_that_its_beginning_is_missing(
     path = tmp_path / "box"
     cluster.recorder.write(path)
     with path.open() as file:
-        record = read(file)
+        record = read(file, RECORDS)
         assert not record.complete
         assert len(list(record.steps)) == 10
     assert replay(path) == 10

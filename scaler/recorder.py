@@ -1,0 +1,170 @@
+"""The black box of a core: its last inputs, written to a file when it finds a fault of its own, and their replay.
+
+A file is lines of JSON: one about the core (its configuration, whether the record goes back to the start), then one per
+step (time, inputs). Bytes are hexadecimal, messages are encoded, records and enumerations stand under their names.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from scaler.errors import ConfigError
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import Message
+
+MAX_RECORDED_STEPS = 20_000
+MAX_RECORDED_BYTES = 16 * 1024 * 1024
+"""Rough size of the recorded inputs: bounds the memory that the black box keeps alive."""
+ROW_BYTES = 512
+"""What an input, or a task in a message, takes beside its payload."""
+
+
+class RecordedConfig(Protocol):
+    """The configuration of a core."""
+
+    def to_json(self) -> Any: ...
+
+
+class Recorder:
+    """Keeps the last inputs, without copying or encoding anything until they are written."""
+
+    def __init__(
+        self,
+        config: RecordedConfig,
+        size_of: Callable[[Any], int],
+        *,
+        max_steps: int | None = None,
+        max_bytes: int | None = None,
+        **head: str,
+    ) -> None:
+        """size_of: returns roughly how many bytes an input keeps alive. head: written to the first line, too."""
+        self._head = {**head, "config": config.to_json()}
+        self._size_of = size_of
+        self._max_steps = MAX_RECORDED_STEPS if max_steps is None else max_steps
+        self._max_bytes = MAX_RECORDED_BYTES if max_bytes is None else max_bytes
+        self._steps: deque[tuple[float, Sequence[Any], int]] = deque()
+        self._size_bytes = 0
+        self._complete = True
+
+    def add(self, inputs: Sequence[Any], now: float) -> None:
+        """Keep one step. Steps without inputs are kept too: time that passes is an input."""
+        size_bytes = sum(map(self._size_of, inputs))
+        self._steps.append((now, inputs, size_bytes))
+        self._size_bytes += size_bytes
+        while len(self._steps) > self._max_steps or self._size_bytes > self._max_bytes:
+            self._size_bytes -= self._steps.popleft()[2]
+            self._complete = False
+
+    def write(self, path: Path) -> None:
+        """Write the record to a file that only this user can read: it holds users' data."""
+        path.touch(mode=0o600)
+        with path.open("w") as file:
+            file.write(json.dumps({**self._head, "complete": self._complete}) + "\n")
+            for now, inputs, _ in self._steps:
+                file.write(json.dumps({"now": now, "inputs": _plain(inputs)}) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON knows it; what it does not know as an object with its kind."""
+    if isinstance(value, Enum):
+        return {"record": type(value).__name__, "value": value.value}
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"bytes": bytes(value).hex()}
+    if isinstance(value, Message):
+        return {"message": encode(value).hex()}
+    if isinstance(value, Mapping):
+        return {"items": [[_plain(key), _plain(item)] for key, item in value.items()]}
+    if hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__"):
+        names = value._fields if hasattr(value, "_fields") else [each.name for each in fields(value)]
+        return {"record": type(value).__name__, **{name: _plain(getattr(value, name)) for name in names}}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A black box as read: steps yields (now, inputs) in order."""
+
+    head: Mapping[str, Any]
+    complete: bool
+    steps: Iterator[tuple[float, list[Any]]]
+
+
+def read(file: IO[str], records: Iterable[type[Any]]) -> Record:
+    """Read a black box. records: the classes in its inputs. Raises ValueError when the file is not one."""
+    known = {kind.__name__: kind for kind in records}
+
+    def from_json(value: dict[str, Any]) -> Any:
+        match value:
+            case {"record": kind, **parts}:
+                return known[kind](**parts)
+            case {"bytes": text}:
+                return bytes.fromhex(text)
+            case {"message": text}:
+                return decode(bytes.fromhex(text))
+            case {"items": items}:
+                return dict(items)
+            case _:
+                return value
+
+    def steps() -> Iterator[tuple[float, list[Any]]]:
+        for line in file:
+            step = json.loads(line, object_hook=from_json)
+            yield step["now"], step["inputs"]
+
+    try:
+        head = json.loads(file.readline())
+        return Record(head, head["complete"], steps())
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError("its first line is not the head of a black box") from error
+
+
+MakeStep = Callable[[Mapping[str, Any], float], Callable[[list[Any], float], None]]
+"""Makes a core from the head of a record and the time; returns what steps it and checks its invariants."""
+
+
+def replay(path: Path, records: Iterable[type[Any]], make_step: MakeStep) -> int:
+    """Step a new core through a black box, checking every invariant; return the number of steps.
+
+    Raises what the core raises, or AssertionError where an invariant does not hold; a note says in which step.
+    Raises ValueError when the file is not a black box, and OSError when it cannot be read.
+    """
+    with path.open() as file:
+        record = read(file, records)
+        step: Callable[[list[Any], float], None] | None = None
+        count = 0
+        for now, inputs in record.steps:
+            if step is None:
+                try:
+                    step = make_step(record.head, now)
+                except (ConfigError, KeyError) as error:
+                    raise ValueError("its first line is not the head of a black box") from error
+            try:
+                step(inputs, now)
+            except Exception as error:
+                error.add_note(f"in step {count} of the record, at {now:.6f} s, with inputs {inputs!r}")
+                raise
+            count += 1
+        return count
+
+
+def main(module: str, replay_file: Callable[[Path], int]) -> int:
+    """Replay the file named on the command line of a module."""
+    if len(sys.argv) != 2:
+        sys.stderr.write(f"usage: python -m {module} FILE\n")
+        return 2
+    try:
+        steps = replay_file(Path(sys.argv[1]))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{sys.argv[1]}: {error}\n")
+        return 2
+    sys.stdout.write(f"replayed {steps} steps; every invariant held\n")
+    return 0

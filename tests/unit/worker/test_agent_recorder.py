@@ -1,0 +1,119 @@
+"""The agent's black box: what was recorded can be replayed, and finds the same mistake again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler.net.connection import Received, Welcomed
+from scaler.protocol.messages import Outcome, Recall, Run, RunGroup, Spec, Welcome
+from scaler.recorder import Recorder, read
+from scaler.worker.agent.calls import ServiceCalls
+from scaler.worker.agent.core import AgentCore
+from scaler.worker.agent.events import (
+    AgentInput,
+    CallEnded,
+    CallsAccepted,
+    CallsRefused,
+    Command,
+    ProcessorExited,
+    ProcessorSignalled,
+    ResultsReceived,
+    StopRequested,
+    TimeElapsed,
+)
+from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.recorder import RECORDS, make_recorder, replay
+from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
+from scaler.worker.frames import ToAgent
+from tests.unit.worker.worker_fakes import CoreRig, worker_config
+
+TASKS = [bytes([number]) * 16 for number in range(4)]
+WELCOME = Welcomed(Welcome(False, 1, 60.0, 2.0, "tcp://storage:1"))
+RUN = Received(b"schedulr", Run([(b"f" * 16, b"code")], [RunGroup(Spec(b"f" * 16), TASKS, [1] * 4, [b"x"] * 4)]))
+
+
+class Recorded(CoreRig):
+    """A rig whose steps are recorded, as the shell does it."""
+
+    def __init__(self, executor: Any) -> None:
+        self.kind = executor
+        self.steps: list[list[Command]] = []
+        super().__init__(worker_config(slots=2))
+        self.recorder: Recorder = make_recorder(worker_config(slots=2), executor)
+        step = self.core.step
+
+        def recorded(inputs: Any, now: float) -> list[Command]:
+            self.recorder.add(inputs, now)
+            commands = step(inputs, now)
+            self.steps.append(list(commands))
+            return commands
+
+        self.core.step = recorded  # type: ignore[method-assign]
+
+    def make_executor(self, state: Any) -> Any:
+        self.pool = self.kind(state)
+        return self.pool
+
+    def perform(self, command: Command) -> AgentInput | None:
+        return super().perform(command) if self.kind is ProcessorPool else None
+
+
+def with_processors() -> Recorded:
+    rig = Recorded(ProcessorPool)
+    rig.step(WELCOME)
+    rig.step(ProcessorSignalled(1, ToAgent.READY), ProcessorSignalled(2, ToAgent.READY))
+    rig.step(RUN)
+    for number in (1, 2):
+        rig.hands[number].begin(rig.now)
+    rig.hands[1].finish()
+    rig.step(ResultsReceived(1, rig.hands[1].flush()))
+    rig.step(Received(b"schedulr", Recall(TASKS[1:3], [1, 1], True)))
+    rig.step(rig.hands[2].reclaim(2), ProcessorExited(2, "killed by signal 9 (SIGKILL)"))
+    rig.step(ProcessorSignalled(3, ToAgent.FAILED, "no such module"))
+    rig.tick(0.5)
+    rig.step(StopRequested("SIGTERM"))
+    return rig
+
+
+def with_calls() -> Recorded:
+    rig = Recorded(ServiceCalls)
+    rig.step(WELCOME)
+    rig.step(RUN)
+    rig.step(CallsAccepted(), CallStarted(TASKS[0], 1), ExecutorDegraded("no capacity"))
+    rig.step(CallFinished(TASKS[0], 1, memoryview(b"result")))
+    rig.step(CallEnded(1, (TASKS[0], 1), Outcome.SUCCESS, b"value"))
+    rig.step(CallFailed(TASKS[1], 1, Outcome.NOT_STARTED, "host lost"), CallsRefused([(TASKS[2], 1)], "busy"))
+    rig.now += 1.0
+    rig.step(TimeElapsed({}))
+    return rig
+
+
+@pytest.mark.parametrize("story", [with_processors, with_calls])
+def test_a_replay_makes_the_same_commands(story: Callable[[], Recorded], tmp_path: Path) -> None:
+    rig = story()
+    path = tmp_path / "box"
+    rig.recorder.write(path)
+    with path.open() as file:
+        record = read(file, RECORDS)
+        assert record.complete
+        steps = list(record.steps)
+    core = AgentCore(worker_config(slots=2), rig.kind, steps[0][0])
+    assert [core.step(inputs, now) for now, inputs in steps] == rig.steps
+    assert replay(path) == len(rig.steps)
+
+
+def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "box"
+    with_processors().recorder.write(path)
+    monkeypatch.setattr(ProcessorPool, "check", _never_sound)
+    with pytest.raises(AssertionError, match="unsound") as caught:
+        replay(path)
+    assert caught.value.__notes__[0].startswith("in step 0 of the record")
+
+
+def _never_sound(_pool: ProcessorPool) -> None:
+    raise AssertionError("unsound")
