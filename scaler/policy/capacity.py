@@ -113,10 +113,13 @@ class Budget:
 class CapacityPlan:
     """The slots of one manager while work is assigned to them. Law: used and free slots together are those that exist.
 
-    committed_units: existing and wanted units, whose price the budget does not contain any more.
+    limit_units: the most units that it may have, None for any number. committed_units: existing and wanted units, whose
+    price the budget does not contain any more.
     """
 
-    def __init__(self, manager: ManagerView, budget: Budget, price: float, committed_units: int) -> None:
+    def __init__(
+        self, manager: ManagerView, limit_units: int | None, budget: Budget, price: float, committed_units: int
+    ) -> None:
         self.manager = manager
         self.startup = startup_seconds(manager)
         self.used = 0
@@ -129,42 +132,39 @@ class CapacityPlan:
         self.limit = ""
         """What kept more units from being started; empty when nothing did."""
         self.committed_units = committed_units
+        self._limit_units = limit_units
         self._budget = budget
         self._price = price
         self._committed_free = max(0, committed_units - manager.units)
         self._growth_used = 0
         step = manager.unit_slots
-        self._free = [SlotBatch(manager.units_running * step, 0.0)]
+        self.free = [SlotBatch(manager.units_running * step, 0.0)]
+        """Slots of running units, then those of pending ones, the earliest first."""
         tick = self.startup / PENDING_STEPS
         pending: dict[int, int] = {}
         for age in manager.pending_ages:
             ticks = max(1, math.ceil((self.startup - age) / tick)) if tick > 0 else 0
             pending[ticks] = pending.get(ticks, 0) + step
-        self._free += [SlotBatch(pending[ticks], ticks * tick) for ticks in sorted(pending)]
-
-    @property
-    def free(self) -> Sequence[SlotBatch]:
-        """Slots of running units, then those of pending ones, the earliest first."""
-        return self._free
+        self.free += [SlotBatch(pending[ticks], ticks * tick) for ticks in sorted(pending)]
 
     def use(self, slots: int) -> int:
         """Assign work to free slots; return how many there were."""
         missing = slots
-        for index, batch in enumerate(self._free):
+        for index, batch in enumerate(self.free):
             missing -= self._use(index, min(missing, batch.slots))
         return slots - missing
 
     def run(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
         """Use as many free slots as run these tasks in time; return how many of the tasks they run."""
         left = tasks
-        for index, batch in enumerate(self._free):
+        for index, batch in enumerate(self.free):
             each = batch.tasks_each(task_seconds, within_seconds)
             left -= each * self._use(index, batch.slots_for(left, task_seconds, within_seconds))
         return tasks - max(0, left)
 
     def _use(self, index: int, slots: int) -> int:
-        batch = self._free[index]
-        self._free[index] = SlotBatch(batch.slots - slots, batch.from_seconds)
+        batch = self.free[index]
+        self.free[index] = SlotBatch(batch.slots - slots, batch.from_seconds)
         self.used += slots
         return slots
 
@@ -177,25 +177,25 @@ class CapacityPlan:
             self._start(int(min(limit - self.manager.units, self._affordable())))
             self.reasons.append(f"the minimum is {units}")
 
-    def growth(self, limit_units: int | None, max_slots: int, reserved: float = 0.0) -> SlotBatch:
+    def growth(self, max_slots: int, reserved: float = 0.0) -> SlotBatch:
         """Return the slots that may be added, up to max_slots. reserved: budget for other managers."""
         if self.manager.fixed:
             return SlotBatch(0, self.startup)
         step = self.manager.unit_slots
         units = self._affordable(reserved)
-        if limit_units is not None:
-            units = min(units, max(0, limit_units - self.manager.units - self.grown))
+        if self._limit_units is not None:
+            units = min(units, max(0, self._limit_units - self.manager.units - self.grown))
         return SlotBatch(int(min(max_slots, self.grown * step - self._growth_used + units * step)), self.startup)
 
-    def note_useful(self, slots: int, limit_units: int | None) -> int:
+    def note_useful(self, slots: int) -> int:
         """Record slots that would help, but not enough to start units for them; return how many could be added."""
-        taken = self.growth(limit_units, max(0, slots)).slots
+        taken = self.growth(max(0, slots)).slots
         self.useful += taken
         return taken
 
-    def grow(self, slots: int, limit_units: int | None) -> int:
+    def grow(self, slots: int) -> int:
         """Add up to this many slots; return how many were added."""
-        taken = self.growth(limit_units, max(0, slots)).slots
+        taken = self.growth(max(0, slots)).slots
         step = self.manager.unit_slots
         self._start(math.ceil(max(0, taken - (self.grown * step - self._growth_used)) / step))
         self._growth_used += taken

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from scaler.errors import UsageError
 from scaler.policy.load import entries, key_value, unknown
-from scaler.policy.sizing import Candidate, Sizing
+from scaler.policy.sizing import Sizing
 from scaler.policy.view import Allocation, ClusterView, Wanted
 
 
@@ -42,10 +42,10 @@ class SimplePolicy:
                 for manager in view.managers
                 if not manager.fixed
             }
-        candidates = [Candidate(manager, manager.max_units) for manager in view.managers]
+        managers = list(view.managers)
         if self._scaling is Scaling.CAPABILITY:
-            candidates.sort(key=lambda candidate: len(candidate.manager.offers.items))
-        return self._sizing.plan(view, candidates)
+            managers.sort(key=lambda manager: len(manager.offers.items))
+        return self._sizing.plan(view, {manager.manager_id: manager.max_units for manager in managers})
 
 
 def parse(policy_content: str) -> tuple[Allocate, Scaling]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler.needs import Needs
@@ -25,7 +25,6 @@ from scaler.policy.capacity import (
     SlotBatch,
     best_seconds,
     soonest_seconds,
-    startup_seconds,
     tasks_done,
 )
 from scaler.policy.view import ClusterView, ManagerView, Wanted
@@ -60,14 +59,6 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A manager that may run tasks. limit_units: the most units that it may have, None for any number."""
-
-    manager: ManagerView
-    limit_units: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Constraints:
     """A user's constraints on a plan. Mappings are by manager id; prices are per unit and hour."""
 
@@ -96,9 +87,13 @@ class Sizing:
         self._seen: dict[str, int] = {}
 
     def plan(
-        self, view: ClusterView, candidates: Sequence[Candidate], constraints: Constraints | None = None
+        self, view: ClusterView, limits: Mapping[str, int | None], constraints: Constraints | None = None
     ) -> dict[str, Wanted]:
-        """Return what each manager that is not fixed should have. candidates: the preferred manager first."""
+        """Return what each manager that is not fixed should have.
+
+        limits: the candidates for tasks by manager id, the preferred one first, with the most units that each may have,
+        None for any number.
+        """
         constraints = constraints or Constraints()
         managers = {manager.manager_id: manager for manager in view.managers}
         # Wanted units that do not exist yet may appear at any time: they count as spent.
@@ -107,21 +102,20 @@ class Sizing:
         if sum(committed[key] * prices[key] for key in managers) > constraints.ceiling:
             committed = {key: manager.units for key, manager in managers.items()}
         budget = Budget(constraints.ceiling - sum(committed[key] * prices[key] for key in managers))
-        plans = {key: CapacityPlan(manager, budget, prices[key], committed[key]) for key, manager in managers.items()}
+        plans = {
+            key: CapacityPlan(manager, limits.get(key), budget, prices[key], committed[key])
+            for key, manager in managers.items()
+        }
         for key, plan in plans.items():
             plan.reserve(constraints.minimum.get(key, 0))
         fitting = {
-            needs: [candidate for candidate in candidates if needs.fits(candidate.manager.offers)]
+            needs: [plans[key] for key in limits if needs.fits(managers[key].offers)]
             for needs in dict.fromkeys(row.needs for row in view.demand)
         }
-        works = self._ramp_up.works(
-            view,
-            constraints.first_slots,
-            lambda needs: min((startup_seconds(candidate.manager) for candidate in fitting[needs]), default=0.0),
-        )
+        startup = {needs: min((plan.startup for plan in fits), default=0.0) for needs, fits in fitting.items()}
+        works = self._ramp_up.works(view, constraints.first_slots, startup)
         for work in sorted(works, key=lambda work: (len(fitting[work.needs]), work.needs.items)):
-            choices = [(plans[each.manager.manager_id], each.limit_units) for each in fitting[work.needs]]
-            _assign(work, choices, constraints)
+            _assign(work, fitting[work.needs], constraints)
         wanted = {
             key: self._decide(plan, constraints, view.now) for key, plan in plans.items() if not managers[key].fixed
         }
@@ -164,53 +158,50 @@ def _idle_reason(units: int, seconds: float) -> str:
     return f"no work; the last ones go after {seconds_text(seconds)} without any" if units else "no work"
 
 
-def _assign(work: Work, choices: Sequence[tuple[CapacityPlan, int | None]], constraints: Constraints) -> None:
+def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
     """Assign slots to this work, and start units for the missing ones."""
     # Managers that cannot start units now come last, but they are still asked, so that they keep trying.
-    to_grow = sorted(choices, key=lambda choice: bool(choice[0].manager.trouble))
+    to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
     text = str(work)
-    used = {id(plan): plan.used for plan, _ in choices}
+    used = {id(plan): plan.used for plan in plans}
     missing = work.ramp_up_slots
-    for plan, _ in choices:
+    for plan in plans:
         missing -= plan.use(missing)
-    for plan, limit_units in to_grow:
-        if missing and (taken := plan.grow(missing, limit_units)):
+    for plan in to_grow:
+        if missing and (taken := plan.grow(missing)):
             missing -= taken
             plan.reasons.append(f"{text}, begins on up to {work.ramp_up_slots} slots")
     if work.measured_tasks:
-        _assign_measured(work, choices, to_grow, constraints)
-    for plan, _ in choices:
+        _assign_measured(work, plans, to_grow, constraints)
+    for plan in plans:
         if plan.used > used[id(plan)] and not any(reason.startswith(text) for reason in plan.reasons):
             plan.reasons.append(text)
 
 
 def _assign_measured(
-    work: Work,
-    choices: Sequence[tuple[CapacityPlan, int | None]],
-    to_grow: Sequence[tuple[CapacityPlan, int | None]],
-    constraints: Constraints,
+    work: Work, plans: Sequence[CapacityPlan], to_grow: Sequence[CapacityPlan], constraints: Constraints
 ) -> None:
     tasks, task_seconds = work.measured_tasks, work.task_seconds
-    existing = [batch for plan, _ in choices for batch in plan.free]
+    existing = [batch for plan in plans for batch in plan.free]
     addable: list[SlotBatch] = []
     reserved = 0.0
-    for plan, limit_units in to_grow:
-        addable.append(plan.growth(limit_units, tasks, reserved))
+    for plan in to_grow:
+        addable.append(plan.growth(tasks, reserved))
         reserved += plan.cost(addable[-1])
     if constraints.finish_seconds is None:
-        idle = [IDLE_SHARE * constraints.cooldown(plan) for plan, _ in choices if not plan.manager.fixed]
+        idle = [IDLE_SHARE * constraints.cooldown(plan) for plan in plans if not plan.manager.fixed]
         within = best_seconds(existing, addable, tasks, task_seconds, min(idle, default=0.0))
     else:
         within = max(constraints.finish_seconds, soonest_seconds([*existing, *addable], tasks, task_seconds))
     if math.isinf(within):
         return
     is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
-    for plan, _ in choices:
+    for plan in plans:
         tasks -= plan.run(tasks, task_seconds, within)
-    for plan, limit_units in to_grow:
-        each = plan.growth(limit_units, 1).tasks_each(task_seconds, within)
+    for plan in to_grow:
+        each = plan.growth(1).tasks_each(task_seconds, within)
         slots = math.ceil(tasks / each) if each and tasks > 0 else 0
-        taken = plan.note_useful(slots, limit_units) if is_enough else plan.grow(slots, limit_units)
+        taken = plan.note_useful(slots) if is_enough else plan.grow(slots)
         tasks -= each * taken
         if taken and not is_enough:
             start = f"{seconds_text(plan.startup)} to start a unit"
@@ -259,7 +250,7 @@ class RampUp:
         self._planned_at: float | None = None
         self._ran: dict[tuple[Needs, str], float] = {}
 
-    def works(self, view: ClusterView, first_slots: int, startup: Callable[[Needs], float]) -> list[Work]:
+    def works(self, view: ClusterView, first_slots: int, startup: Mapping[Needs, float]) -> list[Work]:
         """Return all work. first_slots: for work of unknown length at its beginning. Call once per plan."""
         elapsed = 0.0 if self._planned_at is None else min(MAX_STEP_SECONDS, max(0.0, view.now - self._planned_at))
         self._planned_at = view.now
@@ -279,7 +270,7 @@ class RampUp:
             else:
                 key = (row.needs, row.function)
                 ran[key] = self._ran.get(key, 0.0) + (elapsed if row.running else 0.0)
-                doublings = int(ran[key] / max(RAMP_UP_SECONDS, RAMP_UP_SHARE * startup(row.needs)))
+                doublings = int(ran[key] / max(RAMP_UP_SECONDS, RAMP_UP_SHARE * startup[row.needs]))
                 work.ramp_up_slots += min(tasks, first_slots << min(MAX_DOUBLINGS, doublings))
         self._ran = ran
         return list(works.values())

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from scaler.errors import UsageError
 from scaler.policy.load import entries, key_value
-from scaler.policy.sizing import Candidate, Constraints, Sizing
+from scaler.policy.sizing import Constraints, Sizing
 from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 16
@@ -71,10 +71,9 @@ class TargetPolicy:
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        candidates = [
-            Candidate(manager, self._limit_units(manager)) for manager in sorted(view.managers, key=self._preference)
-        ]
-        return self._sizing.plan(view, candidates, self._settings.constraints(view.managers))
+        preferred = sorted(view.managers, key=self._preference)
+        limits = {manager.manager_id: self._limit_units(manager) for manager in preferred}
+        return self._sizing.plan(view, limits, self._settings.constraints(view.managers))
 
     def _preference(self, manager: ManagerView) -> tuple[float, int]:
         """The cheapest slots come first, then the fewest capabilities, then the order of connection."""

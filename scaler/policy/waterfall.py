@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from scaler.errors import UsageError
 from scaler.policy.load import entries
-from scaler.policy.sizing import Candidate, Sizing
+from scaler.policy.sizing import Sizing
 from scaler.policy.view import NO_LIMIT, Allocation, ClusterView, ManagerView, Wanted
 
 COLUMNS = "priority,worker_manager_id,max_task_concurrency"
@@ -48,14 +48,10 @@ class WaterfallPolicy:
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        unlisted = {manager.manager_id: manager for manager in view.managers}
-        candidates = [
-            Candidate(manager, step.limit_units(manager))
-            for step in self._ladder
-            if (manager := unlisted.pop(step.manager_id, None)) is not None
-        ]
-        candidates += [Candidate(manager, 0) for manager in unlisted.values()]
-        return self._sizing.plan(view, candidates)
+        managers = {manager.manager_id: manager for manager in view.managers}
+        ladder = [(step, managers[step.manager_id]) for step in self._ladder if step.manager_id in managers]
+        limits = {step.manager_id: step.limit_units(manager) for step, manager in ladder}
+        return self._sizing.plan(view, limits | {key: 0 for key in managers if key not in limits})
 
 
 def parse(policy_content: str) -> tuple[LadderStep, ...]:
