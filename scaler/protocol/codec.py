@@ -293,9 +293,9 @@ def _single_path(number: int, top: StructCodec) -> _Write | None:
         source.made[name] = name
     find_rows = "row = message"
     if group:
-        place = list(top.pointers).index(group)
+        index = list(top.pointers).index(group)
         pointers = [0] * top.pointer_words
-        pointers[place] = list_pointer(rows.words, STRUCTS, top.pointer_words - 1 - place)
+        pointers[index] = list_pointer(rows.words, STRUCTS, top.pointer_words - 1 - index)
         source.constant(*pointers, struct_pointer(0, rows.pointer_words, 1))
         find_rows = f"if len(message.{group}) != 1: return None\n    (row,) = message.{group}"
         source.empty += [f"message.{name}" for name in top.pointers if name != group]

@@ -7,7 +7,7 @@ message may have is a LimitError when it is written.
 A *scalar* lies in the data section of its struct. All other fields are *pointers*: `write` appends the content to
 `out` and the pointer to `pointers`; `offset` is the distance in words from the end of that pointer to the content, and
 `write` returns the offset of the next pointer. `read` gets all pointers of the struct, the index of the field's first
-pointer, and `origin`, the place in bytes of the struct's pointer section. `count` is the number of rows of a batch.
+pointer, and `origin`, the first byte of the struct's pointer section. `count` is the number of rows of a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from enum import StrEnum
 from itertools import accumulate, chain, islice, pairwise
 from typing import Annotated, Any
 
-from scaler.errors import LimitError
 from scaler.ids import ID_BYTES, MAX_ATTEMPT, PEER_ID_BYTES
 
 MAX_SECONDS = 1e9
@@ -39,7 +38,8 @@ Pointers = Sequence[int]
 Check = Callable[[Any], Any]
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """Return the value: the check of a field without a rule."""
     return value
 
 
@@ -56,39 +56,39 @@ class Frame:
         self.bases = bases
         self.budget_words = budget_words
 
-    def list_at(self, pointer: int, place: int, size: int) -> tuple[int, int]:
+    def list_at(self, pointer: int, after: int, size: int) -> tuple[int, int]:
         """Return the first byte of a list of elements of this size, and their number.
 
-        place: of the byte behind the pointer. For STRUCTS the number is that of the words behind the list's tag.
+        after: the byte behind the pointer. For STRUCTS the number is that of the words behind the list's tag.
         """
         if not pointer:
-            return place, 0
+            return after, 0
         if pointer & 3 == 2:
-            pointer, place = self._landing(pointer, place)
+            pointer, after = self._landing(pointer)
         if pointer & 0x7_0000_0003 != size << 32 | _LIST:
             raise ValueError("a pointer does not lead to a list of elements of the right size")
         count = pointer >> 35
         words = (count * _WIDTHS[size] + 7) >> 3
-        return self._content(pointer, place, words + (size == STRUCTS)), count
+        return self._content(pointer, after, words + (size == STRUCTS)), count
 
-    def struct_at(self, pointer: int, place: int) -> tuple[int, int, int]:
+    def struct_at(self, pointer: int, after: int) -> tuple[int, int, int]:
         """Return the first byte of a struct and the words of its data and pointers: none for a null pointer."""
         if not pointer:
-            return place, 0, 0
+            return after, 0, 0
         if pointer & 3 == 2:
-            pointer, place = self._landing(pointer, place)
+            pointer, after = self._landing(pointer)
         if pointer & 3:
             raise ValueError("a pointer does not lead to a struct")
         data, count = pointer >> 32 & 0xFFFF, pointer >> 48
-        return self._content(pointer, place, data + count), data, count
+        return self._content(pointer, after, data + count), data, count
 
-    def word(self, place: int) -> int:
-        """Return the word at a place, which was found to be within the message."""
-        return int.from_bytes(self.body[place : place + WORD_BYTES], "little")
+    def word(self, at: int) -> int:
+        """Return the word at byte `at`, which is within the message."""
+        return int.from_bytes(self.body[at : at + WORD_BYTES], "little")
 
-    def _content(self, pointer: int, place: int, words: int) -> int:
+    def _content(self, pointer: int, after: int, words: int) -> int:
         offset = (pointer & 0xFFFF_FFFF) >> 2
-        start = place + (offset - 0x4000_0000 if offset & 0x2000_0000 else offset) * WORD_BYTES
+        start = after + (offset - 0x4000_0000 if offset & 0x2000_0000 else offset) * WORD_BYTES
         end = start + words * WORD_BYTES
         bases = self.bases
         if not (bases[0] <= start and end <= bases[-1]) or (
@@ -100,33 +100,30 @@ class Frame:
             raise ValueError("the message's parts lie upon each other, and reading them all would take too much memory")
         return start
 
-    def _segment(self, place: int) -> int:
-        return sum(base <= place for base in self.bases)
+    def _segment(self, at: int) -> int:
+        return sum(base <= at for base in self.bases)
 
-    def _landing(self, pointer: int, _place: int) -> tuple[int, int]:
-        """Return the pointer that a far pointer leads to, and the place behind it."""
-        pad = self._pad(pointer, 1 + (pointer >> 2 & 1))
-        (found,) = struct.unpack_from("<Q", self.body, pad)
-        if not pointer & 4:
+    def _landing(self, pointer: int) -> tuple[int, int]:
+        """Return the pointer that a far pointer leads to, and the byte behind it."""
+        is_double = bool(pointer & 4)
+        pad = self._pad(pointer, 1 + is_double)
+        found = self.word(pad)
+        if not is_double:
             if found & 3 == 2:
                 raise ValueError("a far pointer leads to another one")
             return found, pad + WORD_BYTES
         # A landing pad of two words: a far pointer to the content, then the pointer without an offset.
-        if found & 7 != 2:
-            raise ValueError("a far pointer leads to two words that are no landing pad")
-        (tag,) = struct.unpack_from("<Q", self.body, pad + WORD_BYTES)
-        if tag & 0xFFFF_FFFC or tag & 3 > 1:
+        tag = self.word(pad + WORD_BYTES)
+        if found & 7 != 2 or tag & 0xFFFF_FFFE:
             raise ValueError("a far pointer leads to two words that are no landing pad")
         return tag, self._pad(found, 0)
 
     def _pad(self, pointer: int, words: int) -> int:
         segment = pointer >> 32
-        if segment >= len(self.bases) - 1:
-            raise ValueError(f"a pointer leads to segment {segment}, which the message does not have")
-        start = self.bases[segment] + (pointer >> 3 & 0x1FFF_FFFF) * WORD_BYTES
-        if start + words * WORD_BYTES > self.bases[segment + 1]:
+        start = (pointer >> 3 & 0x1FFF_FFFF) * WORD_BYTES
+        if segment >= len(self.bases) - 1 or self.bases[segment] + start + words * WORD_BYTES > self.bases[segment + 1]:
             raise ValueError("a pointer leads out of the message")
-        return start
+        return self.bases[segment] + start
 
 
 def list_pointer(count: int, size: int, offset: int) -> int:
@@ -144,7 +141,7 @@ def struct_pointer(data_words: int, pointer_words: int, offset: int) -> int:
 class Scalar:
     """A number, a truth value or a choice in the data section. code: of the struct module; `?` is one bit."""
 
-    def __init__(self, code: str, wire: str, check: Check | None = None, note: str = "") -> None:
+    def __init__(self, code: str, wire: str, check: Check = same, note: str = "") -> None:
         self.code = code
         self.bits = 1 if code == "?" else 8 * struct.calcsize(f"<{code}")
         self.wire = wire
@@ -179,15 +176,10 @@ class PointerField:
     pointers = 1
     """Pointers of the struct that belong to the field."""
 
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        """Return the fields of the schema that this field is: name, type and a note on its values."""
-        raise NotImplementedError
-
-    def write(self, value: Any, count: int, out: list[bytes], pointers: list[int], offset: int, /) -> int:
-        raise NotImplementedError
-
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, count: int, /) -> Any:
-        raise NotImplementedError
+    wires: Callable[[str], list[tuple[str, str, str]]]
+    """Return the fields of the schema that this field is: name, type and a note on its values."""
+    write: Callable[[Any, int, list[bytes], list[int], int], int]
+    read: Callable[[Frame, Pointers, int, int, int], Any]
 
 
 def write_list(data: bytes, size: int, count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
@@ -207,20 +199,6 @@ def read_bytes(frame: Frame, pointers: Pointers, index: int, origin: int) -> byt
     """Return a list of bytes."""
     start, length = frame.list_at(pointers[index], origin + WORD_BYTES * (index + 1), BYTES)
     return frame.body[start : start + length]
-
-
-def check_entries(found: int) -> int:
-    """Return the length of a list that is read. Raises ValueError beyond MAX_ENTRIES."""
-    if found > MAX_ENTRIES:
-        raise ValueError(f"{found} entries are more than MAX_ENTRIES ({MAX_ENTRIES})")
-    return found
-
-
-def limit_entries(found: int) -> int:
-    """Return the length of a list that is written. Raises LimitError beyond MAX_ENTRIES."""
-    if found > MAX_ENTRIES:
-        raise LimitError(f"{found} entries are more than MAX_ENTRIES ({MAX_ENTRIES}) in one message")
-    return found
 
 
 class Data(PointerField):
@@ -419,7 +397,7 @@ class Ragged(PointerField):
 
 _COUNTS = Numbers(U32, "entries of each row, or empty", is_optional=True)
 TEXT = Text()
-BYTE_STRING = Data("Data", "", _same, _same)
+BYTE_STRING = Data("Data", "", same, same)
 ID_COLUMN = Data("Data", "column of ids", join_ids, split_ids)
 PAYLOAD_COLUMN = PayloadColumn()
 

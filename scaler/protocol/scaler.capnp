@@ -160,16 +160,9 @@ struct Hello {
   cloudpickleVersion @5 :Text;
   hostname @6 :Text;
   pid @7 :UInt32;
-  details @8 :Details;
-}
-
-struct Details {
-  union {
-    none @0 :Void;
-    client @1 :ClientDetails;
-    worker @2 :WorkerDetails;
-    manager @3 :ManagerDetails;
-  }
+  clientDetails @8 :ClientDetails;  # or not set
+  workerDetails @9 :WorkerDetails;  # or not set
+  managerDetails @10 :ManagerDetails;  # or not set
 }
 
 struct Welcome {

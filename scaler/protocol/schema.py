@@ -16,7 +16,7 @@ from scaler.protocol import messages
 from scaler.protocol.codec import MIN_TRAVERSAL_WORDS
 from scaler.protocol.fields import MAX_ENTRIES, MAX_SECONDS
 from scaler.protocol.messages import BATCHES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES, MAY_ANSWER, MAY_SEND, MESSAGES, Server
-from scaler.protocol.structs import StructField, UnionCodec, struct_codec
+from scaler.protocol.structs import struct_codec
 
 _WIDTH = 120
 _BATCHES = ", ".join(of.__name__ for of in MESSAGES if of in BATCHES)
@@ -57,7 +57,9 @@ can interpret it. Percentages are finite and not negative.
 def schema() -> str:
     """Return the text of the schema."""
     lines = ["@0xb1f9a4d2c6e8035d;", "", *(f"# {line}".rstrip() for line in _HEADER.splitlines())]
-    lines += ["", "struct Body {", *_union({of.__name__: of.__name__ for of in MESSAGES}), "}"]
+    lines += ["", "struct Body {", "  union {"]
+    lines += [f"    {_camel(of.__name__)} @{number} :{of.__name__};" for number, of in enumerate(MESSAGES)]
+    lines += ["  }", "}"]
     source = inspect.getsource(messages)
     rows = source.splitlines()
     for node in ast.parse(source).body:
@@ -83,24 +85,13 @@ def _struct(of: type, comments: dict[str, str]) -> Iterator[str]:
     yield f"struct {of.__name__} {{"
     yield from _comment(f"{inspect.getdoc(of)}{_routes(of)}")
     number = 0
-    unions = []
     for name, field in struct_codec(of).fields.items():
         wires = field.wires(_camel(name))
         for wire, kind, note in wires:
             comment = comments.get(name, "").rstrip(".") if wire == wires[-1][0] else ""
             yield from _field(wire, number, f" :{kind}", "; ".join(filter(None, (comment, note))))
             number += 1
-        if isinstance(field, StructField) and isinstance(field.codec, UnionCodec):
-            unions.append(field.codec)
     yield "}"
-    for union in unions:
-        members = {name: part.__name__ if part else "Void" for name, part in union.members.items()}
-        yield from ["", f"struct {union.name} {{", *_union(members), "}"]
-
-
-def _union(members: dict[str, str]) -> list[str]:
-    fields = [f"    {_camel(name)} @{number} :{kind};" for number, (name, kind) in enumerate(members.items())]
-    return ["  union {", *fields, "  }"]
 
 
 def _routes(of: type) -> str:

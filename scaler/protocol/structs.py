@@ -7,16 +7,16 @@ The codecs write everything into one segment, and read any layout that Cap'n Pro
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from itertools import accumulate
-from operator import attrgetter, itemgetter
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
+from scaler.errors import LimitError
 from scaler.protocol.fields import (
     BYTE_STRING,
+    MAX_ENTRIES,
     PAYLOAD_COLUMN,
     STRUCTS,
     TEXT,
@@ -28,9 +28,8 @@ from scaler.protocol.fields import (
     PointerField,
     Pointers,
     Scalar,
-    check_entries,
-    limit_entries,
     list_pointer,
+    same,
     struct_pointer,
 )
 
@@ -47,9 +46,9 @@ class StructCodec:
     """
 
     def __init__(self, of: type[Any]) -> None:
+        hints = {field.name: field.type for field in fields(of)} if is_dataclass(of) else of.__annotations__
+        declared = {name: codec_of(hint) for name, hint in hints.items()}
         self.type = of
-        declared = {name: codec_of(name, hint) for name, hint in _hints(of)}
-        self.name = of.__name__
         self.names = list(declared)
         self.fields = dict(
             sorted(declared.items(), key=lambda each: (isinstance(each[1], InternedField), each[1] is PAYLOAD_COLUMN))
@@ -57,127 +56,75 @@ class StructCodec:
         self.scalars = {name: codec for name, codec in self.fields.items() if isinstance(codec, Scalar)}
         self.pointers = {name: codec for name, codec in self.fields.items() if isinstance(codec, PointerField)}
         self.pointer_words = sum(codec.pointers for codec in self.pointers.values())
-        layout, self.data_words, self._slots, self._bits = _data_section([each.code for each in self.scalars.values()])
+        layout, self.data_words, self._numbers, self._bits = _data_section(self.scalars)
         self.words = self.data_words + self.pointer_words
         self._head = struct.Struct(f"<{layout}{self.pointer_words}Q")
-        firsts = accumulate((codec.pointers for codec in self.pointers.values()), initial=0)
-        self._reads = [
-            (name, codec.read, first) for (name, codec), first in zip(self.pointers.items(), firsts, strict=False)
-        ]
-        self._writes = [(name, codec.write) for name, codec in self.pointers.items()]
-        self._rules = list(self.scalars.items())
-        names = [*self.scalars, *self.pointers]
-        order = [names.index(name) for name in declared]
-        self._reorder = itemgetter(*order) if order != sorted(order) else tuple
-        self._take = _taker(of, list(declared), names)
-        self._make: Callable[..., Any] = (lambda *values: values) if issubclass(of, tuple) else of
-        self._rows = names.index("ids") if "ids" in names else -1
+        self._checked = [(name, codec) for name, codec in self.scalars.items() if codec.to_wire is not same]
 
     def write(self, value: Any, out: list[bytes], offset: int) -> tuple[bytes, int]:
         """Append the content to `out`. Return the head, and the offset of whatever follows the content.
 
         offset: in words, from the end of the first pointer to the content.
         """
-        values = self._take(value)
-        count = len(values[self._rows]) if self._rows >= 0 else 0
-        scalars = []
+        count = len(value.ids) if "ids" in self.pointers else 0
         pointers: list[int] = []
         name = ""
         try:
-            for (name, codec), each in zip(self._rules, values, strict=False):  # noqa: B007 (the error names it)
-                scalars.append(codec.to_wire(each) if codec.to_wire is not None else each)
-            for (name, write), each in zip(self._writes, values[len(scalars) :], strict=True):  # noqa: B007
-                offset = write(each, count, out, pointers, offset)
-            name = ""
-            numbers = [0 if index is None else scalars[index] for index in self._slots]
-            for index, slot, bit in self._bits:
-                if scalars[index]:
-                    numbers[slot] |= bit
+            scalars = {name: getattr(value, name) for name in self.scalars}
+            for name, codec in self._checked:
+                scalars[name] = codec.to_wire(scalars[name])
+            for name, field in self.pointers.items():
+                offset = field.write(getattr(value, name), count, out, pointers, offset)
+            name = "its numbers"
+            numbers = [scalars.get(name, 0) for name in self._numbers]
+            for flag, (index, bit) in self._bits.items():
+                if scalars[flag]:
+                    numbers[index] |= bit
             return self._head.pack(*numbers, *pointers), offset
         except (ValueError, struct.error) as error:
-            raise ValueError(f"{name}: {error}" if name else str(error)) from error
+            raise ValueError(f"{name}: {error}") from error
 
     def read(self, frame: Frame, at: int, data_words: int, pointer_words: int) -> Any:
-        """Return the value whose head is at this place, with sections of this size."""
+        """Return the value whose head begins at byte `at`, with sections of this size."""
         origin = at + WORD_BYTES * data_words
         if data_words == self.data_words and pointer_words == self.pointer_words:
             head = self._head.unpack_from(frame.body, at)
         else:  # of another version, or without the words that are zero
-            end = origin + WORD_BYTES * pointer_words
-            sections = ((at, origin, self.data_words), (origin, end, self.pointer_words))
-            parts = [
-                frame.body[start:end][: WORD_BYTES * words].ljust(WORD_BYTES * words, b"\0")
-                for start, end, words in sections
-            ]
-            head = self._head.unpack(b"".join(parts))
-        pointers = head[len(self._slots) :]
-        values: list[Any] = [None] * len(self._rules)
-        for slot, index in enumerate(self._slots):
-            if index is not None:
-                values[index] = head[slot]
-        for index, slot, bit in self._bits:
-            values[index] = bool(head[slot] & bit)
-        name = ""
-        count = 0
+            sections = ((at, data_words, self.data_words), (origin, pointer_words, self.pointer_words))
+            head = self._head.unpack(
+                b"".join(
+                    frame.body[start : start + WORD_BYTES * min(words, wanted)].ljust(WORD_BYTES * wanted, b"\0")
+                    for start, words, wanted in sections
+                )
+            )
+        values = dict(zip(self._numbers, head, strict=False))
+        for name, (index, bit) in self._bits.items():
+            values[name] = bool(head[index] & bit)
+        values.pop("", None)
+        count, index = 0, len(self._numbers)
+        pointers = head[index:]
+        index = 0
         try:
-            for index, (name, codec) in enumerate(self._rules):  # noqa: B007
-                if codec.from_wire is not None:
-                    values[index] = codec.from_wire(values[index])
-            for name, read, first in self._reads:
-                value = read(frame, pointers, first, origin, count)
+            for name, codec in self._checked:
+                values[name] = codec.from_wire(values[name])
+            for name, field in self.pointers.items():
+                value = values[name] = field.read(frame, pointers, index, origin, count)
+                index += field.pointers
                 if name == "ids":
                     count = len(value)
-                values.append(value)
         except (ValueError, struct.error) as error:
             raise ValueError(f"{name}: {error}") from error
-        return self._make(*self._reorder(values))
-
-
-class UnionCodec:
-    """The codec of one of several structs, or of none: a word that says which, and a pointer to it."""
-
-    data_words = pointer_words = 1
-    words = 2
-
-    def __init__(self, name: str, types: Sequence[type[Any]]) -> None:
-        self.name = name
-        self.members: dict[str, type[Any] | None] = {
-            "none" if of is NoneType else of.__name__.removesuffix(name).lower(): None if of is NoneType else of
-            for of in (NoneType, *(of for of in types if of is not NoneType))
-        }
-        self._types = list(self.members.values())
-
-    def write(self, value: Any, out: list[bytes], offset: int) -> tuple[bytes, int]:
-        """Append the content to `out`: see `StructCodec.write`."""
-        pointers: list[int] = []
-        if value is None:
-            pointers.append(0)
-            offset -= 1
-        else:
-            offset = StructField(type(value)).write(value, 0, out, pointers, offset)
-        number = self._types.index(None if value is None else type(value))
-        return struct.pack("<2Q", number, *pointers), offset
-
-    def read(self, frame: Frame, at: int, data_words: int, pointer_words: int) -> Any:
-        """Return the value whose head is at this place, with sections of this size."""
-        number = frame.word(at) & 0xFFFF if data_words else 0
-        if number >= len(self._types):
-            raise ValueError(f"{self.name} {number} is not known")
-        of = self._types[number]
-        if of is None:
-            return None
-        at += WORD_BYTES * data_words
-        return struct_codec(of).read(frame, *frame.struct_at(frame.word(at) if pointer_words else 0, at + WORD_BYTES))
+        return self.type(**values)
 
 
 class StructField(PointerField):
     """A struct behind a pointer."""
 
-    def __init__(self, of: type[Any] | UnionCodec) -> None:
-        self.codec = of if isinstance(of, UnionCodec) else struct_codec(of)
+    def __init__(self, of: type[Any]) -> None:
+        self.codec = struct_codec(of)
 
     def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [(name, self.codec.name, "")]
+        return [(name, self.codec.type.__name__, "")]
 
     def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
         codec = self.codec
@@ -189,6 +136,32 @@ class StructField(PointerField):
 
     def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, _count: int) -> Any:
         return self.codec.read(frame, *frame.struct_at(pointers[index], origin + WORD_BYTES * (index + 1)))
+
+
+class OptionalStruct(PointerField):
+    """One of several structs, or None: a pointer for each of them, of which at most one is set."""
+
+    def __init__(self, types: Sequence[type[Any]]) -> None:
+        self._fields = {of: StructField(of) for of in types if of is not NoneType}
+        self.pointers = len(self._fields)
+
+    def wires(self, _name: str) -> list[tuple[str, str, str]]:
+        return [(of.__name__[0].lower() + of.__name__[1:], of.__name__, "or not set") for of in self._fields]
+
+    def write(self, value: Any, count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
+        for of, field in self._fields.items():
+            if type(value) is of:
+                offset = field.write(value, count, out, pointers, offset)
+            else:
+                pointers.append(0)
+                offset -= 1
+        return offset
+
+    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, count: int) -> Any:
+        found = [each for each in enumerate(self._fields.values(), index) if pointers[each[0]]]
+        if len(found) > 1:
+            raise ValueError(f"{len(found)} of them are set")
+        return found[0][1].read(frame, pointers, found[0][0], origin, count) if found else None
 
 
 class InternedField(StructField):
@@ -242,25 +215,27 @@ class ListField(PointerField):
     def __init__(self, element: type[Any], to_wire: Check = list, from_wire: Check = list) -> None:
         self.codec = struct_codec(element)
         self._to_wire = to_wire
+        self._part: Check = getattr(element, "_make", same)
         self._from_wire = from_wire
 
     def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [(name, f"List({self.codec.name})", "")]
+        return [(name, f"List({self.codec.type.__name__})", "")]
 
     def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
         elements = self._to_wire(value)
-        if not elements:
+        codec, count = self.codec, len(elements)
+        if not count:
             pointers.append(0)
             return offset - 1
-        codec = self.codec
-        count = limit_entries(len(elements))
+        if count > MAX_ENTRIES:
+            raise LimitError(f"{count} entries are more than MAX_ENTRIES ({MAX_ENTRIES}) in one message")
         size = codec.words
         heads = [struct.pack("<Q", struct_pointer(codec.data_words, codec.pointer_words, count))]
         at = len(out)
         out.append(b"")
         inner = codec.pointer_words - 1 + (count - 1) * size
         for element in elements:
-            head, inner = codec.write(element, out, inner)
+            head, inner = codec.write(self._part(element), out, inner)
             heads.append(head)
             inner += codec.pointer_words - size
         out[at] = b"".join(heads)
@@ -272,7 +247,9 @@ class ListField(PointerField):
         if not pointers[index]:
             return self._from_wire([])
         tag = frame.word(at)
-        count = check_entries((tag & 0xFFFF_FFFF) >> 2)
+        count = (tag & 0xFFFF_FFFF) >> 2
+        if count > MAX_ENTRIES:
+            raise ValueError(f"{count} entries are more than MAX_ENTRIES ({MAX_ENTRIES})")
         data_words, pointer_words = tag >> 32 & 0xFFFF, tag >> 48
         size = data_words + pointer_words
         if tag & 3 or count * size > words:
@@ -294,76 +271,57 @@ def struct_codec(of: type[Any]) -> StructCodec:
     return codec
 
 
-def codec_of(name: str, hint: Any) -> Scalar | PointerField:
+def codec_of(hint: Any) -> Scalar | PointerField:
     """Return the codec of a field that is declared with this type."""
-    marks = getattr(hint, "__metadata__", ())
-    if marks:
-        mark = marks[0]
+    if marks := getattr(hint, "__metadata__", ()):
+        (mark,) = marks
         return ListField(mark.element, mark.to_wire, mark.from_wire) if isinstance(mark, PartList) else mark
     if isinstance(hint, UnionType):
-        return StructField(UnionCodec(name.capitalize(), get_args(hint)))
+        return OptionalStruct(get_args(hint))
     if get_origin(hint) is list:
         return ListField(*get_args(hint))
     if isinstance(hint, type) and is_dataclass(hint):
         return InternedField(hint) if hint.__hash__ is not None else StructField(hint)
-    if issubclass(hint, StrEnum):
-        return EnumField(hint)
-    return _PLAIN[hint]
+    return EnumField(hint) if issubclass(hint, StrEnum) else _PLAIN[hint]
 
 
 _PLAIN: dict[type[Any], Scalar | PointerField] = {bool: Scalar("?", "Bool"), bytes: BYTE_STRING, str: TEXT}
 
 
-def _hints(of: type[Any]) -> Iterator[tuple[str, Any]]:
-    if is_dataclass(of):
-        yield from ((field.name, field.type) for field in fields(of))
-    else:
-        yield from of.__annotations__.items()
-
-
-def _taker(of: type[Any], declared: list[str], names: list[str]) -> Callable[[Any], Sequence[Any]]:
-    """Return what takes the fields of these names out of a value, in this order."""
-    if not names:
-        return lambda _value: ()
-    get = itemgetter(*map(declared.index, names)) if issubclass(of, tuple) else attrgetter(*names)
-    return get if len(names) > 1 else lambda value: (get(value),)
-
-
-def _data_section(codes: Sequence[str]) -> tuple[str, int, list[int | None], list[tuple[int, int, int]]]:
+def _data_section(scalars: Mapping[str, Scalar]) -> tuple[str, int, list[str], dict[str, tuple[int, int]]]:
     """Lay scalars out as Cap'n Proto does: each one in the first hole of its size, or in a new word.
 
-    Return the layout for `struct`, the number of words, the scalar of each number of that layout (None for a byte of
-    truth values), and for each truth value its scalar, the number that holds it, and its bit.
+    Return the layout for `struct`, the number of words, the names of the numbers of that layout (empty for a byte of
+    truth values), and for each truth value the index of its number, and its bit.
     """
     holes: dict[int, int] = {}
     words = 0
 
     def allocate(bits: int) -> int:
-        """Return a place of this size, in multiples of the size."""
+        """Return where this many bits lie, in multiples of them."""
         nonlocal words
         if bits in holes:
             return holes.pop(bits)
         if bits == 64:
             words += 1
             return words - 1
-        place = 2 * allocate(2 * bits)
-        holes[bits] = place + 1
-        return place
+        offset = 2 * allocate(2 * bits)
+        holes[bits] = offset + 1
+        return offset
 
-    by_byte: dict[int, tuple[str, int | None]] = {}
-    places: list[tuple[int, int]] = []
-    for index, code in enumerate(codes):
-        if code == "?":
-            place = allocate(1)
-            places.append((index, place))
-            by_byte[place // 8] = ("B", None)
+    numbers: dict[int, tuple[str, str]] = {}
+    flags: dict[str, int] = {}
+    for name, scalar in scalars.items():
+        if scalar.code == "?":
+            flags[name] = allocate(1)
+            numbers[flags[name] // 8] = ("B", "")
         else:
-            size = struct.calcsize(code)
-            by_byte[size * allocate(8 * size)] = (code, index)
+            size = struct.calcsize(scalar.code)
+            numbers[size * allocate(8 * size)] = (scalar.code, name)
     layout, end = "", 0
-    for byte, (code, _) in sorted(by_byte.items()):
+    for byte, (code, _) in sorted(numbers.items()):
         layout += f"{byte - end}x{code}"
         end = byte + struct.calcsize(code)
-    slots = sorted(by_byte)
-    bits = [(index, slots.index(place // 8), 1 << place % 8) for index, place in places]
-    return f"{layout}{WORD_BYTES * words - end}x", words, [by_byte[byte][1] for byte in slots], bits
+    order = sorted(numbers)
+    bits = {name: (order.index(bit // 8), 1 << bit % 8) for name, bit in flags.items()}
+    return f"{layout}{WORD_BYTES * words - end}x", words, [numbers[byte][1] for byte in order], bits

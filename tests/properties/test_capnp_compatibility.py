@@ -57,8 +57,7 @@ def wire(value: Any) -> Any:
             case "drained" | "joined":
                 found[name] = [{"id": unit} for unit in part]
             case "details":
-                kind = type(part).__name__.removesuffix("Details").lower()
-                found[name] = {"none": None} if part is None else {kind: wire(part)}
+                found |= {} if part is None else {name_of(part): wire(part)}
             case "started" | "suspended" | "are_stderr" | "outcomes" if isinstance(part, list):
                 found[camel(name)] = list(map(int, part))
             case _ if isinstance(part, list):
@@ -68,7 +67,7 @@ def wire(value: Any) -> Any:
     return found
 
 
-def name_of(message: m.Message) -> str:
+def name_of(message: Any) -> str:
     name = type(message).__name__
     return name[0].lower() + name[1:]
 

@@ -62,7 +62,7 @@ def hello(**changed: Any) -> bytes:
 
 
 def worker(offers: list[dict[str, Any]]) -> bytes:
-    return hello(details={"worker": {"managerId": "m", "unitId": "u", "capabilities": offers}})
+    return hello(workerDetails={"managerId": "m", "unitId": "u", "capabilities": offers})
 
 
 def test_a_peer_in_another_language_is_understood() -> None:
@@ -137,7 +137,8 @@ def test_what_was_decoded_keeps_nothing_of_the_frame() -> None:
         pytest.param(worker([{"name": "a", "amount": math.inf}]), "capability a=inf", id="offers without end"),
         pytest.param(worker([{"name": "a", "amount": -2.0}]), "capability a=-2", id="offers less than nothing"),
         pytest.param(hello(role=77), "Role 77 is not known", id="unknown role"),
-        pytest.param(hello(details={"manager": {"maxConcurrency": -2}}), "neither a limit", id="limit -2"),
+        pytest.param(hello(managerDetails={"maxConcurrency": -2}), "neither a limit", id="limit -2"),
+        pytest.param(hello(clientDetails={}, managerDetails={}), "details: 2 of them", id="details of two roles"),
         pytest.param(said_by_a_peer("heartbeat", sentAt=math.nan), "clock", id="clock nan"),
         pytest.param(said_by_a_peer("workerHeartbeat", agentCpuPercent=-1.0), "percentage", id="less than idle"),
         pytest.param(said_by_a_peer("relay", client=b"x"), "a peer id has 8 bytes", id="short peer id"),
