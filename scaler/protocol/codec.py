@@ -73,15 +73,15 @@ def encode(message: Message) -> bytes:
     wire = _wires.get(type(message)) or _wire(type(message))
     codec = wire.codec
     try:
-        if wire.write_single is not None and (single := wire.write_single(message)) is not None:
-            return single
-        out = [b"", b""]
-        out[1], offset = codec.write(message, out, codec.pointer_words - 1)
-        pointer = struct_pointer(codec.data_words, codec.pointer_words, 0)
-        out[0] = _FRAME.pack((4 + codec.words + offset) << 32, _BODY_POINTER, wire.number, pointer)
+        body = wire.write_single(message) if wire.write_single is not None else None
+        if body is None:
+            out = [b"", b""]
+            out[1], offset = codec.write(message, out, codec.pointer_words - 1)
+            pointer = struct_pointer(codec.data_words, codec.pointer_words, 0)
+            out[0] = _FRAME.pack((4 + codec.words + offset) << 32, _BODY_POINTER, wire.number, pointer)
+            body = b"".join(out)
     except (ValueError, struct.error) as error:
         raise ValueError(f"{wire.name} has a field that does not fit the wire: {error}") from error
-    body = b"".join(out)
     if len(body) > wire.largest:
         raise LimitError(f"a {wire.name} of {len(body)} bytes is larger than {wire.limit} ({wire.largest})")
     return body
@@ -92,13 +92,13 @@ def decode(body: bytes | memoryview) -> Message:
 
     Raises ProtocolError for anything but the bytes of one well-formed message within the limits.
     """
-    whole = body if isinstance(body, bytes) else bytes(body)
+    size = len(body) if isinstance(body, bytes) else body.nbytes
+    if size > MAX_BATCH_BYTES:
+        raise ProtocolError(f"a body of {size} bytes is larger than MAX_BATCH_BYTES ({MAX_BATCH_BYTES})")
+    whole = bytes(body)
     read_single = _single_readers.get(whole[_START])
     if read_single is not None and (single := read_single(whole)) is not None:
         return single
-    size = len(whole)
-    if size > MAX_BATCH_BYTES:
-        raise ProtocolError(f"a body of {size} bytes is larger than MAX_BATCH_BYTES ({MAX_BATCH_BYTES})")
     name = "message"
     try:
         frame = _open(whole)
@@ -186,7 +186,7 @@ def write(message):
     except ValueError:
         return None
     size = len({payload})
-    if not ({rules}):
+    if not (0 < size <= {largest} and {rules}):
         return None
     blob_words = size + 7 >> 3
     block = {block_of}
@@ -198,9 +198,11 @@ def read(body):
         return None
     {targets} = unpack_from(body)
     blob_words = size + 7 >> 3
+    if {mismatches} or not (0 < size <= {largest}):
+        return None
     {payload} = body[{length} : {length} + size]
     block = body[{length} + 8 * blob_words :]
-    if {mismatches} or not ({rules}):
+    if not ({rules}):
         return None
     {find_block}
     return {message}
@@ -216,7 +218,7 @@ class _Source:
         self.targets: list[str] = []
         self.mismatches: list[str] = []
         self.columns: dict[str, str] = {}
-        self.rules = [f"0 < size <= {MAX_SINGLE_PAYLOAD_BYTES}"]
+        self.rules: list[str] = []
         self.empty: list[str] = []
         self.made: dict[str, str] = {}
         self.payloads = ""
@@ -316,6 +318,7 @@ def _single_path(number: int, top: StructCodec) -> _Write | None:
         targets=", ".join(source.targets),
         mismatches=" or ".join(source.mismatches),
         length=layout.size,
+        largest=MAX_SINGLE_PAYLOAD_BYTES,
         payload=source.payloads,
         block_of=source.block_of,
         find_block=source.find_block,

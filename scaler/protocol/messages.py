@@ -16,35 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Annotated, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-from scaler.protocol.fields import (
-    BYTES,
-    Attempts,
-    Clock,
-    Count32,
-    Count64,
-    Durations,
-    Flags,
-    Id,
-    Ids,
-    Limit,
-    Number,
-    Numbers,
-    OptionalId,
-    PartList,
-    PartSizes,
-    Payloads,
-    PeerId,
-    Percent,
-    Profile,
-    RaggedIds,
-    RaggedPayloads,
-    Seconds,
-    Signed64,
-    Totals,
-    needs_of,
-    offers_of,
-    pairs_of,
-)
+from scaler.protocol import fields as f
 
 PROTOCOL_VERSION = 2
 INLINE_LIMIT_BYTES = 32 * 1024
@@ -64,16 +36,11 @@ STARTED_AFTER_SECONDS = 0.05
 class PayloadTag(IntEnum):
     """First byte of a payload."""
 
-    PARTS = 1
-    """A pickle and its out-of-band buffers, framed."""
-    ARGUMENTS = 2
-    """One entry per argument, each made by the user's serializer, framed."""
-    STORED = 3
-    """A stored reference."""
-    EXCEPTION = 4
-    """Texts about an exception, then a pickle of it: see `serialization.exceptions`."""
-    PICKLE = 0x80
-    """A pickle as it is: protocol 2 and later begin with this byte."""
+    PARTS = 1  # a pickle and its out-of-band buffers, framed
+    ARGUMENTS = 2  # one entry per argument, each made by the user's serializer, framed
+    STORED = 3  # a stored reference
+    EXCEPTION = 4  # texts about an exception, then a pickle of it: see `serialization.exceptions`
+    PICKLE = 0x80  # a pickle as it is: protocol 2 and later begin with this byte
 
 
 def stored_reference(object_id: bytes, size_bytes: int) -> bytes:
@@ -94,8 +61,7 @@ class Role(StrEnum):
     MANAGER = "manager"
     MONITOR = "monitor"
     ADMIN = "admin"
-    SCHEDULER = "scheduler"
-    """The scheduler as a peer of the object storage."""
+    SCHEDULER = "scheduler"  # the scheduler as a peer of the object storage
 
 
 class Server(StrEnum):
@@ -178,10 +144,8 @@ class Outcome(IntEnum):
     """How a task, or one attempt of it, ended. The payload of all but SUCCESS and the two exceptions is UTF-8 text."""
 
     SUCCESS = 0
-    EXCEPTION = 1
-    """The task's own exception; the payload holds it and its traceback."""
-    EXCEPTION_TO_RETRY = 2
-    """The same, of a type in `retry_on`. From workers only."""
+    EXCEPTION = 1  # the task's own exception; the payload holds it and its traceback
+    EXCEPTION_TO_RETRY = 2  # the same, of a type in `retry_on`. From workers only
     CANCELLED = 3
     TIMED_OUT = 4
     REJECTED = 5
@@ -189,23 +153,20 @@ class Outcome(IntEnum):
     PROCESSOR_DIED = 7
     POISON = 8
     OBJECT_LOST = 9
-    NOT_STARTED = 10
-    """The attempt never began and may move for free. From workers only."""
+    NOT_STARTED = 10  # the attempt never began and may move for free. From workers only
 
 
-FINAL_OUTCOMES = bytes(set(Outcome) - {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED})
+_FINAL = bytes(set(Outcome) - {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED})
 
-Outcomes = Annotated[list[int], Numbers(BYTES, "of Outcome", bytes(Outcome))]
-FinalOutcomes = Annotated[
-    list[int], Numbers(BYTES, "of Outcome, but never exceptionToRetry or notStarted", FINAL_OUTCOMES)
-]
+Outcomes = Annotated[list[int], f.Numbers(f.BYTES, "of Outcome", bytes(Outcome))]
+FinalOutcomes = Annotated[list[int], f.Numbers(f.BYTES, "of Outcome, but never exceptionToRetry or notStarted", _FINAL)]
 
 
 class Capability(NamedTuple):
     """What a worker offers, or what a task needs at least. Names in one list differ."""
 
     name: str
-    amount: Number  # 0: a label, without a quantity; else finite and above 0
+    amount: f.Number  # 0: a label, without a quantity; else finite and above 0
 
 
 class UnitId(NamedTuple):
@@ -217,7 +178,7 @@ class UnitId(NamedTuple):
 class RegisteredFunction(NamedTuple):
     """A registered function or serializer."""
 
-    id: Id  # content id when the payload is the pickle itself, object id when it is stored
+    id: f.Id  # content id when the payload is the pickle itself, object id when it is stored
     payload: bytes
 
 
@@ -229,12 +190,12 @@ def _as_texts(parts: list[tuple[str]]) -> list[str]:
     return [text for (text,) in parts]
 
 
-Needs = Annotated[tuple[tuple[str, float], ...], PartList(Capability, needs_of, needs_of)]
+Needs = Annotated[tuple[tuple[str, float], ...], f.PartList(Capability, f.needs_of, f.needs_of)]
 """In ascending order of the names."""
-Offers = Annotated[dict[str, float | None], PartList(Capability, pairs_of, offers_of)]
+Offers = Annotated[dict[str, float | None], f.PartList(Capability, f.pairs_of, f.offers_of)]
 """None: a label."""
-UnitIds = Annotated[list[str], PartList(UnitId, _as_parts, _as_texts)]
-Functions = Annotated[list[tuple[bytes, bytes]], PartList(RegisteredFunction)]
+UnitIds = Annotated[list[str], f.PartList(UnitId, _as_parts, _as_texts)]
+Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(RegisteredFunction)]
 
 
 # -- handshake, life and end --------------------------------------------------------------------------------------
@@ -253,8 +214,8 @@ class WorkerDetails:
 
     manager_id: str  # manager that started it, or empty
     unit_id: str  # unit of that manager that it runs in, or empty
-    slots: Count32  # tasks that it runs at once
-    queue_size: Count32  # the most tasks that may wait behind each slot
+    slots: f.Count32  # tasks that it runs at once
+    queue_size: f.Count32  # the most tasks that may wait behind each slot
     capabilities: Offers
 
 
@@ -264,8 +225,8 @@ class ManagerDetails:
 
     manager_id: str
     kind: str  # type of the manager as in the configuration, such as baremetal_native
-    max_concurrency: Limit  # the most slots that it may provide
-    unit_slots: Count32  # slots of one unit
+    max_concurrency: f.Limit  # the most slots that it may provide
+    unit_slots: f.Count32  # slots of one unit
     capabilities: Offers
     fixed: bool = False  # it starts all of max_concurrency by itself, whatever Desired says
 
@@ -279,12 +240,12 @@ class Hello(Message):
 
     role: Role
     resume: bool  # this session has spoken to the server before
-    protocol_version: Count32
+    protocol_version: f.Count32
     scaler_version: str
     python_version: str  # such as 3.11.7; a peer in another language leaves it empty
     cloudpickle_version: str
     hostname: str
-    pid: Count32
+    pid: f.Count32
     details: Details = None
 
 
@@ -293,11 +254,11 @@ class Welcome(Message):
     """Accepts a Hello."""
 
     resumed: bool  # false: the server does not know the session, and both sides count from 1 again
-    incarnation: Count64  # chosen anew at every start of the server
-    lease_seconds: Seconds  # how long the server keeps the session of a peer that is out of contact
-    heartbeat_seconds: Seconds  # interval of the peer's heartbeats
+    incarnation: f.Count64  # chosen anew at every start of the server
+    lease_seconds: f.Seconds  # how long the server keeps the session of a peer that is out of contact
+    heartbeat_seconds: f.Seconds  # interval of the peer's heartbeats
     object_storage_address: str = ""  # empty: not known
-    max_pending_tasks: Limit = -1  # unfinished tasks that a client may have
+    max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
 
 
 class RefusalReason(StrEnum):
@@ -342,18 +303,18 @@ class Acknowledge(Message):
 class Spec:
     """What the tasks of a group have in common. Equal specs are one group."""
 
-    function: Id  # id of a registered function
-    serializer: OptionalId = b""  # id of the user's registered serializer; empty: the built-in one
+    function: f.Id  # id of a registered function
+    serializer: f.OptionalId = b""  # id of the user's registered serializer; empty: the built-in one
     needs: Needs = ()  # in ascending order of the names
-    priority: Signed64 = 0  # higher runs first
-    retries: Count32 = 3
+    priority: f.Signed64 = 0  # higher runs first
+    retries: f.Count32 = 3
     retry_on: bytes = b""  # pickled tuple of exception types, or empty
-    timeout_seconds: Seconds = 0.0  # 0: no limit of its own
+    timeout_seconds: f.Seconds = 0.0  # 0: no limit of its own
     profiling: bool = False
     stream_output: bool = False
     deliver: bool = True  # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
     name: str = ""  # display text: the function's qualified name, unless the user gave one
-    parent: OptionalId = b""  # task that submitted these, or empty
+    parent: f.OptionalId = b""  # task that submitted these, or empty
 
 
 @dataclass(slots=True)
@@ -361,9 +322,9 @@ class TaskGroup:
     """Tasks of one spec, in columns."""
 
     spec: Spec
-    ids: Ids
-    payloads: Payloads  # the arguments
-    references: RaggedIds = field(default_factory=list)
+    ids: f.Ids
+    payloads: f.Payloads  # the arguments
+    references: f.RaggedIds = field(default_factory=list)
     """Tasks and objects that each task needs, in the order of the arguments' placeholders."""
 
 
@@ -373,7 +334,7 @@ class Submit(Message):
 
     functions: Functions  # functions and serializers new to the scheduler
     groups: list[TaskGroup]
-    acknowledged: Count64 = 0
+    acknowledged: f.Count64 = 0
     """Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results."""
 
 
@@ -381,14 +342,14 @@ class Submit(Message):
 class AcknowledgeResults(Message):
     """What Submit.acknowledged says, from a client that has nothing to submit."""
 
-    acknowledged: Count64  # as in Submit
+    acknowledged: f.Count64  # as in Submit
 
 
 @message(to_scheduler=(CLIENT,))
 class Cancel(Message):
     """Asks to cancel tasks. Each of them ends in a Finished, cancelled or not."""
 
-    ids: Ids
+    ids: f.Ids
 
 
 @message(to_scheduler=(CLIENT,))
@@ -400,27 +361,27 @@ class Clear(Message):
 class Pin(Message):
     """Names objects that the client has put into the storage to use them in many tasks."""
 
-    ids: Ids
+    ids: f.Ids
 
 
 @message(to_scheduler=(CLIENT,))
 class Release(Message):
     """Names objects, stored results and functions that the client no longer uses."""
 
-    ids: Ids
+    ids: f.Ids
 
 
 @message(from_scheduler=(CLIENT,), batch=True)
 class Finished(Message):
     """Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown."""
 
-    number: Count64  # counts the Finished of this client from 1
-    ids: Ids
+    number: f.Count64  # counts the Finished of this client from 1
+    ids: f.Ids
     outcomes: FinalOutcomes
-    payloads: Payloads  # the value, the exception, or text in UTF-8
-    duration_us: Durations  # wall time
-    cpu_us: Profile = field(default_factory=list)  # CPU time in microseconds
-    peak_bytes: Profile = field(default_factory=list)  # peak memory
+    payloads: f.Payloads  # the value, the exception, or text in UTF-8
+    duration_us: f.Durations  # wall time
+    cpu_us: f.Profile = field(default_factory=list)  # CPU time in microseconds
+    peak_bytes: f.Profile = field(default_factory=list)  # peak memory
 
 
 @dataclass(slots=True)
@@ -428,10 +389,10 @@ class RunGroup:
     """Attempts at tasks of one spec, in columns."""
 
     spec: Spec
-    ids: Ids
-    attempts: Attempts
-    payloads: Payloads  # the arguments
-    inputs: RaggedPayloads = field(default_factory=list)  # the payloads of each task's references, in their order
+    ids: f.Ids
+    attempts: f.Attempts
+    payloads: f.Payloads  # the arguments
+    inputs: f.RaggedPayloads = field(default_factory=list)  # the payloads of each task's references, in their order
 
 
 @message(from_scheduler=(WORKER,), batch=True)
@@ -446,15 +407,15 @@ class Run(Message):
 class ForgetFunctions(Message):
     """Names functions and serializers that no task uses any more."""
 
-    ids: Ids
+    ids: f.Ids
 
 
 @message(from_scheduler=(WORKER,))
 class Recall(Message):
     """Takes attempts back. Each id is answered in a Returned (not started, or it runs on) or in a Done."""
 
-    ids: Ids
-    attempts: Attempts
+    ids: f.Ids
+    attempts: f.Attempts
     kill: bool  # true: kill the started ones. False: they run on.
 
 
@@ -462,45 +423,45 @@ class Recall(Message):
 class Returned(Message):
     """Answers Recall, or gives attempts back unasked because the worker drains."""
 
-    ids: Ids
-    attempts: Attempts
-    started: Flags  # false: never started, and forgotten. True: it runs on and will be in a Done.
+    ids: f.Ids
+    attempts: f.Attempts
+    started: f.Flags  # false: never started, and forgotten. True: it runs on and will be in a Done.
 
 
 @message(to_scheduler=(WORKER,))
 class Suspended(Message):
     """Started attempts that now wait for tasks of their own and take no slot, or that go on."""
 
-    ids: Ids
-    attempts: Attempts
-    suspended: Flags  # false: it goes on, and takes a slot again
+    ids: f.Ids
+    attempts: f.Attempts
+    suspended: f.Flags  # false: it goes on, and takes a slot again
 
 
 @message(to_scheduler=(WORKER,), batch=True)
 class Done(Message):
     """Attempts that ended. The profile columns are as in Finished."""
 
-    ids: Ids
-    attempts: Attempts
+    ids: f.Ids
+    attempts: f.Attempts
     outcomes: Outcomes
-    payloads: Payloads  # as in Finished
-    duration_us: Durations  # wall time
-    cpu_us: Profile = field(default_factory=list)  # CPU time in microseconds
-    peak_bytes: Profile = field(default_factory=list)  # peak memory
+    payloads: f.Payloads  # as in Finished
+    duration_us: f.Durations  # wall time
+    cpu_us: f.Profile = field(default_factory=list)  # CPU time in microseconds
+    peak_bytes: f.Profile = field(default_factory=list)  # peak memory
 
 
 @message(to_scheduler=(WORKER,), from_scheduler=(CLIENT,))
 class Started(Message):
     """Tasks that have run for 50 ms. Shorter tasks end without this message."""
 
-    ids: Ids
+    ids: f.Ids
 
 
 @message(to_scheduler=(WORKER,), from_scheduler=(CLIENT,))
 class Output(Message):
     """What a task with `stream_output` wrote. Best effort."""
 
-    task: Id
+    task: f.Id
     is_stderr: bool
     text: bytes  # bytes as written
 
@@ -509,34 +470,34 @@ class Output(Message):
 class Printed(Message):
     """What tasks without `stream_output` printed; the scheduler keeps it for ReadLog. A task may be there twice."""
 
-    ids: Ids
-    are_stderr: Flags  # 1: stderr, 0: stdout
-    truncated_bytes: Totals  # bytes that were left out before each text
-    texts: Payloads  # UTF-8
+    ids: f.Ids
+    are_stderr: f.Flags  # 1: stderr, 0: stdout
+    truncated_bytes: f.Totals  # bytes that were left out before each text
+    texts: f.Payloads  # UTF-8
 
 
 @dataclass(slots=True)
 class ProcessorStatus:
     """One processor of a worker, for monitors."""
 
-    pid: Count32
-    cpu_percent: Percent
-    rss_bytes: Count64
+    pid: f.Count32
+    cpu_percent: f.Percent
+    rss_bytes: f.Count64
     initialized: bool
     suspended: bool
-    running: OptionalId = b""  # the task that it runs, or empty
-    running_seconds: Seconds = 0.0
+    running: f.OptionalId = b""  # the task that it runs, or empty
+    running_seconds: f.Seconds = 0.0
 
 
 @message(to_scheduler=(WORKER,), sequenced=False)
 class WorkerHeartbeat(Message):
     """Sign of life of a worker, every heartbeat interval."""
 
-    sent_at: Clock  # comes back in HeartbeatEcho
-    agent_cpu_percent: Percent
-    agent_rss_bytes: Count64
-    queued: Count32  # tasks that wait behind the slots
-    latency_seconds: Seconds  # round trip of the heartbeat before this one
+    sent_at: f.Clock  # comes back in HeartbeatEcho
+    agent_cpu_percent: f.Percent
+    agent_rss_bytes: f.Count64
+    queued: f.Count32  # tasks that wait behind the slots
+    latency_seconds: f.Seconds  # round trip of the heartbeat before this one
     processors: list[ProcessorStatus] = field(default_factory=list)
 
 
@@ -544,14 +505,14 @@ class WorkerHeartbeat(Message):
 class Heartbeat(Message):
     """Sign of life of any other peer."""
 
-    sent_at: Clock  # comes back in HeartbeatEcho
+    sent_at: f.Clock  # comes back in HeartbeatEcho
 
 
 @message(from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
 class HeartbeatEcho(Message):
     """Answers a heartbeat."""
 
-    sent_at: Clock  # of the heartbeat
+    sent_at: f.Clock  # of the heartbeat
 
 
 @message(to_scheduler=(WORKER,), from_scheduler=(WORKER,))
@@ -569,7 +530,7 @@ class Drain(Message):
 class Relay(Message):
     """A message of or to a client that lives inside a task, through its worker. Its rules are those of a client."""
 
-    client: PeerId  # the nested client
+    client: f.PeerId  # the nested client
     body: bytes  # A Body, framed as any other
 
 
@@ -577,7 +538,7 @@ class Relay(Message):
 class RelayClosed(Message):
     """A nested client is gone."""
 
-    client: PeerId
+    client: f.PeerId
 
 
 @message(to_scheduler=(CLIENT, ADMIN))
@@ -619,8 +580,8 @@ class UnitStatus:
 
     unit_id: str
     state: UnitState
-    slots: Count32
-    age_seconds: Seconds
+    slots: f.Count32
+    age_seconds: f.Seconds
     reason: str = ""  # display text, or empty
 
 
@@ -628,7 +589,7 @@ class UnitStatus:
 class ManagerStatus(Message):
     """The units of a manager, after every poll of its backend; its heartbeat as well."""
 
-    sent_at: Clock  # comes back in HeartbeatEcho
+    sent_at: f.Clock  # comes back in HeartbeatEcho
     units: list[UnitStatus]
     degraded_reason: str = ""  # why the manager cannot start units now, display text; empty when it can
 
@@ -637,11 +598,11 @@ class ManagerStatus(Message):
 class Desired(Message):
     """The units that should exist."""
 
-    units: Count32  # how many, without those that drain
+    units: f.Count32  # how many, without those that drain
     drained: UnitIds  # ids of units that have no work and may be stopped
     reason: str  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
-    draining: Count32 = 0  # units that get no more work but still have some: they exist beside the others
+    draining: f.Count32 = 0  # units that get no more work but still have some: they exist beside the others
 
 
 # -- monitors ------------------------------------------------------------------------------------------------------
@@ -665,14 +626,14 @@ class MonitorEvents(Message):
 class Explain(Message):
     """Asks why a task waits, or how it ended. The answer is Explained."""
 
-    task: Id
+    task: f.Id
 
 
 @message(from_scheduler=(CLIENT, MONITOR))
 class Explained(Message):
     """Answers Explain."""
 
-    task: Id
+    task: f.Id
     text: str  # display text
 
 
@@ -680,17 +641,17 @@ class Explained(Message):
 class ReadLog(Message):
     """Asks for what a task printed. The answer is TaskLog."""
 
-    task: Id
+    task: f.Id
 
 
 @message(from_scheduler=(CLIENT, MONITOR))
 class TaskLog(Message):
     """What a task printed."""
 
-    task: Id
+    task: f.Id
     stdout: bytes
     stderr: bytes
-    truncated_bytes: Count64  # bytes that were left out because there were too many
+    truncated_bytes: f.Count64  # bytes that were left out because there were too many
 
 
 # -- object storage ------------------------------------------------------------------------------------------------
@@ -703,10 +664,10 @@ class PutObject(Message):
     Without attachments, and not shared, at offset 0: asks only whether there is room.
     """
 
-    request: Count64  # chosen by the asking side; comes back in the reply
-    id: Id
-    parts: PartSizes  # sizes of the object's parts (a pickle, then its buffers); their sum is the object's size
-    offset: Count64
+    request: f.Count64  # chosen by the asking side; comes back in the reply
+    id: f.Id
+    parts: f.PartSizes  # sizes of the object's parts (a pickle, then its buffers); their sum is the object's size
+    offset: f.Count64
     shared: bool = False  # no attachments: the descriptor of the memory that holds the object was sent beside
 
 
@@ -714,9 +675,9 @@ class PutObject(Message):
 class GetObject(Message):
     """Asks for an object. Answered when the object is complete, or with `missing` after the deadline."""
 
-    request: Count64
-    id: Id
-    deadline_seconds: Seconds  # 0: at once
+    request: f.Count64
+    id: f.Id
+    deadline_seconds: f.Seconds  # 0: at once
     shared: bool = False  # the asking side can take the descriptor of shared memory
 
 
@@ -724,30 +685,30 @@ class GetObject(Message):
 class LinkObject(Message):
     """Makes `id` another name of the bytes of `target`."""
 
-    request: Count64
-    id: Id
-    target: Id
+    request: f.Count64
+    id: f.Id
+    target: f.Id
 
 
 @message(to_storage=OBJECT_PEERS)
 class ForgetObjects(Message):
     """Names objects that the storage may drop."""
 
-    ids: Ids
+    ids: f.Ids
 
 
 @message(to_storage=(Role.SCHEDULER,))
 class ForgetOwner(Message):
     """Drops all objects whose ids begin with this peer id."""
 
-    owner: PeerId
+    owner: f.PeerId
 
 
 @message(to_storage=STORAGE_PEERS)
 class StatStorage(Message):
     """Asks for a StorageStatus."""
 
-    request: Count64
+    request: f.Count64
 
 
 class StorageResult(StrEnum):
@@ -768,11 +729,11 @@ class StorageReply(Message):
     A large object comes in several replies, in order.
     """
 
-    request: Count64
+    request: f.Count64
     result: StorageResult
     text: str = ""  # display text, or empty
-    parts: PartSizes = field(default_factory=list)  # sizes of the object's parts
-    offset: Count64 = 0  # where the attachments of this reply begin
+    parts: f.PartSizes = field(default_factory=list)  # sizes of the object's parts
+    offset: f.Count64 = 0  # where the attachments of this reply begin
     shared: bool = False  # no attachments: the descriptor of the object's memory was sent beside
 
 
@@ -780,8 +741,8 @@ class StorageReply(Message):
 class StorageStatus(Message):
     """Answers StatStorage."""
 
-    request: Count64
-    objects: Count64
-    bytes: Count64
-    limit_bytes: Count64
-    waiting_gets: Count64
+    request: f.Count64
+    objects: f.Count64
+    bytes: f.Count64
+    limit_bytes: f.Count64
+    waiting_gets: f.Count64

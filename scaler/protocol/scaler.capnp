@@ -89,14 +89,14 @@ enum Role {
   manager @2;
   monitor @3;
   admin @4;
-  scheduler @5;                  # The scheduler as a peer of the object storage.
+  scheduler @5;                  # the scheduler as a peer of the object storage
 }
 
 enum Outcome {
   # How a task, or one attempt of it, ended. The payload of all but SUCCESS and the two exceptions is UTF-8 text.
   success @0;
-  exception @1;                  # The task's own exception; the payload holds it and its traceback.
-  exceptionToRetry @2;           # The same, of a type in `retry_on`. From workers only.
+  exception @1;                  # the task's own exception; the payload holds it and its traceback
+  exceptionToRetry @2;           # the same, of a type in `retry_on`. From workers only
   cancelled @3;
   timedOut @4;
   rejected @5;
@@ -104,7 +104,7 @@ enum Outcome {
   processorDied @7;
   poison @8;
   objectLost @9;
-  notStarted @10;                # The attempt never began and may move for free. From workers only.
+  notStarted @10;                # the attempt never began and may move for free. From workers only
 }
 
 struct Capability {

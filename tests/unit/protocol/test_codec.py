@@ -235,6 +235,28 @@ def test_too_many_entries_are_refused_before_they_are_sent() -> None:
         encode(m.Submit([], [m.TaskGroup(SPEC, [ID], [b""])] * 65_537))
 
 
+@pytest.mark.parametrize("retry_on_bytes", [900, 2_000])
+def test_specs_are_remembered_within_a_limit(retry_on_bytes: int) -> None:
+    for number in range(1_100):
+        spec = m.Spec(number.to_bytes(16, "big"), retry_on=bytes(retry_on_bytes))
+        message = m.Run([], [m.RunGroup(spec, [ID], [1], [b"x"])])
+        assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(
+            m.Submit([], [m.TaskGroup(m.Spec(ID, retry_on=bytes(m.MAX_BATCH_BYTES)), [ID], [b"x"])]), id="spec"
+        ),
+        pytest.param(m.Submit([], [m.TaskGroup(SPEC, [ID], [bytes(m.MAX_BATCH_BYTES)])]), id="payload"),
+    ],
+)
+def test_a_single_task_is_limited_as_any_batch_is(message: m.Message) -> None:
+    with pytest.raises(LimitError, match="MAX_BATCH_BYTES"):
+        encode(message)
+
+
 @pytest.mark.parametrize(
     "message",
     [
