@@ -109,7 +109,7 @@ def measure_memory(tasks: int) -> None:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     futures = [submit(number) for number in range(tasks)]
-    while loop.futures.session.unsent or loop.futures.is_awake:
+    while loop.futures.session.unsent_bytes or loop.futures.is_awake:
         time.sleep(0.01)
     print(
         f"memory   {(tracemalloc.get_traced_memory()[0] - before) / tasks:6.0f} bytes per pending task and its future"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -237,7 +237,7 @@ class Client(ArgumentOnly):
         parent = self._parent()
 
         def template(function: Callable[..., Any], deliver: bool) -> TaskTemplate:
-            return self._templates.template(function, replace(self._options, deliver=deliver), parent)
+            return self._templates.template(function, self._options._replace(deliver=deliver), parent)
 
         run = GraphRun(graph, keys, self._futures, template)
         return run.values() if block else run.futures
@@ -342,7 +342,7 @@ class Client(ArgumentOnly):
         self._check_open()
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
         call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb)
-        options = replace(options or self._options, name=call.name, is_plain=True)
+        options = (options or self._options)._replace(name=call.name, is_plain=True)
         template = self._templates.template(call.function, options, self._parent())
 
         def submit(chunk: list[Any]) -> ScalerFuture:

@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor
-from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from scaler.client.client import Client
@@ -64,7 +63,7 @@ class ScalerExecutor(Executor):
         self._name = repr(client)
         self._max_workers = max_workers or os.cpu_count() or 1
         self._is_shut_down = False
-        self._options = replace(client._options, owner=object())  # noqa: SLF001 (it is another face of its client)
+        self._options = client._options._replace(owner=object())  # noqa: SLF001 (it is another face of its client)
         """Name the owner of this executor's tasks: not the executor itself, for the client refers to it."""
         self._futures = client._loop.futures  # noqa: SLF001
 

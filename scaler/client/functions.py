@@ -8,9 +8,9 @@ serialized again when one of them is another object than before, and every time 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaler.client.futures import FutureTable
 from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
@@ -52,8 +52,7 @@ def check_integer(name: str, value: object, least: int, most: int | None = None)
         raise UsageError(f"{name} is {value!r}, and must be an integer {limits}")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """Options of a task, as `Client.submit_verbose` takes them. Hashable: tasks of equal options share a Spec."""
 
     needs: tuple[tuple[str, float], ...] = ()
@@ -70,9 +69,6 @@ class Options:
     is_plain: bool = False
     """The built-in serializer makes the arguments, whatever the client's is."""
 
-    def __hash__(self) -> int:  # of a few: every submit looks it up
-        return hash((self.name, self.priority, self.retries))
-
 
 def checked_options(options: Options, capabilities: object, retry_on: object) -> Options:
     """Return a user's options, with these as tasks carry them. Raises UsageError that says what to change."""
@@ -88,8 +84,7 @@ def checked_options(options: Options, capabilities: object, retry_on: object) ->
     if not isinstance(retry_on, type | Iterable) or isinstance(retry_on, str):
         raise UsageError(f"retry_on is {retry_on!r}, and must be a type of exceptions or a tuple of such")
     types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
-    return replace(
-        options,
+    return options._replace(
         needs=Needs.of(capabilities).items if capabilities else (),
         retry_on=dump_retry_on(types),
         timeout_seconds=float(seconds),

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, assert_never, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
@@ -24,11 +24,37 @@ from scaler.client.session import (
 )
 from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Reference, TaskTemplate
 from scaler.client.waiting import SteadyCondition
-from scaler.errors import ClientClosedError, LimitError, ScalerError, UsageError
+from scaler.errors import (
+    ClientClosedError,
+    LimitError,
+    ObjectLostError,
+    PoisonTaskError,
+    ProcessorDiedError,
+    ProtocolError,
+    ScalerError,
+    SerializationError,
+    TaskError,
+    TaskRejectedError,
+    TaskTimeoutError,
+    UsageError,
+    WorkerLostError,
+)
 from scaler.ids import IdFactory
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Message, PayloadTag
-from scaler.serialization import DependencyFailedError, Parts, dump_arguments, size_of, to_payload
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Message, Outcome, PayloadTag
+from scaler.serialization import (
+    Buffer,
+    DependencyFailedError,
+    Parts,
+    Serializer,
+    dump_arguments,
+    load_exception,
+    load_value,
+    parts_of,
+    size_of,
+    to_payload,
+)
 from scaler.serialization.exceptions import copy_of
+from scaler.serialization.unpicklable import describe
 
 MAX_CACHED_PAYLOADS = 256
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
@@ -122,7 +148,7 @@ class FutureTable:
         while True:
             future = self.prepare(template, args, kwargs)
             try:
-                if future.done() or self.add((future,)):
+                if future.template is None or self.add((future,)):
                     return future
             except Exception:
                 raise
@@ -178,7 +204,7 @@ class FutureTable:
     def ended(self, template: TaskTemplate, value: object, exception: BaseException | None = None) -> ScalerFuture:
         """Return a future that has ended already."""
         future = ScalerFuture(self, self.ids.task(), template, b"")
-        future.forget()
+        future.template = None
         future.settle(value, exception)
         return future
 
@@ -317,3 +343,53 @@ class FutureTable:
         if self._inbox_bytes + session.unsent_bytes > MAX_UNSENT_BYTES:
             return f"MAX_UNSENT_BYTES={MAX_UNSENT_BYTES}"
         return None
+
+
+def load_outcome(
+    outcome: int, payload: Buffer, serializer: Serializer | None, parts: Parts | None = None
+) -> tuple[object, BaseException | None]:
+    """Return value and exception of a task, one of them None. parts: of a payload that was stored.
+
+    Never raises: the error of a payload that cannot be loaded is the future's exception.
+    """
+    if outcome != Outcome.SUCCESS:
+        return None, _exception(Outcome(outcome), bytes(payload))
+    if not payload:
+        return None, None
+    try:
+        return load_value(parts_of(payload) if parts is None else parts, serializer), None
+    except ScalerError as error:
+        return None, error
+    except BaseException as error:  # noqa: BLE001 (this is the client's thread: a user's code must not end it)
+        return None, SerializationError(f"the result cannot be loaded: {describe(error)}")
+
+
+def _exception(outcome: Outcome, payload: bytes) -> BaseException:
+    kind: type[TaskError]
+    match outcome:
+        case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
+            try:
+                return load_exception(payload)
+            except ProtocolError as error:
+                return error
+            except BaseException as error:  # noqa: BLE001 (as above)
+                return SerializationError(f"the exception of the task cannot be loaded: {describe(error)}")
+        case Outcome.CANCELLED:
+            return CancelledError()
+        case Outcome.TIMED_OUT:
+            kind = TaskTimeoutError
+        case Outcome.REJECTED:
+            kind = TaskRejectedError
+        case Outcome.WORKER_LOST:
+            kind = WorkerLostError
+        case Outcome.PROCESSOR_DIED:
+            kind = ProcessorDiedError
+        case Outcome.POISON:
+            kind = PoisonTaskError
+        case Outcome.OBJECT_LOST:
+            kind = ObjectLostError
+        case Outcome.SUCCESS | Outcome.NOT_STARTED:
+            return ProtocolError(f"a task that has ended is said to be {outcome.name}")
+        case _:
+            assert_never(outcome)
+    return kind(payload.decode("utf-8", "replace"))

@@ -18,9 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from scaler.client.future import ScalerFuture
-from scaler.client.futures import FutureTable, Profile, Resolved
-from scaler.client.objects import ClientObjects, load_ended
-from scaler.client.session import ClientCleared, ClientGaveUp, OutboxMeasured, SchedulerRestarted, SessionInput
+from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
+from scaler.client.objects import ClientObjects
+from scaler.client.session import ClientCleared, ClientGaveUp, ConnectionReady, SchedulerRestarted, SessionInput
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
@@ -242,7 +242,7 @@ class ClientLoop:
         if self._welcome is None or connector is None or not connector.connected or futures.closed is not None:
             futures.step(*inputs, resolved=resolved)
             return
-        outbox = OutboxMeasured(MAX_OUTBOX_BYTES - connector.outbox_bytes())
+        outbox = ConnectionReady(MAX_OUTBOX_BYTES - connector.outbox_bytes())
         try:
             for message in futures.step(*inputs, outbox, resolved=resolved):
                 connector.send(message)
@@ -250,7 +250,7 @@ class ClientLoop:
             self._lose(str(error))
             return
         session = futures.session
-        if session.unsent and not self._is_retrying:
+        if session.unsent_bytes and not self._is_retrying:
             self._is_retrying = True
             self._loop.call_later(RETRY_SECONDS, self._retry)
         if self._submitted is not None and session.pending:
@@ -340,7 +340,7 @@ class ClientLoop:
                 fetch = self.objects.fetch(future, outcomes[index], profile, stored, template.serializer)
                 self._loop.create_task(fetch)
                 continue
-            value, exception = load_ended(outcomes[index], payload, template.serializer)
+            value, exception = load_outcome(outcomes[index], payload, template.serializer)
             resolved.append((future, value, exception, profile))
         return resolved
 

@@ -5,39 +5,25 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
-from scaler.client.futures import FutureTable, Profile
+from scaler.client.futures import FutureTable, Profile, load_outcome
 from scaler.client.object_reference import MAX_COPIED_BYTES, KnownUploads, snapshot
 from scaler.client.session import ObjectPinned, TaskSettled, UploadEnded
 from scaler.client.tasks import ObjectUpload, RemoteReference
 from scaler.errors import (
     LimitError,
     ObjectLostError,
-    PoisonTaskError,
-    ProcessorDiedError,
-    ProtocolError,
     ScalerError,
-    SerializationError,
-    TaskError,
-    TaskRejectedError,
-    TaskTimeoutError,
-    WorkerLostError,
 )
-from scaler.protocol.messages import Outcome, stored_reference
-from scaler.serialization import Parts, Serializer, load_exception, load_value, own_buffer, parts_of, size_of
-from scaler.serialization.pickling import Buffer
-from scaler.serialization.unpicklable import describe
+from scaler.protocol.messages import stored_reference
+from scaler.serialization import Parts, Serializer, own_buffer, size_of
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
-
-Ended = tuple[object, BaseException | None]
-"""Value and exception, one of them None."""
 
 
 class ClientObjects:
@@ -160,63 +146,9 @@ class ClientObjects:
         try:
             # Without a deadline: the result was whole in the storage before its task was reported as done.
             parts = await self._client().get(stored.id, 0.0)
-            value, exception = load_fetched(outcome, [own_buffer(part) for part in parts], serializer)
+            value, exception = load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
         except ScalerError as error:
             exception = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
         except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
             exception = ScalerError(f"the result of the task could not be loaded: {error!r}")
         self._futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
-
-
-def load_ended(outcome: int, payload: bytes, serializer: Serializer | None) -> Ended:
-    """Return what an inline payload says. Never raises: what cannot be loaded is the future's exception."""
-    if outcome == Outcome.SUCCESS:
-        return _value(parts_of(payload), serializer) if payload else (None, None)
-    return None, _exception(Outcome(outcome), payload)
-
-
-def load_fetched(outcome: int, parts: Parts, serializer: Serializer | None) -> Ended:
-    """Return what the parts of a stored payload say. Never raises."""
-    if outcome == Outcome.SUCCESS:
-        return _value(parts, serializer)
-    return None, _exception(Outcome(outcome), bytes(parts[0]))
-
-
-def _value(parts: Sequence[Buffer], serializer: Serializer | None) -> Ended:
-    try:
-        return load_value(parts, serializer), None
-    except ScalerError as error:
-        return None, error
-    except BaseException as error:  # noqa: BLE001 (this is the client's thread: a user's code must not end it)
-        return None, SerializationError(f"the result cannot be loaded: {describe(error)}")
-
-
-def _exception(outcome: Outcome, payload: bytes) -> BaseException:
-    kind: type[TaskError]
-    match outcome:
-        case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
-            try:
-                return load_exception(payload)
-            except ProtocolError as error:
-                return error
-            except BaseException as error:  # noqa: BLE001 (as above)
-                return SerializationError(f"the exception of the task cannot be loaded: {describe(error)}")
-        case Outcome.CANCELLED:
-            return CancelledError()
-        case Outcome.TIMED_OUT:
-            kind = TaskTimeoutError
-        case Outcome.REJECTED:
-            kind = TaskRejectedError
-        case Outcome.WORKER_LOST:
-            kind = WorkerLostError
-        case Outcome.PROCESSOR_DIED:
-            kind = ProcessorDiedError
-        case Outcome.POISON:
-            kind = PoisonTaskError
-        case Outcome.OBJECT_LOST:
-            kind = ObjectLostError
-        case Outcome.SUCCESS | Outcome.NOT_STARTED:
-            return ProtocolError(f"a task that has ended is said to be {outcome.name}")
-        case _:
-            assert_never(outcome)
-    return kind(payload.decode("utf-8", "replace"))

@@ -97,8 +97,8 @@ class SchedulerRestarted(NamedTuple):
     stand_ins: StandIns
 
 
-class OutboxMeasured(NamedTuple):
-    """There is a connection, and it takes this many bytes of tasks. Without this input, a step sends nothing."""
+class ConnectionReady(NamedTuple):
+    """There is a connection, which takes this many bytes of tasks. Without this input, a step sends nothing."""
 
     free_bytes: int
 
@@ -113,7 +113,7 @@ SessionInput = (
     | ClientCleared
     | ClientGaveUp
     | SchedulerRestarted
-    | OutboxMeasured
+    | ConnectionReady
 )
 """Finished: the scheduler's message, whose futures are resolved or wait for their stored results."""
 
@@ -145,8 +145,8 @@ class TaskSession:
         """Objects that the user sent, until the client is cleared."""
         self._failed_uploads: list[ObjectUpload] = []
         """Those that had failed before this step added a task that needs them."""
-        self._unsent: deque[ClientTask] = deque()
-        self._sent = 0
+        self._unsent: deque[tuple[int, ClientTask]] = deque()
+        """Tasks that can be sent, each with `resolved` when it was added (in `_gated`, if it waited for an upload)."""
         self._gated: dict[ClientTask, _Gate] = {}
         self._dropped: dict[bytes, ScalerError | None] = {}
         """Tasks that ended before they were sent, with their error: those that name them cannot be sent either."""
@@ -155,16 +155,8 @@ class TaskSession:
         self._unpinned: list[bytes] = []
         self._clearing: list[Message] = []
         """Messages up to a Clear, not sent yet: they precede everything that was added after it."""
-        self._checkpoint: tuple[int, int] | None = None
-        """`resolved` at some moment, and the count of sent tasks at which everything added before it is sent."""
-        self._acknowledgeable = 0
         self._acknowledged = 0
         self._acknowledge_at = 0.0
-
-    @property
-    def unsent(self) -> int:
-        """Number of tasks that can be sent and were not yet."""
-        return len(self._unsent)
 
     def step(self, inputs: Iterable[SessionInput], now: float) -> list[SessionCommand]:
         """Take in what has happened, in order, and return what to do about it."""
@@ -175,7 +167,7 @@ class TaskSession:
                 case TasksAdded(tasks):
                     for task in tasks:
                         self._add(task)
-                case OutboxMeasured(free_bytes):
+                case ConnectionReady(free_bytes):
                     pass
                 case Finished():
                     self._finish(each)
@@ -215,7 +207,7 @@ class TaskSession:
         if (task.uploads or template.uploads or (self._gated and task.references)) and self._gate(task, template):
             return
         self.unsent_bytes += len(task.payload) + _ROW_BYTES
-        self._unsent.append(task)
+        self._unsent.append((self.resolved, task))
 
     def _gate(self, task: ClientTask, template: TaskTemplate) -> bool:
         """Keep a task back until the uploads that it needs are stored. Returns False when they all are."""
@@ -242,7 +234,7 @@ class TaskSession:
                 gate[1].discard(upload)
                 if not gate[1]:
                     self.unsent_bytes += len(task.payload) + _ROW_BYTES
-                    self._unsent.append(task)
+                    self._unsent.append((self.resolved, task))
         upload.waiting.clear()
 
     def _drop_waiting(self, upload: ObjectUpload, commands: list[SessionCommand]) -> None:
@@ -252,7 +244,7 @@ class TaskSession:
             self._gated.pop(task, None)
             del self.pending[task.task_id]
             self._dropped[task.task_id] = upload.error
-            task.forget()
+            _forget(task)
         commands.append(DropTasks(dropped, upload.error))
 
     def _finish(self, message: Finished) -> None:
@@ -268,7 +260,7 @@ class TaskSession:
             del pending[identifier]
             template = task.template
             if template is not None and (template.spec.deliver or outcome != Outcome.SUCCESS):
-                task.forget()
+                _forget(task)
         self.resolved = message.number
         if self.cancelling:
             self.cancelling.difference_update(message.ids)
@@ -284,7 +276,7 @@ class TaskSession:
             gate = self._gated.pop(task, None)
             if gate is None or not gate[1]:
                 self.unsent_bytes -= len(task.payload) + _ROW_BYTES
-        task.forget()
+        _forget(task)
         commands.append(DropTasks([task], None))
 
     def _take_all(self, cancel: bool = False) -> list[ClientTask]:
@@ -296,7 +288,7 @@ class TaskSession:
             self._cancels += sent
         self._gated.clear()
         for task in tasks:
-            task.forget()
+            _forget(task)
         self.unsent_bytes = 0
         return tasks
 
@@ -344,16 +336,9 @@ class TaskSession:
             commands += map(Pin, _slices(self._unpinned))
             self._unpinned = []
         if self._unsent:
-            if self._checkpoint is None:
-                self._checkpoint = (self.resolved, self._sent + len(self._unsent))
             self._send_tasks(commands, free_bytes, now)
-        else:
-            self._acknowledgeable = self.resolved
-        if self._checkpoint is not None and self._sent >= self._checkpoint[1]:
-            self._acknowledgeable = self._checkpoint[0]
-            self._checkpoint = None
         if now >= self._acknowledge_at:
-            number = self._first_unacknowledgeable()
+            number = self._acknowledgeable()
             if number > self._acknowledged:
                 commands.append(AcknowledgeResults(number))
                 self._acknowledged = number
@@ -365,21 +350,19 @@ class TaskSession:
             commands += map(Release, _slices(self._released))
             self._released = []
 
-    def _first_unacknowledgeable(self) -> int:
-        if not self._gated:
-            return self._acknowledgeable
-        return min(self._acknowledgeable, *(resolved for resolved, _ in self._gated.values()))
+    def _acknowledgeable(self) -> int:
+        number = self._unsent[0][0] if self._unsent else self.resolved
+        return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
     def _send_tasks(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
         unsent, gated, epoch, sent = self._unsent, self._gated, self._epoch, Stage.SENT
         while unsent and free_bytes > 0:
             size = 0
-            acknowledged = self._first_unacknowledgeable() if gated else self._acknowledgeable
+            acknowledged = self._acknowledgeable() if gated else unsent[0][0]
             functions: list[tuple[bytes, bytes]] = []
             groups: dict[TaskTemplate, TaskGroup] = {}
             while unsent and size < SPLIT_BATCH_BYTES:
-                task = unsent.popleft()
-                self._sent += 1
+                _, task = unsent.popleft()
                 template = task.template
                 if template is None or (self._dropped and self._is_orphan(task, commands)):
                     continue  # cancelled before it was sent
@@ -424,7 +407,7 @@ class TaskSession:
                 self.pending.pop(task.task_id, None)
                 self._gated.pop(task, None)
                 self.unsent_bytes -= len(task.payload) + _ROW_BYTES
-                task.forget()
+                _forget(task)
                 commands.append(DropTasks([task], error))
                 return True
         return False
@@ -444,14 +427,13 @@ class TaskSession:
         for task in in_doubt:
             del self.pending[task.task_id]
             self._dropped[task.task_id] = None
-            task.forget()
+            _forget(task)
         if in_doubt:
             commands.append(DropTasks(in_doubt, SchedulerLostError(_FORGOTTEN)))
         self._unsent.clear()
         self._cancels = []
         self.cancelling.clear()
-        self._checkpoint = None
-        self._sent = self._acknowledgeable = self._acknowledged = self.resolved = self.unsent_bytes = 0
+        self._acknowledged = self.resolved = self.unsent_bytes = 0
         self._unpinned = list(self._objects)
         self._clearing = []
         self._epoch += 1
@@ -505,3 +487,11 @@ class TaskSession:
 
 def _slices(ids: list[bytes]) -> Iterator[list[bytes]]:
     return (ids[start : start + MAX_IDS_PER_MESSAGE] for start in range(0, len(ids), MAX_IDS_PER_MESSAGE))
+
+
+def _forget(task: ClientTask) -> None:
+    """Drop everything that was kept to send a task."""
+    task.template = None
+    task.payload = b""
+    task.references = ()
+    task.uploads = ()

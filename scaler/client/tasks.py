@@ -127,10 +127,3 @@ class ClientTask:
     def reference_id(self) -> bytes:
         """The id by which other tasks name its value."""
         return self.task_id
-
-    def forget(self) -> None:
-        """Drop everything that was kept to send the task."""
-        self.template = None
-        self.payload = b""
-        self.references = ()
-        self.uploads = ()

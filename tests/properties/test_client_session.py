@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scaler.client.session import (
+    ConnectionReady,
     DropTasks,
-    OutboxMeasured,
     ReferencesReleased,
     SchedulerRestarted,
     SessionInput,
@@ -144,8 +144,13 @@ class ClientMachine(RuleBasedStateMachine):
             else:
                 self.scheduler.take(command, self.stored)
 
-    @rule(template=st.integers(0, 1), needs=st.lists(st.integers(0, 5), max_size=2), large=st.booleans())
-    def submit(self, template: int, needs: list[int], large: bool) -> None:
+    @rule(
+        template=st.integers(0, 1),
+        needs=st.lists(st.integers(0, 5), max_size=2),
+        large=st.sampled_from([False, False, True]),
+        count=st.integers(1, 3),
+    )
+    def submit(self, template: int, needs: list[int], large: bool, count: int) -> None:
         unfinished = [task for task in reversed(self.tasks) if task.task_id not in self.ended]
         references: list[ClientTask | ObjectUpload] = [unfinished[index] for index in needs if index < len(unfinished)]
         uploads: tuple[ObjectUpload, ...] = ()
@@ -153,18 +158,26 @@ class ClientMachine(RuleBasedStateMachine):
             upload = self._upload()
             uploads = (upload,)
             references.append(upload)
-        task = ClientTask(self.ids.task(), self.templates[template], PAYLOAD, tuple(references), uploads)
-        self.inbox.append(TasksAdded([task]))
-        self.tasks.append(task)
+        tasks = [
+            ClientTask(self.ids.task(), self.templates[template], PAYLOAD, tuple(references), uploads)
+            for _ in range(count)
+        ]
+        self.inbox.append(TasksAdded(tasks))
+        self.tasks += tasks
 
-    @rule(room=st.sampled_from([0, 1, 1, 1, SPLIT_BATCH_BYTES * 2, 1 << 40]), seconds=st.sampled_from([0.0, 60.0]))
-    def step(self, room: int, seconds: float) -> None:
-        self.now += seconds
-        self._step(OutboxMeasured(room))
+    @rule(room=st.sampled_from([None, 0, 1, 1, 1, SPLIT_BATCH_BYTES * 2, 1 << 40]))
+    def step(self, room: int | None) -> None:
+        """room: None without a connection."""
+        if room is None:
+            self._step()
+        else:
+            self._step(ConnectionReady(room))
 
     @rule()
-    def step_without_a_connection(self) -> None:
-        self._step()
+    def acknowledge(self) -> None:
+        """The client submits nothing for a while."""
+        self.now += 60.0
+        self._step(ConnectionReady(0))
 
     @precondition(lambda self: self.uploads)
     @rule(index=st.integers(0, 3), fails=st.sampled_from([False, False, False, True]))
@@ -197,9 +210,11 @@ class ClientMachine(RuleBasedStateMachine):
         self.ended.update(identifier for identifier in finished.ids if identifier in self.session.pending)
         self._step(finished)
 
-    @rule()
-    def restart(self) -> None:
+    @rule(is_due=st.sampled_from([True, False, False, False]))
+    def restart(self, is_due: bool) -> None:
         """A new scheduler that knows nothing. A task that has ended has a value, and the value has an upload."""
+        if not is_due:
+            return  # seldom: it ends what took many steps to build up
         self._step()
         self.released_before |= self.scheduler.released
         self.scheduler = Scheduler()
@@ -216,18 +231,21 @@ class ClientMachine(RuleBasedStateMachine):
         while self.uploads:
             self.upload_ends(0, False)
         for _ in range(len(self.tasks) + 2):
-            self.step(1 << 40, 60.0)
+            self.now += 60.0
+            self.step(1 << 40)
             if self.scheduler.alive:
                 self.finish(1 << 20)
             while self.reported:
                 self.receive()
-        self.step(1 << 40, 60.0)
+        self.now += 60.0
+        self.step(1 << 40)
         assert not self.session.pending
         assert not self.session.cancelling
         assert not self.scheduler.retained
         self.tasks.clear()
         self.templates.clear()
-        self.step(1 << 40, 60.0)
+        self.now += 60.0
+        self.step(1 << 40)
         assert self.stored <= self.scheduler.released | self.released_before
         assert not self.scheduler.functions
 

@@ -14,7 +14,7 @@ import cloudpickle
 
 from scaler.client.functions import Options, TemplateTable, carried_by
 from scaler.client.futures import FutureTable
-from scaler.client.session import OutboxMeasured, UploadEnded
+from scaler.client.session import ConnectionReady, UploadEnded
 from scaler.client.tasks import ObjectUpload, TaskTemplate
 from scaler.errors import LimitError
 from scaler.protocol.messages import Message, Release, stored_reference
@@ -53,7 +53,7 @@ class Table:
         self._last.clear()
 
     def messages(self) -> list[Message]:
-        return self.futures.step(OutboxMeasured(1 << 40))
+        return self.futures.step(ConnectionReady(1 << 40))
 
 
 def module(text: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from scaler.client.session import (
     MAX_IDS_PER_MESSAGE,
     ClientCleared,
     ClientGaveUp,
+    ConnectionReady,
     DropTasks,
     ObjectPinned,
-    OutboxMeasured,
     ReferencesReleased,
     SchedulerRestarted,
     SessionInput,
@@ -89,7 +89,7 @@ class Client:
         return messages
 
     def send(self, free_bytes: int = PLENTY) -> list[Message]:
-        return self.step(OutboxMeasured(free_bytes))
+        return self.step(ConnectionReady(free_bytes))
 
     def submits(self) -> list[Submit]:
         return [message for message in self.send() if isinstance(message, Submit)]
@@ -159,13 +159,12 @@ def test_results_are_acknowledged_when_all_that_was_added_before_has_been_sent()
     first = client.task(f)
     (submit,) = client.submits()
     assert submit.acknowledged == 0
+    client.task(f, size=SPLIT_BATCH_BYTES)
     client.finish(first)
     client.task(f)
-    (submit,) = client.submits()
-    assert submit.acknowledged == 0, "what is in this batch may have been added before the future was resolved"
-    client.task(f)
-    (submit,) = client.submits()
-    assert submit.acknowledged == 1
+    before, after = client.submits()
+    assert before.acknowledged == 0, "it has a task that was added before the future was resolved"
+    assert after.acknowledged == 1
 
 
 def test_an_acknowledgement_waits_until_everything_is_sent_for_which_there_was_no_room() -> None:
