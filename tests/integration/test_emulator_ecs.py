@@ -316,7 +316,7 @@ def walk(ecs: Any, subnet: str) -> dict[str, Any]:
     answers["RunTask"] = ecs.run_task(
         cluster="walk", taskDefinition="f", launchType="FARGATE", startedBy="me", tags=[{"key": "a", "value": "b"}],
         networkConfiguration={"awsvpcConfiguration": {"subnets": [subnet], "securityGroups": []}},
-        overrides={"containerOverrides": [{"name": "main", "command": ["true"]}]},
+        overrides={"containerOverrides": [{"name": "main", "command": ["sleep", "60"]}]},
     )  # fmt: skip
     task = answers["RunTask"]["tasks"][0]["taskArn"]
     answers["ListTasks"] = ecs.list_tasks(cluster="walk", startedBy="me")
