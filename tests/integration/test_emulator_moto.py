@@ -22,7 +22,7 @@ STRANGE_KEY = "a b/ü?#%2F//x&<y>+=:'\"*"
 
 
 def client_of(attempts: int = 1, service: str = "s3", **more: Any) -> Any:
-    config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, read_timeout=5)
+    config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, read_timeout=60)
     return boto3.client(
         service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=config, **more
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from scaler.errors import UsageError
 from scaler.testing.aws.batch.core import BatchCore
@@ -18,7 +16,7 @@ from scaler.testing.aws.batch.values import JSON
 from scaler.testing.aws.containers import Container, StartError
 from scaler.testing.aws.faults import Partial, ServiceError
 from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall
-from scaler.testing.aws.ticker import Ticker
+from scaler.testing.aws.ticker import SteppedService
 
 PATHS = {
     f"/v1/{operation.lower()}": operation
@@ -52,7 +50,7 @@ MAX_KEPT_OUTPUTS = 10_000
 """Of how many jobs the output of the last container is kept."""
 
 
-class EmulatedBatch:
+class EmulatedBatch(SteppedService):
     """AWS Batch for clients, and the fate of its jobs in tests' hands. Its methods may be called from any thread.
 
     `times` are how long things take; they may be changed.
@@ -63,12 +61,11 @@ class EmulatedBatch:
     def __init__(self, context: EmulatorContext) -> None:
         self._region = context.region
         self._containers = context.containers
-        self._lock = threading.Condition()  # is notified of every change
         self._core = BatchCore(context.arn("batch", ""), lambda: str(uuid.uuid4()))
         self.times: Times = self._core.times
         self._running: dict[str, Container] = {}
         self._last: dict[str, Container] = {}
-        self._ticker = Ticker("batch", self._step)
+        super().__init__("batch")
 
     def name_of(self, call: ServiceCall) -> str | None:
         if call.path.startswith(TAGS_PATH):
@@ -87,9 +84,6 @@ class EmulatedBatch:
 
     def throttle(self) -> ServiceError:
         return ServiceError("TooManyRequestsException", "Too Many Requests", 429)
-
-    def close(self) -> None:
-        self._ticker.close()
 
     def call(self, operation: str, request: JSON) -> JSON:
         """Do an operation as a client would, without faults. Raises Refusal."""
@@ -184,17 +178,17 @@ class EmulatedBatch:
 
     def fail_starts(self, times: int = 1, reason: str = CANNOT_PULL) -> None:
         """Have the next containers fail to start."""
-        with self._lock:
+        with self._changed:
             self._core.running.fail_starts(times, reason)
 
     def alive(self) -> list[str]:
         """Return the ids of the jobs whose containers run."""
-        with self._lock:
+        with self._changed:
             return [run_id.partition("/")[0] for run_id in self._running]
 
     def output(self, job_id: str) -> str:
         """Return the end of what the container of a job's last attempt has written. Raises UsageError if none ran."""
-        with self._lock:
+        with self._changed:
             container = self._last.get(job_id)
         if container is None:
             raise UsageError(f"no container of job {job_id} has run")
@@ -202,24 +196,15 @@ class EmulatedBatch:
 
     def state(self, job_id: str) -> str:
         """Return the status of a job, array or child. Raises UsageError for an unknown one."""
-        with self._lock:
+        with self._changed:
             job = self._core.job(job_id)
             if job is None:
                 raise UsageError(f"no job {job_id!r}")
             return job.state.value
 
-    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
-        """Wait until a condition on the emulator's state holds; it is looked at after every change.
-
-        Raises TimeoutError.
-        """
-        with self._lock:
-            if not self._lock.wait_for(condition, timeout_seconds):
-                raise TimeoutError(f"the condition does not hold after {timeout_seconds:g} s")
-
     def check(self) -> None:
         """Raise AssertionError when the emulator's state contradicts itself."""
-        with self._lock:
+        with self._changed:
             self._core.check()
 
     def _job(self, job_id: str) -> Job:
@@ -235,16 +220,11 @@ class EmulatedBatch:
 
         self.wait_until(valid, READY_SECONDS)
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Hold the core, and see to what follows from what is done to it."""
-        with self._lock:
-            yield
-            self._lock.notify_all()
-        self._ticker.wake()
+    def _states(self) -> list[str]:
+        return [f"{job_id} runs" for job_id in self.alive()]
 
     def _step(self, now: float) -> float | None:
-        with self._lock:
+        with self._changed:
             self._core.advance(now)
             for command in self._core.take_commands():
                 match command:
@@ -256,7 +236,7 @@ class EmulatedBatch:
                     case KillContainer(run_id):
                         if run_id in self._running:
                             self._running[run_id].kill()
-            self._lock.notify_all()
+            self._changed.notify_all()
             return self._core.next_due()
 
     def _start(self, command: StartContainer) -> None:

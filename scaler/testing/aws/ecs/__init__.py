@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
-import threading
 import time
 import uuid
-from collections.abc import Callable
 
 from scaler.testing.aws.containers import Container, StartError
 from scaler.testing.aws.ecs.core import EcsCore
@@ -18,7 +16,7 @@ from scaler.testing.aws.ecs.shape import metadata
 from scaler.testing.aws.ecs.task import Command, KillTask, StartTask, TerminateTask
 from scaler.testing.aws.faults import Partial, ServiceError
 from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall
-from scaler.testing.aws.ticker import Ticker
+from scaler.testing.aws.ticker import SteppedService
 
 __all__ = ["EcsRates", "EcsTimes", "EmulatedEcs", "TaskMetadata"]
 
@@ -26,7 +24,7 @@ TARGET = "AmazonEC2ContainerServiceV20141113."
 METADATA_PATH = "/v4"
 
 
-class EmulatedEcs:
+class EmulatedEcs(SteppedService):
     """ECS for clients, and the fate of its tasks in tests' hands. A task is named by its ARN or the last part of it.
 
     Its `times` and `rates` may be changed at any time, and hold from then on.
@@ -36,31 +34,13 @@ class EmulatedEcs:
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
-        self._changed = threading.Condition(threading.RLock())
         self._core = EcsCore(lambda name: context.arn("ecs", name), _new_id, EcsTimes(), EcsRates())
+        self.times: EcsTimes = self._core.times
+        self.rates: EcsRates = self._core.rates
         self._containers: dict[str, Container] = {}
         self._reasons: dict[str, str] = {}
         self._ended: list[str] = []
-        self._closed = False
-        self._ticker = Ticker("ecs", self._step)
-
-    @property
-    def times(self) -> EcsTimes:
-        """How long things take."""
-        return self._core.times
-
-    @times.setter
-    def times(self, times: EcsTimes) -> None:
-        self._core.times = times
-
-    @property
-    def rates(self) -> EcsRates:
-        """How much is served a second."""
-        return self._core.rates
-
-    @rates.setter
-    def rates(self, rates: EcsRates) -> None:
-        self._core.rates = rates
+        super().__init__("ecs")
 
     def name_of(self, call: ServiceCall) -> str | None:
         """Return the operation of a call to ECS."""
@@ -75,10 +55,8 @@ class EmulatedEcs:
             raise ServiceError("SerializationException", str(error)) from error
         if not isinstance(request, dict):
             raise ServiceError("SerializationException", "The request is not a JSON object.")
-        with self._changed:
+        with self._changing():
             answer = self._core.call(operation, request, time.time(), partial)
-            self._changed.notify_all()
-        self._ticker.wake()
         return _json_answer(200, answer)
 
     def refuse(self, refusal: ServiceError) -> Answer:
@@ -88,11 +66,6 @@ class EmulatedEcs:
     def throttle(self) -> ServiceError:
         """Return what ECS says to too many requests."""
         return throttled()
-
-    def close(self) -> None:
-        """Have nothing more start."""
-        self._closed = True
-        self._ticker.close()
 
     def alive(self) -> list[str]:
         """Return the ARNs of the tasks that are not STOPPED, in the order of their start."""
@@ -114,21 +87,13 @@ class EmulatedEcs:
         with self._changed:
             return self._containers[self._core.find(task).arn].output()
 
-    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
-        """Wait until a condition holds, which is looked at whenever a task changes. Raises TimeoutError."""
-        with self._changed:
-            if not self._changed.wait_for(condition, timeout_seconds):
-                states = [f"{task.arn}: {task.last_status}" for task in self._core.tasks()]
-                raise TimeoutError(f"not so within {timeout_seconds:g} s; tasks: {states}")
-
     def spot_notice(self, task: str) -> None:
         """Take a task's capacity away: SIGTERM now, SIGKILL after `times.spot_notice`.
 
         Raises LookupError, and ValueError for a task that is not on FARGATE_SPOT.
         """
-        with self._changed:
+        with self._changing():
             self._core.spot_notice(task, time.time())
-        self._ticker.wake()
 
     def kill_container(self, task: str, number: int = signal.SIGKILL, reason: str = "") -> None:
         """Send a signal to a task's container; `reason` is shown with its exit code. Raises LookupError."""
@@ -153,6 +118,9 @@ class EmulatedEcs:
                 return _json_answer(200, metadata(self._core.find(task), of_task=of_task))
             except LookupError:
                 return _json_answer(404, {"code": "NotFound", "message": f"no task {task}"})
+
+    def _states(self) -> list[str]:
+        return [f"{task.arn}: {task.last_status}" for task in self._core.tasks()]
 
     def _step(self, now: float) -> float | None:
         with self._changed:
@@ -184,9 +152,8 @@ class EmulatedEcs:
         }
 
         def on_exit(_: Container) -> None:
-            with self._changed:
+            with self._changing():
                 self._ended.append(arn)
-            self._ticker.wake()
 
         try:
             container = self._context.containers.start(container_command(order), environment, task_id, on_exit)
