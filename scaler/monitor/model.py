@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaler.monitor.rows import Document, decode, decode_list, decode_status
+from scaler.monitor.rows import Document, decode, decode_list, decode_status, objects
 from scaler.protocol.monitor_rows import LIVE, RUNNING, DecisionRow, IncidentRow, Status, TaskRow
 
 NAMES = (
@@ -136,8 +136,9 @@ class Model:
         reported_at = float(at) if isinstance(at, int | float) else self.status.at
         dropped = document.get("dropped")
         self.dropped += dropped if isinstance(dropped, int) else 0
-        for task in _tasks(document.get("tasks"), reported_at):
-            self._add(task)
+        for each in objects(document.get("tasks")):
+            if isinstance(each, dict) and isinstance(each.get("id"), str):
+                self._add(decode(TaskRow, {"reported_at": reported_at, **each}))
         self.decisions.extend(decode_list(DecisionRow, document.get("decisions")))
         self.incidents.extend(decode_list(IncidentRow, document.get("incidents")))
 
@@ -213,21 +214,6 @@ class Model:
         for bars in lanes.values():
             bars.sort(key=lambda bar: bar.start)
         return lanes
-
-
-def _tasks(table: object, reported_at: float) -> list[TaskRow]:
-    """Return the rows of a table of columns; those of another length, or without an id, are left out."""
-    if not isinstance(table, dict):
-        return []
-    columns, rows = table.get("columns"), table.get("rows")
-    if not (isinstance(columns, list) and isinstance(rows, list)):
-        return []
-    documents = (
-        {"reported_at": reported_at, **dict(zip(columns, values, strict=True))}
-        for values in rows
-        if isinstance(values, list) and len(values) == len(columns)
-    )
-    return [decode(TaskRow, document) for document in documents if isinstance(document.get("id"), str)]
 
 
 def _figures(before: Status, status: Status) -> Mapping[str, float]:

@@ -78,9 +78,29 @@ def decode(kind: type[R], values: object) -> R:
     )
 
 
-def decode_list(kind: type[R], values: object) -> tuple[R, ...]:
-    """Return rows from a JSON list of objects."""
-    return tuple(decode(kind, each) for each in values) if isinstance(values, list) else ()
+def decode_list(kind: type[R], table: object) -> tuple[R, ...]:
+    """Return the rows of a table, or of a JSON list of objects."""
+    return tuple(decode(kind, each) for each in objects(table))
+
+
+def objects(table: object) -> list[Any]:
+    """Return the rows of a table as JSON objects, and lists of objects as they are. Malformed rows are left out."""
+    if isinstance(table, list):
+        return table
+    columns, rows = (table.get("columns"), table.get("rows")) if isinstance(table, dict) else (None, None)
+    if not (isinstance(columns, list) and isinstance(rows, list)):
+        return []
+    inner = {each[0]: each[1] for each in columns if isinstance(each, list)}
+    names = [each[0] if isinstance(each, list) else each for each in columns]
+    found = [dict(zip(names, values, strict=True)) for values in rows if _fits(values, names)]
+    for name, columns in inner.items():
+        for each in found:
+            each[name] = objects({"columns": columns, "rows": each[name]})
+    return found
+
+
+def _fits(values: object, names: list[str]) -> bool:
+    return isinstance(values, list) and len(values) == len(names)
 
 
 def decode_status(document: Document) -> Status:

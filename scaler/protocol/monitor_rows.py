@@ -3,7 +3,8 @@
 A row is a NamedTuple. Its fields are what the scheduler sends, and all are columns except those marked `INTERNAL`. A
 property whose return type carries a `Column` is a column that the receiver computes. The scheduler, the model, the API
 with its OpenAPI document, the metrics, scaler_top and the page read the columns from here, so one more column is one
-line, and the place where the scheduler fills it.
+line, and the place where the scheduler fills it. On the wire, a table is its columns and rows of values: JSON of lists
+takes a third of the time of JSON of objects.
 """
 
 from __future__ import annotations
@@ -193,6 +194,10 @@ class WorkerRow(NamedTuple):
     def busy(self) -> list[ProcessorRow]:
         """The processors that have a task, the longest running task first."""
         return sorted((each for each in self.processors if each.running), key=lambda each: -each.running_seconds)
+
+
+WORKER_COLUMNS = (*WorkerRow._fields[:-1], (WorkerRow._fields[-1], ProcessorRow._fields))
+"""What the scheduler sends of a worker: its processors are a table in a column."""
 
 
 class ManagerRow(NamedTuple):

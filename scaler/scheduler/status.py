@@ -24,6 +24,7 @@ from itertools import chain, islice
 
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
+    WORKER_COLUMNS,
     ClientRow,
     FunctionRow,
     ManagerRow,
@@ -79,14 +80,19 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": _totals(state, len(census.functions))._asdict(),
     }
-    lists = {
-        "workers": fitting((_worker(state, worker) for worker in workers), WORKERS_BYTES),
-        "clients": fitting((_client(client, census)._asdict() for client in clients), ROWS_BYTES),
-        "managers": fitting((_manager(record)._asdict() for record in managers), ROWS_BYTES),
-        "functions": fitting((_function(function, census)._asdict() for function in functions), ROWS_BYTES),
+    tables = {
+        "workers": table(WORKER_COLUMNS, (_worker(state, worker) for worker in workers), WORKERS_BYTES),
+        "clients": table(ClientRow._fields, (_client(client, census) for client in clients), ROWS_BYTES),
+        "managers": table(ManagerRow._fields, map(_manager, managers), ROWS_BYTES),
+        "functions": table(FunctionRow._fields, (_function(each, census) for each in functions), ROWS_BYTES),
     }
-    rows = "".join(f', "{name}": [{", ".join(texts)}]' for name, texts in lists.items())
-    return f"{json.dumps(head)[:-1]}{rows}}}".encode()
+    parts = "".join(f', "{name}": {text}' for name, text in tables.items())
+    return f"{json.dumps(head)[:-1]}{parts}}}".encode()
+
+
+def table(columns: Iterable[object], rows: Iterable[object], size_bytes: int) -> str:
+    """Return a table as JSON, with the first rows, as many as fit in this size."""
+    return f'{{"columns": {json.dumps(columns)}, "rows": [{", ".join(fitting(rows, size_bytes))}]}}'
 
 
 def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
@@ -159,7 +165,7 @@ def _interest(worker: Worker) -> tuple[bool, int, int]:
     return degraded, worker.failures_in_row, len(worker.tasks)
 
 
-def _worker(state: ClusterState, worker: Worker) -> dict[str, object]:
+def _worker(state: ClusterState, worker: Worker) -> WorkerRow:
     """Return a worker's row, from the scheduler's records and the last heartbeat."""
     row = WorkerRow(
         id=worker.id.hex(),
@@ -175,12 +181,17 @@ def _worker(state: ClusterState, worker: Worker) -> dict[str, object]:
         draining=worker.draining,
         quarantined=worker.quarantined,
         connected=worker.broken_at is None,
-    )._asdict()
-    if worker.heartbeat is not None:
-        for name in ("agent_cpu_percent", "agent_rss_bytes", "queued", "latency_seconds"):
-            row[name] = getattr(worker.heartbeat, name)
-        row["processors"] = [each._asdict() for each in _processors(state, worker, worker.heartbeat)]
-    return row
+    )
+    heartbeat = worker.heartbeat
+    if heartbeat is None:
+        return row
+    return row._replace(
+        agent_cpu_percent=heartbeat.agent_cpu_percent,
+        agent_rss_bytes=heartbeat.agent_rss_bytes,
+        queued=heartbeat.queued,
+        latency_seconds=heartbeat.latency_seconds,
+        processors=tuple(_processors(state, worker, heartbeat)),
+    )
 
 
 def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat) -> Iterator[ProcessorRow]:
@@ -194,17 +205,16 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat)
         task, seconds = known, processor.running_seconds + age
         if task is None and processor.initialized and not processor.suspended:
             task, seconds = next(since, None), min(age, now - worker.progressed_at)
-        row = ProcessorRow(
+        yield ProcessorRow(
             pid=processor.pid,
+            running=task.id.hex() if task is not None else "",
+            function=task.group.spec.name[:MAX_TEXT] if task is not None else "",
+            running_seconds=seconds if task is not None else 0.0,
             cpu_percent=processor.cpu_percent,
             rss_bytes=processor.rss_bytes,
             initialized=processor.initialized,
             suspended=processor.suspended,
         )
-        if task is not None:
-            function = task.group.spec.name[:MAX_TEXT]
-            row = row._replace(running=task.id.hex(), running_seconds=seconds, function=function)
-        yield row
 
 
 def _running_tasks(worker: Worker) -> Iterator[Task]:

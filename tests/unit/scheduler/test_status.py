@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from scaler.monitor.rows import KEYS, objects
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
@@ -27,7 +28,13 @@ from tests.unit.scheduler.driver import Cluster
 
 
 def document(cluster: Cluster) -> Any:
-    return json.loads(encoded(cluster))
+    return parsed(encoded(cluster))
+
+
+def parsed(text: bytes) -> Any:
+    """Return a document with the rows of its tables as objects."""
+    document = json.loads(text)
+    return document | {name: objects(document[name]) for name in KEYS}
 
 
 AROUND = ServerStatus(
@@ -238,7 +245,7 @@ def test_ten_thousand_workers_fit_in_a_control_message_and_are_all_counted() -> 
     told = encoded(cluster)
     message = decode(encode(MonitorStatus(told)))
     assert isinstance(message, MonitorStatus)
-    rows = json.loads(message.json)
+    rows = parsed(message.json)
     assert len(told) < MAX_CONTROL_BYTES
     assert rows["totals"]["workers"] == 10_000
     assert 100 < len(rows["workers"]) <= MAX_ROWS
