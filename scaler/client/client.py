@@ -200,8 +200,8 @@ class Client(ArgumentOnly):
     ) -> ResultIterator:
         """Call `fn` with the items of the iterables side by side; iterate over the results in order.
 
-        The iterables may be endless: they are asked for items only while `next` runs, and by its thread. window: at
-        most so many items are ahead of the results that were taken. Without it, the window begins with 64 items and
+        The iterables may be endless: they are asked for items only while `next` runs, and by its thread. window: the
+        most items that are ahead of the results that were taken. Without it, the window begins with 64 items and
         doubles, up to 32,768, whenever `next` has to wait although tasks find workers free: so few large items are
         in memory where the results are taken slowly, and enough are on their way for any number of workers otherwise.
         An iterable that must see a result before it gives the next item needs window=1.

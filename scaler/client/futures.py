@@ -389,7 +389,7 @@ def _exception(outcome: Outcome, payload: bytes) -> BaseException:
         case Outcome.OBJECT_LOST:
             kind = ObjectLostError
         case Outcome.SUCCESS | Outcome.NOT_STARTED:
-            return ProtocolError(f"a task that has ended is said to be {outcome.name}")
+            return ProtocolError(f"a task that has ended has the outcome {outcome.name}")
         case _:
             assert_never(outcome)
     return kind(payload.decode("utf-8", "replace"))

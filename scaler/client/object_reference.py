@@ -63,7 +63,7 @@ class ObjectReference(ByReference):
 class KnownUploads:
     """Uploads by content, while something refers to them: the same bytes go up once.
 
-    Digests of large parts cost as much as sending them. Those above `MAX_COPIED_BYTES` are told apart by samples first,
+    Digests of large parts cost as much as sending them. Samples distinguish those above `MAX_COPIED_BYTES` first,
     and only parts whose samples were seen before are digested in full: so the second copy may still go up, later
     ones do not.
     """
@@ -105,15 +105,15 @@ def snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
     max_copied_bytes: a part that its owner could write to is copied up to this size.
     """
     must_wait = False
-    kept: Parts = []
+    stable: Parts = []
     for part in parts:
         if isinstance(part, memoryview) and not part.readonly:
             if len(part) > max_copied_bytes:
                 must_wait = True
             else:
                 part = bytes(part)  # noqa: PLW2901
-        kept.append(part)
-    return kept, must_wait
+        stable.append(part)
+    return stable, must_wait
 
 
 def _sample(parts: Parts) -> _Key:

@@ -52,10 +52,10 @@ class ClientObjects:
         if known is not None and known.error is None:
             return known
         may_wait = threading.current_thread() is not self._futures.thread
-        kept, must_wait = snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
+        stable, must_wait = snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
         upload = self._new_upload(parts)
         self._uploads.remember(key, parts, upload)
-        self._call(self._begin_put, upload, kept)
+        self._call(self._begin_put, upload, stable)
         if must_wait:
             self.wait_uploaded(upload)
         return upload
