@@ -15,55 +15,20 @@ from dataclasses import replace
 from enum import Enum
 
 from scaler.errors import ProtocolError
+from scaler.net import transport as t
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, OutboxLimits, Received, Resumed, Welcomed
-from scaler.net.transport import (
-    ACKNOWLEDGE_BODY,
-    HANDSHAKE_SECONDS,
-    MAX_MALFORMED_IN_A_ROW,
-    CloseRequested,
-    Command,
-    Counters,
-    Cut,
-    Deliver,
-    Dial,
-    EnvelopeReceived,
-    GapError,
-    Input,
-    LinkBlocked,
-    LinkFailed,
-    LinkLost,
-    LinkOpened,
-    LinkWritable,
-    MalformedReceived,
-    Transmit,
-    Transport,
-    accept,
-    flush,
-    new_session,
-    queue,
-)
+from scaler.net.transport import EnvelopeReceived
+from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import (
-    PROTOCOL_VERSION,
-    Acknowledge,
-    Goodbye,
-    Heartbeat,
-    HeartbeatEcho,
-    Hello,
-    Message,
-    RefusalReason,
-    Refused,
-    Role,
-    Welcome,
-)
-from scaler.protocol.session import Buffer, Descriptor, Envelope, peer_of, read_header
+from scaler.protocol.messages import Message
+from scaler.protocol.session import ACKNOWLEDGE_BODY, Buffer, Descriptor, peer_of, read_header
 
 MIN_BACKOFF_SECONDS = 0.02
 MAX_BACKOFF_SECONDS = 1.0
 STABLE_SECONDS = 1.0
 """After a connection that lived this long, the back-off begins anew."""
 
-_OWN_HEARTBEATS = frozenset({Role.WORKER, Role.MANAGER})
+_OWN_HEARTBEATS = frozenset({m.Role.WORKER, m.Role.MANAGER})
 """Roles whose components send heartbeats of their own, with more in them."""
 
 
@@ -81,26 +46,26 @@ class ConnectorCore:
     """One peer's session with one server. jitter returns numbers from 0 to 1 that spread the attempts of many peers."""
 
     def __init__(
-        self, session_id: bytes, hello: Hello, limits: OutboxLimits, now: float, jitter: Callable[[], float]
+        self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float, jitter: Callable[[], float]
     ) -> None:
         self.peer = peer_of(session_id)
-        self.counters = Counters()
+        self.counters = t.Counters()
         self.phase = Phase.WAITING
         self.wake_at = now
         """When `step` has something to do without any input; inf: never."""
         self.last_error = "no connection was made"
         """Why there is no Welcome, for display."""
-        self.welcome: Welcome | None = None
+        self.welcome: m.Welcome | None = None
         """The last Welcome, also after a break."""
         self._id = session_id
         self._hello = hello
         self._limits = limits
         self._jitter = jitter
-        self._session = new_session(session_id, limits)
+        self._session = t.new_session(session_id, limits)
         self._resume = False
-        self._link: Transport | None = None
+        self._link: t.Transport | None = None
         self._is_blocked = False
-        self._commands: list[Command] = []
+        self._commands: list[t.Command] = []
         self._events: list[ConnectorEvent] = []
         self._failures = 0
         self._malformed_in_a_row = 0
@@ -110,7 +75,7 @@ class ConnectorCore:
         self._heartbeat_at = math.inf
         self._unanswered_since = math.inf
         """When the first thing was sent that the server has to answer and has not."""
-        self._answer_seconds = HANDSHAKE_SECONDS
+        self._answer_seconds = t.HANDSHAKE_SECONDS
         """How long the server has for that: half a lease once it has said how long that is."""
 
     @property
@@ -125,9 +90,9 @@ class ConnectorCore:
         if self.phase is Phase.STOPPED:
             self.counters.undeliverable += 1
         else:
-            queue(self._session, message, attachments, descriptors, self.phase is Phase.CONNECTED)
+            t.queue(self._session, message, attachments, descriptors, self.phase is Phase.CONNECTED)
 
-    def step(self, inputs: Iterable[Input], now: float) -> list[Command]:
+    def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
         """Take in what has happened and return what to do, in this order."""
         for item in inputs:
             if isinstance(item, EnvelopeReceived):
@@ -140,37 +105,37 @@ class ConnectorCore:
         commands, self._commands = self._commands, []
         if self._events:
             events, self._events = self._events, []
-            commands.append(Deliver(events))
+            commands.append(t.Deliver(events))
             return commands
         link = self._link
         if link is not None and not self._is_blocked:
-            envelopes = flush(self._session, now) if self.phase is Phase.CONNECTED else self._greeting()
+            envelopes = self._session.take(now, sequenced=self.phase is Phase.CONNECTED)
             if envelopes:
-                commands.append(Transmit(link, envelopes))
+                commands.append(t.Transmit(link, envelopes))
                 if self._unanswered_since == math.inf and envelopes[-1].body is not ACKNOWLEDGE_BODY:
                     self._unanswered_since = now
-        self.wake_at = self._next_at()
+        if self.phase is Phase.WAITING:
+            self.wake_at = self._dial_at
+        elif self.phase is not Phase.STOPPED:
+            acknowledge_at = math.inf if self._is_blocked else self._session.acknowledge_at
+            self.wake_at = min(self._heartbeat_at, self._unanswered_since + self._answer_seconds, acknowledge_at)
         return commands
 
     # -- inputs ----------------------------------------------------------------------------------------------------
 
-    def _note(self, item: Input, now: float) -> None:
+    def _note(self, item: t.Input, now: float) -> None:
         match item:
-            case LinkOpened(link):
+            case t.LinkOpened(link):
                 self._link = link
                 self._is_blocked = False
                 self._session.post(encode(replace(self._hello, resume=self._resume)))
-            case LinkFailed(reason):
+            case t.LinkLost(link, reason) if link is self._link:
                 self._hang_up(reason, now)
-            case LinkLost(link, reason) if link is self._link:
-                self._hang_up(reason, now)
-            case LinkBlocked(link) if link is self._link:
-                self._is_blocked = True
-            case LinkWritable(link) if link is self._link:
-                self._is_blocked = False
-            case MalformedReceived(link, reason) if link is self._link:
+            case t.WritingChanged(link, is_blocked) if link is self._link:
+                self._is_blocked = is_blocked
+            case t.MalformedReceived(link, reason) if link is self._link:
                 self._malformed(reason, now)
-            case CloseRequested(reason):
+            case t.CloseRequested(reason):
                 self._close(reason)
             case _:
                 pass  # of a connection that this side has given up
@@ -181,25 +146,25 @@ class ConnectorCore:
             if self.phase is Phase.DIALLING:
                 self._answered(envelope, now)
                 return
-            message = accept(self._session, envelope, self.counters, now)
+            message = t.accept(self._session, envelope, self.counters, now)
             if message is None:
                 return
             self._malformed_in_a_row = 0
             match message:
-                case Acknowledge():
+                case m.Acknowledge():
                     pass
-                case HeartbeatEcho() if self._sends_heartbeats:
+                case m.HeartbeatEcho() if self._sends_heartbeats:
                     pass
-                case Refused():
+                case m.Refused():
                     self._refused(message)
-                case Goodbye(text):
+                case m.Goodbye(text):
                     self._hang_up(f"the server said goodbye: {text}", now)
-                case Hello() | Welcome() | Heartbeat():
+                case m.Hello() | m.Welcome() | m.Heartbeat():
                     raise ProtocolError(f"a server does not send {type(message).__name__} here")
                 case _:
                     received = Received(self.peer, message, envelope.attachments, envelope.descriptors)
                     self._events.append(received)
-        except GapError:
+        except t.GapError:
             self._hang_up("messages were lost on the way", now)
         except ProtocolError as error:
             self._malformed(str(error), now)
@@ -208,32 +173,32 @@ class ConnectorCore:
         """Count an envelope that could not be read; too many in a row end the connection."""
         self.counters.malformed += 1
         self._malformed_in_a_row += 1
-        if self._malformed_in_a_row >= MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
+        if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
             self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
 
     def _answered(self, envelope: EnvelopeReceived, now: float) -> None:
         header = read_header(envelope.header)
-        if header.version != PROTOCOL_VERSION:
+        if header.version != m.PROTOCOL_VERSION:
             text = (
                 f"the server speaks protocol {header.version}, this {self._hello.role} (scaler "
-                f"{self._hello.scaler_version}) speaks protocol {PROTOCOL_VERSION}: install the same version on both"
+                f"{self._hello.scaler_version}) speaks protocol {m.PROTOCOL_VERSION}: install the same version on both"
             )
-            self._refused(Refused(RefusalReason.VERSION, text))
+            self._refused(m.Refused(m.RefusalReason.VERSION, text))
             return
         if header.flags or header.session != self._id:
             raise ProtocolError("an answer to the Hello of another session")
         message = decode(envelope.body)
         match message:
-            case Welcome():
+            case m.Welcome():
                 self._welcomed(message, header.acknowledged, now)
-            case Refused():
+            case m.Refused():
                 self._refused(message)
-            case Goodbye(text):
+            case m.Goodbye(text):
                 self._hang_up(f"the server said goodbye: {text}", now)
             case _:
                 raise ProtocolError(f"a {type(message).__name__} came before the Welcome")
 
-    def _welcomed(self, welcome: Welcome, acknowledged: int, now: float) -> None:
+    def _welcomed(self, welcome: m.Welcome, acknowledged: int, now: float) -> None:
         if welcome.lease_seconds <= 0 or welcome.heartbeat_seconds <= 0:
             raise ProtocolError("a Welcome without a lease, or without time between heartbeats")
         if welcome.resumed:
@@ -246,7 +211,7 @@ class ConnectorCore:
             self._events.append(Resumed(self.peer))
         else:
             if self.welcome is not None:
-                self._session = new_session(self._id, self._limits)
+                self._session = t.new_session(self._id, self._limits)
             # Any message in the new session tells the server that this side knows of it.
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
@@ -262,8 +227,8 @@ class ConnectorCore:
         link = self._link
         if link is not None and self.phase is not Phase.STOPPED:
             waiting = self._session.take(sequenced=self.phase is Phase.CONNECTED)
-            self._session.post(encode(Goodbye(reason)))
-            self._commands.append(Transmit(link, [*waiting, *self._session.take(sequenced=False)]))
+            self._session.post(encode(m.Goodbye(reason)))
+            self._commands.append(t.Transmit(link, [*waiting, *self._session.take(sequenced=False)]))
         self._stop("it was closed")
 
     # -- time ------------------------------------------------------------------------------------------------------
@@ -274,9 +239,9 @@ class ConnectorCore:
                 self.last_error = "there is no answer yet"
             self.phase = Phase.DIALLING
             self._since = self._unanswered_since = now
-            self._answer_seconds = HANDSHAKE_SECONDS
+            self._answer_seconds = t.HANDSHAKE_SECONDS
             self._malformed_in_a_row = 0
-            self._commands.append(Dial())
+            self._commands.append(t.Dial())
         elif now - self._unanswered_since >= self._answer_seconds:
             if self.phase is Phase.DIALLING:
                 self._hang_up("no answer came to the Hello", now)
@@ -284,21 +249,10 @@ class ConnectorCore:
                 self._hang_up(f"the server has been silent for {now - self._unanswered_since:.1f} s", now)
         elif now >= self._heartbeat_at:
             assert self.welcome is not None, "heartbeats begin with a Welcome"
-            self._session.post(encode(Heartbeat(now)))
+            self._session.post(encode(m.Heartbeat(now)))
             self._heartbeat_at = now + self.welcome.heartbeat_seconds
 
-    def _next_at(self) -> float:
-        if self.phase is Phase.WAITING:
-            return self._dial_at
-        if self.phase is Phase.STOPPED:
-            return math.inf
-        wake_at = min(self._heartbeat_at, self._unanswered_since + self._answer_seconds)
-        return wake_at if self._is_blocked else min(wake_at, self._session.acknowledge_at)
-
     # -- rules -----------------------------------------------------------------------------------------------------
-
-    def _greeting(self) -> list[Envelope]:
-        return self._session.take(sequenced=False) if self.phase is Phase.DIALLING else []
 
     def _hang_up(self, reason: str, now: float) -> None:
         """Give up the connection, or the attempt at one, and plan the next attempt."""
@@ -317,7 +271,7 @@ class ConnectorCore:
         self._failures += 1
         self._dial_at = self.wake_at = now + delay * (0.5 + 0.5 * self._jitter())
 
-    def _refused(self, refused: Refused) -> None:
+    def _refused(self, refused: m.Refused) -> None:
         self.counters.refused += 1
         self._events.append(ConnectionRefused(refused))
         self._drop_link(was_welcomed=True)
@@ -325,6 +279,7 @@ class ConnectorCore:
 
     def _stop(self, reason: str) -> None:
         self.phase = Phase.STOPPED
+        self.wake_at = math.inf
         self.last_error = reason
         self._link = None
         self._heartbeat_at = self._unanswered_since = math.inf
@@ -332,5 +287,5 @@ class ConnectorCore:
     def _drop_link(self, was_welcomed: bool) -> None:
         self._heartbeat_at = self._unanswered_since = math.inf
         if self._link is not None:
-            self._commands.append(Cut(self._link, was_welcomed))
+            self._commands.append(t.Cut(self._link, was_welcomed))
             self._link = None

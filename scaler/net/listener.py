@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from scaler.config.addresses import local_address
 from scaler.net.address import advertised
 from scaler.net.connection import Admit, ListenerEvent, OutboxLimits
+from scaler.net.connector import Shell, Wakeups
 from scaler.net.listener_core import ListenerCore
 from scaler.net.local import LocalListener, local_name
-from scaler.net.shell import Shell, Wakeups
 from scaler.net.transport import (
     LINGER_SECONDS,
     CloseRequested,
     Command,
-    ReportRefusal,
-    ReportUnidentified,
+    Report,
     SessionEndRequested,
     Transmit,
 )
@@ -131,26 +130,26 @@ class SocketListener(ListenerShell):
 
     def _wake(self) -> None:
         now = self._loop.time()
-        self._zmq.receive(self._inputs)
+        if self._zmq.is_due:
+            self._zmq.receive(self._inputs)
         if self._local is not None:
             self._local.receive(self._inputs)
         self._iterate(now)
         if not self._closed:
-            self._zmq.rest()
-            self._wakeups.at(self._core.wake_at)
+            if self._zmq.was_used:
+                self._zmq.rest()
+            if self._core.wake_at < self._wakeups.due_at:
+                self._wakeups.at(self._core.wake_at)
 
     def _perform(self, command: Command, now: float) -> None:
-        if isinstance(command, ReportRefusal):
-            self._report(self._refusals, f"refused a peer: {command.text}", now)
-        elif isinstance(command, ReportUnidentified):
-            self._report(self._unidentified, command.text, now)
+        if isinstance(command, Report):
+            log = self._refusals if command.is_refusal else self._unidentified
+            text = f"refused a peer: {command.text}" if command.is_refusal else command.text
+            flush_at = log.add(f"{', '.join(self.addresses)}: {text}", now)
+            if flush_at is not None:
+                self._loop.call_at(flush_at, log.flush, flush_at)
         else:
             super()._perform(command, now)
-
-    def _report(self, log: _RateLimitedLog, text: str, now: float) -> None:
-        flush_at = log.add(f"{', '.join(self.addresses)}: {text}", now)
-        if flush_at is not None:
-            self._loop.call_at(flush_at, log.flush, flush_at)
 
 
 class _RateLimitedLog:

@@ -15,54 +15,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from scaler.errors import ProtocolError
+from scaler.net import transport as t
 from scaler.net.connection import Admit, Broken, Closed, ListenerEvent, Opened, OutboxLimits, Received, Resumed
-from scaler.net.transport import (
-    CLOSE_SECONDS,
-    MAX_MALFORMED_IN_A_ROW,
-    SILENCE_SECONDS,
-    CloseRequested,
-    Command,
-    Counters,
-    Cut,
-    Deliver,
-    EnvelopeReceived,
-    GapError,
-    Input,
-    LinkBlocked,
-    LinkLost,
-    LinkOpened,
-    LinkWritable,
-    MalformedReceived,
-    ReportRefusal,
-    ReportUnidentified,
-    SessionEndRequested,
-    Transmit,
-    Transport,
-    accept,
-    flush,
-    new_session,
-    outside_sequence,
-    queue,
-)
+from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import python_version
+from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import (
-    MAY_SEND,
-    PROTOCOL_VERSION,
-    Acknowledge,
-    Goodbye,
-    Heartbeat,
-    HeartbeatEcho,
-    Hello,
-    Message,
-    RefusalReason,
-    Refused,
-    Role,
-    Server,
-    Welcome,
-    WorkerHeartbeat,
-)
-from scaler.protocol.session import Buffer, Descriptor, Header, OutboxFullError, Session, peer_of, read_header
+from scaler.protocol.messages import Message
+from scaler.protocol.session import Buffer, Descriptor, Envelope, Header, OutboxFullError, Session, peer_of, read_header
 
 MAX_PEERS = 65_536
 """Most sessions of one listener; beyond it, peers are refused."""
@@ -74,7 +34,7 @@ class _Peer:
     __slots__ = ("allowed", "confirmed", "id", "link", "malformed", "role", "session")
 
     def __init__(
-        self, session: Session, role: Role, allowed: Collection[type[Message]], link: _Link, confirmed: bool
+        self, session: Session, role: m.Role, allowed: Collection[type[Message]], link: _Link, confirmed: bool
     ) -> None:
         self.id = peer_of(session.id)
         self.session = session
@@ -89,7 +49,7 @@ class _Peer:
 class _Link:
     __slots__ = ("is_blocked", "is_closing", "malformed_in_a_row", "origin", "peer", "transport")
 
-    def __init__(self, transport: Transport, origin: str) -> None:
+    def __init__(self, transport: t.Transport, origin: str) -> None:
         self.transport = transport
         self.origin = origin
         self.peer: _Peer | None = None
@@ -102,16 +62,16 @@ class _Link:
 class ListenerCore:
     """All sessions of one listener. admit decides about every Hello; see `connection.Admit`."""
 
-    def __init__(self, server: Server, admit: Admit, limits: OutboxLimits) -> None:
-        self.counters = Counters()
+    def __init__(self, server: m.Server, admit: Admit, limits: OutboxLimits) -> None:
+        self.counters = t.Counters()
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
         self._server = server
         self._admit = admit
         self._limits = limits
-        self._links: dict[Transport, _Link] = {}
+        self._links: dict[t.Transport, _Link] = {}
         self._peers: dict[bytes, _Peer] = {}
-        self._commands: list[Command] = []
+        self._commands: list[t.Command] = []
         self._events: list[ListenerEvent] = []
         self._unsent: dict[bytes, _Peer] = {}
         self._unacknowledged: dict[bytes, _Peer] = {}  # that owe an acknowledgement, the first one first
@@ -142,14 +102,14 @@ class ListenerCore:
             self.counters.undeliverable += 1
             return
         try:
-            queue(peer.session, message, attachments, descriptors, peer.link is not None)
+            t.queue(peer.session, message, attachments, descriptors, peer.link is not None)
         except OutboxFullError as error:
-            self._end(peer, Goodbye(str(error)))
+            self._end(peer, m.Goodbye(str(error)))
             self._events.append(Closed(peer_id, str(error)))
             return
         self._unsent[peer_id] = peer
 
-    def step(self, inputs: Iterable[Input], now: float) -> list[Command]:
+    def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
         """Take in what has happened and return what to do, in this order."""
         links = self._links
         for item in inputs:
@@ -162,49 +122,47 @@ class ListenerCore:
         if now >= self.wake_at:
             self._expire(now)
         while self._newly_closing:
-            self._closing.append((now + CLOSE_SECONDS, self._newly_closing.pop()))
+            self._closing.append((now + t.CLOSE_SECONDS, self._newly_closing.pop()))
         commands, self._commands = self._commands, []
         if self._events:
             events, self._events = self._events, []
-            commands.append(Deliver(events))
+            commands.append(t.Deliver(events))
             return commands
         if self._unsent:
             unsent, self._unsent = self._unsent, {}
             for peer in unsent.values():
                 link = peer.link
                 if link is not None and not link.is_blocked:
-                    envelopes = flush(peer.session, now)
+                    envelopes = peer.session.take(now)
                     if envelopes:
                         self._unacknowledged.pop(peer.id, None)
-                        commands.append(Transmit(link.transport, envelopes))
+                        commands.append(t.Transmit(link.transport, envelopes))
         self.wake_at = self._next_at()
         return commands
 
     # -- inputs ----------------------------------------------------------------------------------------------------
 
-    def _note(self, item: Input, now: float) -> None:
+    def _note(self, item: t.Input, now: float) -> None:
         match item:
-            case LinkOpened(transport, origin):
+            case t.LinkOpened(transport, origin):
                 link = self._links[transport] = _Link(transport, origin)
                 self._unidentified[link] = now
-            case LinkLost(transport) if transport in self._links:
+            case t.LinkLost(transport) if transport in self._links:
                 self._lost(self._links[transport])
-            case LinkBlocked(transport) if transport in self._links:
-                self._links[transport].is_blocked = True
-            case LinkWritable(transport) if transport in self._links:
+            case t.WritingChanged(transport, is_blocked) if transport in self._links:
                 link = self._links[transport]
-                link.is_blocked = False
+                link.is_blocked = is_blocked
                 if link.peer is not None and link.peer.link is link:
                     self._unsent[link.peer.id] = link.peer
-            case MalformedReceived(transport, reason) if transport in self._links:
+            case t.MalformedReceived(transport, reason) if transport in self._links:
                 self._malformed(self._links[transport], reason)
-            case SessionEndRequested(peer_id, reason) if peer_id in self._peers:
+            case t.SessionEndRequested(peer_id, reason) if peer_id in self._peers:
                 self._end(self._peers[peer_id], reason)
-            case CloseRequested(reason):
+            case t.CloseRequested(reason):
                 for peer in list(self._peers.values()):
                     if peer.link is not None:
-                        self._commands.append(Transmit(peer.link.transport, peer.session.take()))
-                    self._end(peer, Goodbye(reason))
+                        self._commands.append(t.Transmit(peer.link.transport, peer.session.take()))
+                    self._end(peer, m.Goodbye(reason))
             case _:
                 pass  # of a link that is cut, or a session that has ended
 
@@ -215,7 +173,7 @@ class ListenerCore:
                 self._greet(link, envelope)
                 return
             session = peer.session
-            message = accept(session, envelope, self.counters, now)
+            message = t.accept(session, envelope, self.counters, now)
             peer.confirmed = True
             if session.acknowledge_at <= now:
                 self._unsent[peer.id] = peer
@@ -224,9 +182,9 @@ class ListenerCore:
             if message is None:
                 return
             kind = type(message)
-            if kind not in peer.allowed or kind is Hello:
+            if kind not in peer.allowed or kind is m.Hello:
                 raise ProtocolError(f"a {peer.role} may not send {kind.__name__} here")
-        except GapError:
+        except t.GapError:
             assert peer is not None, "messages are counted within sessions only"
             peer.confirmed = True
             self._break(peer)
@@ -235,14 +193,14 @@ class ListenerCore:
             self._malformed(link, str(error))
             return
         link.malformed_in_a_row = 0
-        if isinstance(message, Acknowledge):
+        if isinstance(message, m.Acknowledge):
             return
-        if isinstance(message, Goodbye):
+        if isinstance(message, m.Goodbye):
             self._end(peer, None)
             self._events.append(Closed(peer.id, message.text))
             return
-        if isinstance(message, Heartbeat | WorkerHeartbeat):
-            session.post(encode(HeartbeatEcho(message.sent_at)))
+        if isinstance(message, m.Heartbeat | m.WorkerHeartbeat):
+            session.post(encode(m.HeartbeatEcho(message.sent_at)))
             self._unsent[peer.id] = peer
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
@@ -254,10 +212,10 @@ class ListenerCore:
         link.malformed_in_a_row += 1
         if link.peer is not None:
             link.peer.malformed += 1
-        if link.malformed_in_a_row < MAX_MALFORMED_IN_A_ROW:
+        if link.malformed_in_a_row < t.MAX_MALFORMED_IN_A_ROW:
             return
-        text = f"{MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
-        refused = Refused(RefusalReason.MALFORMED, text)
+        text = f"{t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
+        refused = m.Refused(m.RefusalReason.MALFORMED, text)
         if link.peer is None:
             self._refuse(link, bytes(16), refused)
         else:
@@ -274,24 +232,24 @@ class ListenerCore:
             self._events.append(Broken(peer.id))
         elif peer is None and not link.is_closing:
             text = f"a connection from {link.origin} ended before anything of this protocol came"
-            self._commands.append(ReportUnidentified(text))
+            self._commands.append(t.Report(text, is_refusal=False))
 
     # -- the handshake ---------------------------------------------------------------------------------------------
 
     def _greet(self, link: _Link, envelope: EnvelopeReceived) -> None:
         header = read_header(envelope.header)
-        if header.version != PROTOCOL_VERSION:
+        if header.version != m.PROTOCOL_VERSION:
             text = (
                 f"the peer {peer_of(header.session).hex()} speaks protocol {header.version}, this server speaks "
-                f"protocol {PROTOCOL_VERSION} (Python {python_version()}): install the same version of scaler"
+                f"protocol {m.PROTOCOL_VERSION} (Python {python_version()}): install the same version of scaler"
             )
-            self._refuse(link, header.session, Refused(RefusalReason.VERSION, text))
+            self._refuse(link, header.session, m.Refused(m.RefusalReason.VERSION, text))
             return
         hello = decode(envelope.body)
-        if not isinstance(hello, Hello) or header.flags or header.sequence:
+        if not isinstance(hello, m.Hello) or header.flags or header.sequence:
             raise ProtocolError(f"a connection begins with a Hello, not with a {type(hello).__name__}")
         answer = self._judge(header, hello)
-        if isinstance(answer, Refused):
+        if isinstance(answer, m.Refused):
             self._refuse(link, header.session, answer)
             return
         peer_id = peer_of(header.session)
@@ -309,22 +267,22 @@ class ListenerCore:
         peer.session.post(encode(replace(answer, resumed=resumed)))
         self._unsent[peer_id] = peer
 
-    def _judge(self, header: Header, hello: Hello) -> Welcome | Refused:
+    def _judge(self, header: Header, hello: m.Hello) -> m.Welcome | m.Refused:
         peer_id = peer_of(header.session)
         known = self._peers.get(peer_id)
-        if not MAY_SEND[self._server][hello.role]:
+        if not m.MAY_SEND[self._server][hello.role]:
             text = f"a {hello.role} has no business with the {self._server.replace('_', ' ')}, whose address this is"
-            return Refused(RefusalReason.ROLE, text)
+            return m.Refused(m.RefusalReason.ROLE, text)
         if known is not None and known.session.id != header.session:
             text = (
                 f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"
             )
-            return Refused(RefusalReason.DUPLICATE, text)
+            return m.Refused(m.RefusalReason.DUPLICATE, text)
         if known is None and len(self._peers) >= MAX_PEERS:
-            return Refused(RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
+            return m.Refused(m.RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
         return self._admit(peer_id, hello)
 
-    def _attach(self, link: _Link, header: Header, hello: Hello, known: _Peer | None) -> _Peer:
+    def _attach(self, link: _Link, header: Header, hello: m.Hello, known: _Peer | None) -> _Peer:
         """Return the peer whose session uses this link from now on; known: the one whose session goes on."""
         peer_id = peer_of(header.session)
         self._unidentified.pop(link, None)
@@ -335,9 +293,9 @@ class ListenerCore:
             self._events.append(Resumed(peer_id))
             return known
         self._unacknowledged.pop(peer_id, None)
-        session = new_session(header.session, self._limits)
+        session = t.new_session(header.session, self._limits)
         # A peer that resumes does not know yet that it must count anew; the first message it sends shows that it does.
-        link.peer = _Peer(session, hello.role, MAY_SEND[self._server][hello.role], link, not hello.resume)
+        link.peer = _Peer(session, hello.role, m.MAY_SEND[self._server][hello.role], link, not hello.resume)
         self._peers[peer_id] = link.peer
         self._events.append(Opened(peer_id, hello))
         return link.peer
@@ -352,7 +310,7 @@ class ListenerCore:
         peer.session.disconnect()
         self._events.append(Broken(peer.id))
 
-    def _end(self, peer: _Peer, reason: Refused | Goodbye | None) -> None:
+    def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None) -> None:
         """Forget a session. With a reason, its link has a moment to end by itself; without one, it is cut."""
         del self._peers[peer.id]
         self._unsent.pop(peer.id, None)
@@ -363,23 +321,23 @@ class ListenerCore:
         if reason is None:
             self._cut(link)
         else:
-            self._close(link, Header(PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason)
+            self._close(link, Header(m.PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason)
 
-    def _refuse(self, link: _Link, session_id: bytes, refused: Refused) -> None:
+    def _refuse(self, link: _Link, session_id: bytes, refused: m.Refused) -> None:
         """Refuse a link that carries no session."""
         self.counters.refused += 1
-        self._commands.append(ReportRefusal(refused.text))
-        self._close(link, Header(PROTOCOL_VERSION, 0, session_id, 0, 0), refused)
+        self._commands.append(t.Report(refused.text, is_refusal=True))
+        self._close(link, Header(m.PROTOCOL_VERSION, 0, session_id, 0, 0), refused)
 
-    def _close(self, link: _Link, header: Header, reason: Refused | Goodbye) -> None:
+    def _close(self, link: _Link, header: Header, reason: m.Refused | m.Goodbye) -> None:
         link.is_closing = True
-        self._commands.append(Transmit(link.transport, [outside_sequence(header, reason)]))
+        self._commands.append(t.Transmit(link.transport, [Envelope(header.pack(), encode(reason))]))
         self._newly_closing.append(link)
 
     def _cut(self, link: _Link) -> None:
         self._links.pop(link.transport, None)
         self._unidentified.pop(link, None)
-        self._commands.append(Cut(link.transport))
+        self._commands.append(t.Cut(link.transport))
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -396,10 +354,10 @@ class ListenerCore:
                 self._cut(link)
         while self._unidentified:
             link, since = next(iter(self._unidentified.items()))
-            if now < since + SILENCE_SECONDS:
+            if now < since + t.SILENCE_SECONDS:
                 break
             self._lost(link)
-            self._commands.append(Cut(link.transport))
+            self._commands.append(t.Cut(link.transport))
 
     def _next_at(self) -> float:
         wake_at = self._closing[0][0] if self._closing else math.inf
@@ -407,6 +365,6 @@ class ListenerCore:
             wake_at = min(wake_at, peer.session.acknowledge_at)
             break
         for since in self._unidentified.values():
-            wake_at = min(wake_at, since + SILENCE_SECONDS)
+            wake_at = min(wake_at, since + t.SILENCE_SECONDS)
             break
         return wake_at

@@ -25,12 +25,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
 
 from scaler.config.addresses import local_address
 from scaler.errors import ProtocolError
 from scaler.net.address import split_tcp
-from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, LinkWritable, MalformedReceived
+from scaler.net.transport import (
+    EnvelopeReceived,
+    Input,
+    LinkLost,
+    LinkOpened,
+    MalformedReceived,
+    Watcher,
+    WritingChanged,
+)
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Buffer, Descriptor, Envelope
 
@@ -107,16 +114,6 @@ class FileDescriptor:
         close(self._number)  # bound early: as the interpreter ends, `os` may be gone
 
 
-class Watcher(Protocol):
-    """Calls back when descriptors are ready; see `shell.Wakeups`."""
-
-    def watch(self, descriptor: int) -> None: ...
-
-    def watch_writing(self, descriptor: int, is_wanted: bool) -> None: ...
-
-    def unwatch(self, descriptor: int) -> None: ...
-
-
 class LocalTransport:
     """One connection; see `transport.Transport`."""
 
@@ -144,7 +141,7 @@ class LocalTransport:
         if self._is_blocked and self._push():
             self._is_blocked = False
             self._watcher.watch_writing(self._descriptor, False)
-            inputs.append(LinkWritable(self))
+            inputs.append(WritingChanged(self, is_blocked=False))
         partial = self._partial
         reason = "the connection broke"
         try:

@@ -1,7 +1,7 @@
 """Between the cores and what carries their envelopes: the `Transport` interface, inputs, commands and shared rules.
 
 Pure. A *link* is one connection: a transport object that the cores only compare and put into commands. Inputs and
-commands are those of `ListenerCore.step` and `ConnectorCore.step`; `shell.py` performs the commands.
+commands are those of `ListenerCore.step` and `ConnectorCore.step`; `connector.Shell` performs the commands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from scaler.net.connection import ConnectorEvent, ListenerEvent, OutboxLimits
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import UNSEQUENCED, Acknowledge, Goodbye, Message, Refused
-from scaler.protocol.session import Buffer, Descriptor, Envelope, Header, Receipt, Session, check_attachments
+from scaler.protocol.session import Buffer, Descriptor, Envelope, Receipt, Session, check_attachments
 
 HANDSHAKE_SECONDS = 5.0
 """A connection that has not finished its handshake after this long is given up."""
@@ -38,7 +38,7 @@ class Transport(Protocol):
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         """Send envelopes, or keep them until the connection takes them; False when some are kept.
 
-        `LinkWritable` follows when none is kept any more. A connection that is lost takes everything and drops it.
+        `WritingChanged` follows when none is kept any more. A connection that is lost takes everything and drops it.
         """
 
     def cut(self) -> None:
@@ -46,6 +46,16 @@ class Transport(Protocol):
 
     def close(self, linger_seconds: float) -> None:
         """Wait up to `linger_seconds` until everything is delivered, then close."""
+
+
+class Watcher(Protocol):
+    """Has a transport read when its descriptor is readable, and write when it is writable and that is wanted."""
+
+    def watch(self, descriptor: int) -> None: ...
+
+    def watch_writing(self, descriptor: int, is_wanted: bool) -> None: ...
+
+    def unwatch(self, descriptor: int) -> None: ...
 
 
 # -- inputs: what happened ---------------------------------------------------------------------------------------------
@@ -70,30 +80,19 @@ class LinkOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFailed:
-    """A connector's attempt to connect failed before there was a link."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The connection is gone; no input comes from this link any more."""
+    """The connection is gone; no input comes from it any more. None: a connector failed to make one."""
 
-    link: Transport
+    link: Transport | None
     reason: str = "the connection broke"
 
 
 @dataclass(frozen=True, slots=True)
-class LinkBlocked:
-    """The transport keeps envelopes that the connection does not take yet."""
+class WritingChanged:
+    """is_blocked: the transport keeps envelopes that the connection does not take yet."""
 
     link: Transport
-
-
-@dataclass(frozen=True, slots=True)
-class LinkWritable:
-    link: Transport
+    is_blocked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +119,7 @@ class CloseRequested:
 
 
 Input = (
-    EnvelopeReceived
-    | LinkOpened
-    | LinkFailed
-    | LinkLost
-    | LinkBlocked
-    | LinkWritable
-    | MalformedReceived
-    | SessionEndRequested
-    | CloseRequested
+    EnvelopeReceived | LinkOpened | LinkLost | WritingChanged | MalformedReceived | SessionEndRequested | CloseRequested
 )
 
 # -- commands: what to do ----------------------------------------------------------------------------------------------
@@ -161,20 +152,14 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportRefusal:
-    """Log that a peer was refused."""
+class Report:
+    """Log a refused peer, or a connection that ended before anything of this protocol came."""
 
     text: str
+    is_refusal: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReportUnidentified:
-    """Log a connection that ended before anything of this protocol came."""
-
-    text: str
-
-
-Command = Transmit | Deliver | Dial | Cut | ReportRefusal | ReportUnidentified
+Command = Transmit | Deliver | Dial | Cut | Report
 
 # -- shared rules ------------------------------------------------------------------------------------------------------
 
@@ -238,17 +223,3 @@ def accept(session: Session, envelope: EnvelopeReceived, counters: Counters, now
         raise GapError
     counters.duplicates += 1
     return None
-
-
-def flush(session: Session, now: float) -> list[Envelope]:
-    """Return all that a session has to send now: what waits, or else an Acknowledge that is due."""
-    envelopes = session.take()
-    if not envelopes and session.acknowledge_at <= now:
-        session.post(ACKNOWLEDGE_BODY)
-        return session.take()
-    return envelopes
-
-
-def outside_sequence(header: Header, message: Message) -> Envelope:
-    """Return an envelope that belongs to no session here, such as a refusal."""
-    return Envelope(header.pack(), encode(message))

@@ -16,25 +16,39 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import zmq
 
 from scaler.errors import UsageError
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_ipv6
-from scaler.net.shell import Wakeups
 from scaler.net.transport import (
     HANDSHAKE_SECONDS,
     EnvelopeReceived,
     Input,
     LinkLost,
     LinkOpened,
-    LinkWritable,
     MalformedReceived,
     Transport,
+    WritingChanged,
 )
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
+
+
+class LoopWaker(Protocol):
+    """Wakes the owner of transports on an event loop; see `connector.Wakeups`."""
+
+    @property
+    def wake(self) -> Callable[[], None]: ...
+
+    def watch(self, descriptor: int, readable: Callable[[], None] | None = None) -> None: ...
+
+    def unwatch(self, descriptor: int) -> None: ...
+
+    def soon(self, seconds: float = 0.0) -> None: ...
+
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
@@ -60,6 +74,8 @@ NEVER_MILLISECONDS = 24 * 3600 * 1000
 
 _MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _LAST = int(zmq.DONTWAIT)
+# As numbers: operations of enumerations are slow.
+_EVENTS, _READABLE, _WRITABLE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 _MONITORED = int(
     zmq.EVENT_ACCEPTED
     | zmq.EVENT_CONNECTED
@@ -138,7 +154,7 @@ def _is_readable(socket: Socket) -> bool:
 
     This also resets what the socket's descriptor has announced, so it must be the last look at the socket.
     """
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(int(socket.getsockopt(_EVENTS)) & _READABLE)
 
 
 def _receive(socket: Socket, link: Transport, header: zmq.Frame) -> tuple[Input, int]:
@@ -268,7 +284,7 @@ class ZmqConnection:
 
     passes_descriptors = False
 
-    def __init__(self, context: Context, address: str, wakeups: Wakeups) -> None:
+    def __init__(self, context: Context, address: str, wakeups: LoopWaker) -> None:
         """Begin to connect. Raises OSError when this process has no descriptor for it."""
         self._wakeups = wakeups
         self._unsent: deque[Envelope] = deque()
@@ -307,7 +323,7 @@ class ZmqConnection:
                 self._broken = self._broken or _BREAKS.get(kind, "")
         if self._is_blocked and _send(self._socket, b"", self._unsent):
             self._is_blocked = False
-            inputs.append(LinkWritable(self))
+            inputs.append(WritingChanged(self, is_blocked=False))
         size = 0
         for _ in range(MAX_MESSAGES_PER_ITERATION):
             if size > MAX_BYTES_PER_ITERATION:
@@ -325,8 +341,8 @@ class ZmqConnection:
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self._unsent.extend(envelopes)
         self._is_blocked = not _send(self._socket, b"", self._unsent)
-        ready = int(self._socket.getsockopt(zmq.EVENTS))
-        if ready & zmq.POLLIN or (self._is_blocked and ready & zmq.POLLOUT):
+        ready = int(self._socket.getsockopt(_EVENTS))
+        if ready & _READABLE or (self._is_blocked and ready & _WRITABLE):
             self._wakeups.soon()
         return not self._is_blocked
 
@@ -414,7 +430,7 @@ class ZmqListener:
     known here belongs to the connection that was last accepted under it.
     """
 
-    def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: Wakeups) -> None:
+    def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker) -> None:
         """Bind to all addresses. Raises UsageError, binding none, when one is malformed, taken or not of this host."""
         self._wakeups = wakeups
         self._links: dict[int, ZmqLink] = {}  # by descriptor
@@ -423,7 +439,9 @@ class ZmqListener:
         self._blocked: dict[ZmqLink, None] = {}
         self._inputs: list[Input] = []
         self._files: list[SocketFile] = []
-        self._has_events = self._is_due = True
+        self._has_events = True
+        self.is_due = self.was_used = True
+        """When to call `receive`, and `rest`."""
         self._context = acquire_context(io_threads)
         self._socket: Socket = self._context.socket(zmq.ROUTER)
         self._monitor = SocketMonitor(self._socket)
@@ -460,14 +478,12 @@ class ZmqListener:
 
     def receive(self, inputs: list[Input]) -> None:
         """Add what has happened to `inputs`: envelopes up to a limit, and connections that began and ended."""
-        if not self._is_due:
-            return
-        self._is_due = False
+        self.is_due, self.was_used = False, True
         if self._has_events:
             self._take_events()
         for link in list(self._blocked):
             if self.push(link):
-                self._inputs.append(LinkWritable(link))
+                self._inputs.append(WritingChanged(link, is_blocked=False))
         is_drained = self._read()
         for link, left in list(self._breaking.items()):
             if is_drained or left == 0:
@@ -483,17 +499,19 @@ class ZmqListener:
 
     def rest(self) -> None:
         """End an iteration: what it sent may have taken in the announcement of a message."""
+        self.was_used = False
         if _is_readable(self._socket) or self._inputs or self._breaking:
             self._wake_soon()
 
     def push(self, link: ZmqLink) -> bool:
         """Send what waits for a link; False when it takes no more, and is tried again later."""
+        self.was_used = True
         if _send(self._socket, link.route, link.unsent):
             self._blocked.pop(link, None)
             return True
         self._blocked[link] = None
-        self._is_due = True
-        self._wakeups.after(BLOCKED_RETRY_SECONDS)
+        self.is_due = True
+        self._wakeups.soon(BLOCKED_RETRY_SECONDS)
         return False
 
     def drop(self, link: ZmqLink) -> None:
@@ -563,7 +581,7 @@ class ZmqListener:
                 self._breaking[self._links.pop(descriptor)] = MAX_ITERATIONS_AFTER_BREAK
 
     def _wake(self) -> None:
-        self._is_due = True
+        self.is_due = True
         self._wakeups.wake()
 
     def _wake_for_events(self) -> None:
@@ -571,7 +589,7 @@ class ZmqListener:
         self._wake()
 
     def _wake_soon(self) -> None:
-        self._is_due = True
+        self.is_due = True
         self._wakeups.soon()
 
 

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, LimitError, ScalerError
 from scaler.net.connection import Connector, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.net.connector import SocketConnector
-from scaler.net.shell import LoopThread
+from scaler.net.connector import LoopThread, SocketConnector
 from scaler.net.versions import own_hello
 from scaler.object_storage.layout import views_of
 from scaler.object_storage.requests import (

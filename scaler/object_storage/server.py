@@ -12,8 +12,8 @@ from typing import assert_never
 from scaler.component import Component, run_component
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
 from scaler.net.connection import Admit, Listener, ListenerEvent, Received
+from scaler.net.connector import LoopThread
 from scaler.net.listener import SocketListener
-from scaler.net.shell import LoopThread
 from scaler.net.versions import check_versions
 from scaler.object_storage.core import (
     ExpirePeer,

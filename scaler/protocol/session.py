@@ -19,7 +19,8 @@ from typing import NamedTuple, Protocol
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import PEER_ID_BYTES
-from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION
+from scaler.protocol.codec import encode
+from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Acknowledge
 
 HEADER_BYTES = 40
 SESSION_ID_BYTES = 16
@@ -33,6 +34,7 @@ ACKNOWLEDGE_MESSAGES = 64
 ACKNOWLEDGE_BYTES = 1024 * 1024
 ACKNOWLEDGE_SECONDS = 0.05
 """An acknowledgement is due after this number of messages or bytes, or this long after the first of them."""
+ACKNOWLEDGE_BODY = encode(Acknowledge())
 ENVELOPE_OVERHEAD_BYTES = 256
 """What an envelope in the outbox counts beside its bytes, so that empty messages are not free."""
 
@@ -186,14 +188,17 @@ class Session:
         """Queue an unsequenced message for the present connection."""
         self._loose.append(body)
 
-    def take(self, *, sequenced: bool = True) -> list[Envelope]:
+    def take(self, now: float = -math.inf, *, sequenced: bool = True) -> list[Envelope]:
         """Return all envelopes that wait to be sent, which are in flight from now on; unsequenced ones come first.
 
-        Their headers acknowledge all that was received. sequenced: False leaves all but unsequenced messages waiting.
+        Their headers acknowledge all that was received; without any, an Acknowledge is returned that is due by `now`.
+        sequenced: False leaves all but unsequenced messages waiting.
         """
         pack, session_id, received = _HEADER.pack, self.id, self.received
         envelopes = []
         loose, waiting = self._loose, self._waiting
+        if self.acknowledge_at <= now and not (loose or waiting):
+            loose.append(ACKNOWLEDGE_BODY)
         while loose:
             envelopes.append(Envelope(pack(PROTOCOL_VERSION, 0, session_id, 0, received), loose.popleft()))
         if waiting and sequenced:

@@ -15,10 +15,10 @@ from scaler.net.connection import Admit, Connector, ConnectorEvent, Listener, Li
 from scaler.net.connector import SocketConnector
 from scaler.net.listener import SocketListener
 from scaler.net.local import local_name
-from scaler.net.memory import MemoryConnector, MemoryNetwork
 from scaler.net.transport import Counters
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, Welcome
+from scaler.testing.memory_network import MemoryConnector, MemoryNetwork
 
 PATIENCE_SECONDS = 4.0
 

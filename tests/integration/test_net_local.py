@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from scaler.ids import new_peer_id
-from scaler.net import connector, connector_core, listener_core, zmq_transport
+from scaler.net import connector, transport, zmq_transport
 from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, OutboxLimits, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.listener import SocketListener
@@ -194,7 +194,7 @@ def test_a_server_whose_local_name_is_taken_is_reached_over_zeromq() -> None:
 
 
 def test_a_squatter_of_a_local_name_that_welcomes_no_peer_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector_core, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 0.2)
 
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as once:
@@ -362,7 +362,7 @@ def test_an_oversized_envelope_within_a_session_breaks_the_connection_and_not_th
 
 
 def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_core, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(transport, "SILENCE_SECONDS", 0.3)
 
     async def test() -> None:
         server = Servant()

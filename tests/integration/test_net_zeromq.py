@@ -17,7 +17,7 @@ import zmq
 
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
-from scaler.net import listener_core
+from scaler.net import transport
 from scaler.net.connection import Broken, Closed, ConnectorEvent, ListenerEvent, Opened, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.listener import SocketListener
@@ -257,7 +257,7 @@ def test_an_oversized_frame_costs_its_sender_the_connection_and_no_other_peer() 
 
 
 def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_core, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(transport, "SILENCE_SECONDS", 0.3)
 
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")

@@ -23,7 +23,6 @@ from scaler.net.connection import (
     Resumed,
     Welcomed,
 )
-from scaler.net.memory import MemoryConnector, MemoryListener, MemoryNetwork
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     GetObject,
@@ -36,6 +35,7 @@ from scaler.protocol.messages import (
     StorageResult,
     Welcome,
 )
+from scaler.testing.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
 
 ADDRESS = "tcp://127.0.0.1:1"
 

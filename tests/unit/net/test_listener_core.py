@@ -16,8 +16,7 @@ from scaler.net.transport import (
     Input,
     LinkLost,
     LinkOpened,
-    ReportRefusal,
-    ReportUnidentified,
+    Report,
 )
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
@@ -55,15 +54,15 @@ def envelope(link: Link, message: Hello | Goodbye) -> EnvelopeReceived:
 
 
 def reports(commands: Sequence[Command]) -> list[Command]:
-    return [command for command in commands if isinstance(command, ReportRefusal | ReportUnidentified)]
+    return [command for command in commands if isinstance(command, Report)]
 
 
 def test_a_connection_that_ends_before_any_envelope_is_reported_with_its_origin(core: ListenerCore) -> None:
     link = Link()
     assert not reports(core.step([LinkOpened(link, "10.0.0.7 port 99")], 0.0))
     (report,) = reports(core.step([LinkLost(link)], 1.0))
-    assert report == ReportUnidentified(
-        "a connection from 10.0.0.7 port 99 ended before anything of this protocol came"
+    assert report == Report(
+        "a connection from 10.0.0.7 port 99 ended before anything of this protocol came", is_refusal=False
     )
 
 
@@ -81,7 +80,7 @@ def test_a_peer_that_said_hello_and_goodbye_is_not_reported(core: ListenerCore) 
 def test_a_refused_peer_is_reported_as_refused_only(core: ListenerCore) -> None:
     link = Link()
     arrived: list[Input] = [LinkOpened(link), envelope(link, own_hello(Role.WORKER)), LinkLost(link)]
-    assert reports(core.step(arrived, 0.0)) == [ReportRefusal("too old")]
+    assert reports(core.step(arrived, 0.0)) == [Report("too old", is_refusal=True)]
 
 
 def test_a_silent_connection_is_cut_when_its_time_is_over(core: ListenerCore) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from scaler.net import local
 from scaler.net.local import READ_BYTES, LocalTransport, local_name
-from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkWritable, MalformedReceived
+from scaler.net.transport import EnvelopeReceived, Input, LinkLost, MalformedReceived, WritingChanged
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
 
@@ -76,7 +76,7 @@ def written(transport: LocalTransport, theirs: socket.socket, envelopes: Sequenc
         found += theirs.recv(1 << 20)
         inputs: list[Input] = []
         transport.receive(inputs)
-        is_done = any(isinstance(each, LinkWritable) for each in inputs)
+        is_done = any(isinstance(each, WritingChanged) for each in inputs)
     theirs.setblocking(False)
     try:
         while True:
@@ -131,7 +131,7 @@ def test_bytes_that_the_kernel_does_not_take_are_kept_in_order_until_it_does(
     while len(found) < 2:
         theirs.receive(found)
         ours.receive(notices)
-    assert notices == [LinkWritable(ours)]
+    assert notices == [WritingChanged(ours, is_blocked=False)]
     assert ours.transmit([Envelope(HEADER, b"last")])
     assert [envelope.body for envelope in [*envelopes_of(found), *receive(theirs, 1)]] == [body, b"next", b"last"]
 

@@ -18,7 +18,7 @@ from scaler.net.connector import ConnectorShell
 from scaler.net.connector_core import ConnectorCore
 from scaler.net.listener import ListenerShell
 from scaler.net.listener_core import ListenerCore
-from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, LinkWritable
+from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, WritingChanged
 from scaler.protocol.messages import Hello, Message, Server
 from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor, Envelope, read_header
 
@@ -62,7 +62,7 @@ class WireEnd:
             return
         if self._is_blocked and self._push():
             self._is_blocked = False
-            inputs.append(LinkWritable(self))
+            inputs.append(WritingChanged(self, is_blocked=False))
         while self.inbox:
             envelope = self.inbox.popleft()
             # As over a real wire, the sender may change the attachments once they are sent.
