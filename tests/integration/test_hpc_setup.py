@@ -15,10 +15,10 @@ from scaler.config.commands import Provision, parse_worker_manager
 from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
-from scaler.worker_manager.aws.setup import Account, run
+from scaler.worker_manager.aws.setup import Account, Resource, run
 from scaler.worker_manager.aws_hpc import setup
 from scaler.worker_manager.aws_hpc.context import BatchContext
-from scaler.worker_manager.aws_hpc.environment import ComputeEnvironment, JobQueue
+from scaler.worker_manager.aws_hpc.environment import environment_and_queue
 from scaler.worker_manager.aws_hpc.service import BatchService, Definition, counts_of, submission
 from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
 
@@ -396,16 +396,16 @@ class Environment:
     def __init__(self, aws: AwsEmulator, lines: list[str]) -> None:
         self.config = Cloud(aws.endpoint_url).config()
         self.account = Account(self.config, lines.append, dry_run=False, pause_seconds=0.01)
-        self.queue = JobQueue(self.account, "scaler-queue")
 
     def ensure(self, resources: dict[str, Any]) -> None:
-        run("setup", [self.of(resources), self.queue], [])
+        run("setup", self._pair(resources), [])
 
     def remove(self) -> bool:
-        return self.queue.teardown() and self.of({}).teardown()
+        environment, queue = self._pair({})
+        return queue.teardown() and environment.teardown()
 
-    def of(self, resources: dict[str, Any]) -> ComputeEnvironment:
-        return ComputeEnvironment(self.account, "scaler-queue", self.queue, lambda: resources, lambda: ROLE)
+    def _pair(self, resources: dict[str, Any]) -> tuple[Resource, Resource]:
+        return environment_and_queue(self.account, "scaler-queue", lambda: resources, lambda: ROLE)
 
 
 def environment_of(aws: AwsEmulator, lines: list[str]) -> tuple[Environment, dict[str, Any], AwsClient]:

@@ -4,81 +4,83 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scaler.worker_manager.aws.calls import AwsError
-from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Fields, Resource
+from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Fields, Resource, is_ours
 from scaler.worker_manager.aws_hpc.service import ALIVE
 
 VALID_SECONDS = 300.0
 """How long a change may take: seconds on Fargate, minutes when instances must go first."""
-TAGS = {MANAGED_TAG: "true"}
 
 
-class _Changing(Resource):
+@dataclass(frozen=True, slots=True)
+class _Changing:
     """What Batch changes in the background: each step waits until the last change is over, also an interrupted one."""
 
+    account: Account
     words: str
     member: str
-    """Its name in requests for one; with an s, in answers."""
+    """Its name in requests for one; with an s, in those for several."""
+    name: str
 
-    def __init__(self, account: Account, name: str) -> None:
-        super().__init__(account, f"{self.words} {name}")
-        self._name = name
-        self._batch = account.client("batch")
-        self._operation = self.member[0].upper() + self.member[1:]
+    @property
+    def what(self) -> str:
+        return f"{self.words} {self.name}"
+
+    def call(self, verb: str, name: Mapping[str, Any], plural: str = "", **parameters: Any) -> Fields:
+        operation = f"{verb}{self.member[0].upper()}{self.member[1:]}{plural}"
+        return self.account.call("batch", operation, **name, **parameters)
 
     def describe(self) -> Fields | None:
-        found = self._batch.call(f"Describe{self._operation}s", **{f"{self.member}s": [self._name]})[f"{self.member}s"]
+        several = f"{self.member}s"
+        found = self.call("Describe", {several: [self.name]}, "s")[several]
         return found[0] if found and found[0].get("status") != "DELETED" else None
 
-    def settled(self) -> Fields | None:
+    def settle(self) -> Fields | None:
         """Return it when no change is under way; None when it does not exist."""
         return self.describe() if self.account.dry_run else self._await(_is_settled, "is still changing")
 
-    def ensure(self) -> None:
-        self.settled()
-        super().ensure()
+    def update(self, **changes: Any) -> None:
+        self.call("Update", {self.member: self.name}, **changes)
 
-    def exists(self, found: Fields) -> None:
-        super().exists(found)
-        if not self.account.dry_run and self.is_ours(found):
-            self._await_valid()
-
-    def detail(self, found: Fields) -> str:
-        resources = found.get("computeResources")
-        reason = "" if found["status"] == "VALID" else f": {found.get('statusReason')}"
-        return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
-
-    def create(self) -> None:
-        self.account.when_roles_are_known(self._create)
-        self._await_valid()
-
-    def delete(self, _: Fields) -> None:
-        settled = self.settled()
-        if settled is None:
-            return
-        if settled["state"] != "DISABLED":
-            self._update(state="DISABLED")
-            self._await(_is_settled, "is still changing")
-        self._batch.call(f"Delete{self._operation}", **{self.member: self._name})
-        self._await(lambda shown: shown is None, "is not removed")
-
-    def _create(self) -> None:
-        raise NotImplementedError
-
-    def _update(self, **changes: Any) -> None:
-        self._batch.call(f"Update{self._operation}", **{self.member: self._name}, **changes)
-
-    def _change(self, text: str, **changes: Any) -> Change:
+    def change(self, text: str, **changes: Any) -> Change:
         def change() -> None:
-            self._update(**changes)
-            self._await_valid()
+            self.update(**changes)
+            self.await_valid()
 
         return f"{self.what}: {text}", change
 
-    def _await_valid(self) -> None:
+    def await_valid(self) -> None:
         self._await(lambda shown: shown is not None and shown["status"] == "VALID", "is not VALID")
+
+    def resource(self, create: Callable[[], object], **more: Any) -> Resource:
+        def create_and_wait() -> None:
+            self.account.when_roles_are_known(create)
+            self.await_valid()
+
+        return Resource(
+            account=self.account,
+            what=self.what,
+            describe=self.describe,
+            create=create_and_wait,
+            delete=self._delete,
+            settle=self.settle,
+            confirm=self.await_valid,
+            detail=_detail,
+            **more,
+        )
+
+    def _delete(self, _: Fields) -> None:
+        settled = self.settle()
+        if settled is None:
+            return
+        if settled["state"] != "DISABLED":
+            self.update(state="DISABLED")
+            self._await(_is_settled, "is still changing")
+        self.call("Delete", {self.member: self.name})
+        self._await(lambda shown: shown is None, "is not removed")
 
     def _await(self, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
         """Wait until it is as it should be, and return it; None when it does not exist. Raises AwsError."""
@@ -92,86 +94,67 @@ class _Changing(Resource):
         return shown
 
 
-class JobQueue(_Changing):
-    """The queue; its compute environment has the same name."""
+def environment_and_queue(
+    account: Account, name: str, resources: Callable[[], Fields], service_role: Callable[[], str]
+) -> tuple[Resource, Resource]:
+    """Return a compute environment and its queue, of one name.
 
-    words = "job queue"
-    member = "jobQueue"
+    resources: the compute resources. service_role: the ARN of the role that Batch itself acts in. An environment whose
+    queue is not ours is left alone.
+    """
+    environment = _Changing(account, "compute environment", "computeEnvironment", name)
+    queue = _Changing(account, "job queue", "jobQueue", name)
 
-    def changes(self, found: Fields) -> Sequence[Change]:
+    def create_environment() -> None:
+        environment.call(
+            "Create",
+            {"computeEnvironmentName": name},
+            type="MANAGED",
+            state="ENABLED",
+            computeResources=resources(),
+            serviceRole=service_role(),
+            tags=MANAGED,
+        )
+
+    def create_queue() -> None:
+        order = [{"order": 1, "computeEnvironment": name}]
+        names = {"jobQueueName": name}
+        queue.call("Create", names, state="ENABLED", priority=1, computeEnvironmentOrder=order, tags=MANAGED)
+
+    def conflict(found: Fields) -> str:
+        wanted, current = resources()["type"], (found.get("computeResources") or {}).get("type")
+        return "" if current == wanted else f"it is {current}: to have {wanted}, run teardown first"
+
+    def changes(found: Fields) -> Sequence[Change]:
+        if changed := differences(found.get("computeResources") or {}, resources()):
+            text = ", ".join(f"{name} = {value}" for name, value in changed.items())
+            return [environment.change(text, state="ENABLED", computeResources=changed)]
+        return enabled(environment, found)
+
+    def enabled(thing: _Changing, found: Fields) -> Sequence[Change]:
         # One that is disabled is what an interrupted teardown has left.
-        return () if found["state"] == "ENABLED" else [self._change("enabled", state="ENABLED")]
+        return [] if found["state"] == "ENABLED" else [thing.change("enabled", state="ENABLED")]
 
-    def in_use(self, _: Fields) -> str:
+    def jobs_in_queue(_: Fields) -> str:
         # A job may go on from state to state between the calls. Each lists 1000 at most.
-        pages = [self._batch.call("ListJobs", jobQueue=self._name, jobStatus=status) for status in ALIVE]
+        pages = [account.call("batch", "ListJobs", jobQueue=name, jobStatus=status) for status in ALIVE]
         jobs = len({job["jobId"] for page in pages for job in page["jobSummaryList"]})
         return f"{jobs} jobs are in it: stop their worker manager first" if jobs else ""
 
-    def _create(self) -> None:
-        order = [{"order": 1, "computeEnvironment": self._name}]
-        self._batch.call(
-            "CreateJobQueue",
-            jobQueueName=self._name,
-            state="ENABLED",
-            priority=1,
-            computeEnvironmentOrder=order,
-            tags=TAGS,
-        )
+    def is_wanted() -> bool:
+        found = queue.settle()
+        return found is None or is_ours(found)
 
-
-class ComputeEnvironment(_Changing):
-    """The compute environment of a queue; one whose queue is not ours is left alone."""
-
-    words = "compute environment"
-    member = "computeEnvironment"
-
-    def __init__(
-        self,
-        account: Account,
-        name: str,
-        queue: JobQueue,
-        resources: Callable[[], Fields],
-        service_role: Callable[[], str],
-    ) -> None:
-        """resources: its compute resources. service_role: the ARN of the role that Batch itself acts in."""
-        super().__init__(account, name)
-        self._queue = queue
-        self._resources = resources
-        self._service_role = service_role
-
-    def ensure(self) -> None:
-        queue = self._queue.settled()
-        if queue is None or self._queue.is_ours(queue):
-            self.creation = f"{self.what}: {_size(self._resources())}"
-            super().ensure()
-
-    def exists(self, found: Fields) -> None:
-        wanted, current = self._resources()["type"], (found.get("computeResources") or {}).get("type")
-        if self.is_ours(found) and current != wanted:
-            self.account.line("kept", self.what, f"it is {current}: to have {wanted}, run teardown first")
-        else:
-            super().exists(found)
-
-    def changes(self, found: Fields) -> Sequence[Change]:
-        wanted, current = self._resources(), found.get("computeResources") or {}
-        if current.get("type") != wanted["type"]:
-            return ()
-        if changed := differences(current, wanted):
-            text = ", ".join(f"{name} = {value}" for name, value in changed.items())
-            return [self._change(text, state="ENABLED", computeResources=changed)]
-        return () if found["state"] == "ENABLED" else [self._change("enabled", state="ENABLED")]
-
-    def _create(self) -> None:
-        self._batch.call(
-            "CreateComputeEnvironment",
-            computeEnvironmentName=self._name,
-            type="MANAGED",
-            state="ENABLED",
-            computeResources=self._resources(),
-            serviceRole=self._service_role(),
-            tags=TAGS,
-        )
+    return (
+        environment.resource(
+            create_environment,
+            creation=lambda: f"{environment.what}: {_size(resources())}",
+            conflict=conflict,
+            changes=changes,
+            is_wanted=is_wanted,
+        ),
+        queue.resource(create_queue, changes=lambda found: enabled(queue, found), in_use=jobs_in_queue),
+    )
 
 
 def differences(current: Mapping[str, Any], wanted: Fields) -> Fields:
@@ -189,6 +172,12 @@ def _unordered(value: object) -> object:
 
 def _is_settled(shown: Fields | None) -> bool:
     return shown is None or shown["status"] in ("VALID", "INVALID")
+
+
+def _detail(found: Fields) -> str:
+    resources = found.get("computeResources")
+    reason = "" if found["status"] == "VALID" else f": {found.get('statusReason')}"
+    return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
 
 
 def _size(resources: Fields) -> str:

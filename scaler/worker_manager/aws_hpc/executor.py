@@ -50,7 +50,7 @@ from scaler.worker_manager.aws_hpc.tracking import (
     STUCK_SECONDS,
     UNANSWERED_SECONDS,
     Batch,
-    Submission,
+    CallSubmission,
     Tracking,
     batches_of,
     poll_interval,
@@ -388,7 +388,7 @@ class BatchExecutor:
 
     # -- jobs and their results
 
-    def _poll_jobs(self, known: Sequence[Submission]) -> None:
+    def _poll_jobs(self, known: Sequence[CallSubmission]) -> None:
         described = self._service.describe(made.job_id for made in known)
         counts: dict[int, dict[str, int]] = {}
         for made in known:
@@ -414,7 +414,7 @@ class BatchExecutor:
                     self._tracking.ended(made, indexes)
         self._update_stuck_reason(known, described, counts)
 
-    def _poll_children(self, made: Submission, job: Fields, counts: Mapping[str, int]) -> None:
+    def _poll_children(self, made: CallSubmission, job: Fields, counts: Mapping[str, int]) -> None:
         if made.size == 1:
             statuses = [job["status"]] if job["status"] in ("RUNNING", *ENDED) else []
         else:
@@ -430,7 +430,7 @@ class BatchExecutor:
                     made.failed = len(indexes)
                     self._tracking.ended(made, indexes)
 
-    def _children(self, made: Submission, status: str) -> list[int]:
+    def _children(self, made: CallSubmission, status: str) -> list[int]:
         return [index_in(child["jobId"]) for child in self._service.children(made.job_id, status)]
 
     def _take_results(self) -> set[tuple[int, int]]:
@@ -480,7 +480,7 @@ class BatchExecutor:
                 self._fail([key], outcome, text)
 
     def _update_stuck_reason(
-        self, known: Sequence[Submission], described: Mapping[str, Fields], counts: Mapping[int, Mapping[str, int]]
+        self, known: Sequence[CallSubmission], described: Mapping[str, Fields], counts: Mapping[int, Mapping[str, int]]
     ) -> None:
         with self._lock:
             is_stuck = self._tracking.is_stuck(counts.values(), time.monotonic(), self._stuck_seconds)

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws.containers import default_image, pip_install, requirements_of, versions
 from scaler.worker_manager.aws.setup import (
-    MANAGED_TAG,
+    MANAGED,
+    MANAGED_PAIRS,
     PAUSE_SECONDS,
     TASKS_SERVICE,
     Account,
     Change,
     Fields,
-    LogGroup,
+    IamRole,
     Resource,
-    Role,
     default_subnets,
     execution_statements,
+    is_ours,
     log_configuration,
-    none_if_absent,
+    log_group,
     role_name,
     run,
 )
-from scaler.worker_manager.aws_hpc.environment import ComputeEnvironment, JobQueue
+from scaler.worker_manager.aws_hpc.environment import environment_and_queue
 from scaler.worker_manager.aws_hpc.job_spec import JOB_MODULE
 from scaler.worker_manager.aws_hpc.objects import DELETED_AT_ONCE
 from scaler.worker_manager.aws_hpc.service import MODULE
@@ -69,36 +70,58 @@ def provision(
         )
     account = Account(config, say, dry_run=dry_run, pause_seconds=pause_seconds)
     try:
-        wanted = _Wanted(account, config)
-        if verb == "setup":
-            wanted.network  # noqa: B018 (what is wrong with it is reported before anything is created)
-        bucket = Bucket(account, config)
-        hosts = [] if is_fargate(config) else [wanted.host_role, wanted.profile]
-        created = [
-            bucket,
-            wanted.log_group,
-            wanted.execution,
-            wanted.jobs,
-            *hosts,
-            wanted.service_role,
-            wanted.environment,
-            wanted.queue,
-            wanted.definition,
-        ]
-        if verb == "teardown" and not wanted.queue.teardown():
-            return 1  # the jobs in the queue use all the rest
-        removed = [
-            wanted.environment,
-            wanted.definition,
-            wanted.profile,
-            wanted.host_role,
-            wanted.execution,
-            wanted.jobs,
-        ]
-        wanted.host_role.is_optional = verb == "teardown"
-        return run(verb, created, [*removed, wanted.log_group, bucket])
+        return _provision(account, config, verb)
     finally:
         account.close()
+
+
+def _provision(account: Account, config: AwsHpcConfig, verb: Verb) -> int:
+    network = cache(lambda: network_of(account, config))
+    if verb == "setup":
+        network()  # what is wrong with it is reported before anything is created
+    group, region = f"/scaler/{config.job_definition}", config.aws_region
+    name = partial(role_name, config.job_definition, region)
+    execution = IamRole(
+        account,
+        name("execution"),
+        TASKS_SERVICE,
+        "ECS, to pull the image and to write logs",
+        lambda: execution_statements(
+            image_of(config), account.arn("logs", f"log-group:{group}", region), account.partition
+        ),
+    )
+    jobs = IamRole(
+        account,
+        name("job"),
+        TASKS_SERVICE,
+        "the jobs, to read calls and write results",
+        lambda: job_statements(config, account.partition),
+    )
+    purpose = "the instances that jobs run on"
+    host_role = IamRole(account, name("hosts"), HOSTS_SERVICE, purpose, policies=(HOSTS_POLICY,))
+    profile, profile_arn = _instance_profile(account, host_role.name)
+    service_role, service_role_arn = _service_role(account)
+
+    def resources() -> Fields:
+        return compute_resources(config, network(), "" if is_fargate(config) else profile_arn())
+
+    def definition_fields() -> Fields:
+        roles = {"execution": execution.arn(), "job": jobs.arn()}
+        return job_definition(config, versions(), roles, group, network())
+
+    environment, queue = environment_and_queue(account, config.job_queue, resources, service_role_arn)
+    bucket, logs = _bucket(account, config), log_group(account, group)
+    definition, roles = _definition(account, config, definition_fields), [execution.resource, jobs.resource]
+    hosts = [] if is_fargate(config) else [host_role.resource, profile]
+    if verb == "teardown":
+        if not queue.teardown():
+            return 1  # the jobs in the queue use all the rest
+        hosts = [profile, replace(host_role.resource, is_quiet=True)]  # of an earlier setup for instances
+    return run(
+        verb,
+        [bucket, logs, *roles, *hosts, service_role, environment, queue, definition],
+        [environment, definition, *hosts, *roles, logs, bucket],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,81 +133,24 @@ class Network:
     is_public: bool
 
 
-class _Wanted:
-    """The wanted resources that use each other."""
-
-    def __init__(self, account: Account, config: AwsHpcConfig) -> None:
-        self._account = account
-        self._config = config
-        self.log_group = LogGroup(account, f"/scaler/{config.job_definition}")
-        self.execution = self._role(
-            "execution",
-            TASKS_SERVICE,
-            "ECS, to pull the image and to write logs",
-            lambda: execution_statements(image_of(config), self.log_group.arn(config.aws_region), account.partition),
-        )
-        self.jobs = self._role(
-            "job",
-            TASKS_SERVICE,
-            "the jobs, to read calls and write results",
-            lambda: job_statements(config, account.partition),
-        )
-        self.host_role = self._role(
-            "hosts", HOSTS_SERVICE, "the instances that jobs run on", managed_policies=(HOSTS_POLICY,)
-        )
-        self.profile = InstanceProfile(account, self.host_role.name)
-        self.service_role = ServiceRole(account)
-        self.queue = JobQueue(account, config.job_queue)
-        self.environment = ComputeEnvironment(
-            account,
-            config.job_queue,
-            self.queue,
-            lambda: compute_resources(config, self.network, "" if is_fargate(config) else self.profile.arn()),
-            self.service_role.arn,
-        )
-        self.definition = JobDefinition(
-            account,
-            config.job_definition,
-            lambda: job_definition(
-                config,
-                versions(),
-                {"execution": self.execution.arn(), "job": self.jobs.arn()},
-                self.log_group.name,
-                self.network,
-            ),
-        )
-
-    @cached_property
-    def network(self) -> Network:
-        """Where jobs run: in the configured subnets, or in the default VPC. Raises UsageError, AwsError."""
-        config, ec2 = self._config, self._account.client("ec2")
-        if config.batch_subnets:
-            found = ec2.call("DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
-        else:
-            found = default_subnets(ec2)
-        if not found:
-            raise UsageError(f"there is no default VPC in {config.aws_region}: give batch_subnets")
-        groups = tuple(config.batch_security_groups)
-        if not groups:
-            filters = [
-                {"Name": "vpc-id", "Values": sorted({subnet["VpcId"] for subnet in found})},
-                {"Name": "group-name", "Values": ["default"]},
-            ]
-            answer = ec2.call("DescribeSecurityGroups", Filters=filters)
-            groups = tuple(group["GroupId"] for group in answer["SecurityGroups"])
-        subnets = tuple(sorted(subnet["SubnetId"] for subnet in found))
-        return Network(subnets, groups, all(subnet.get("MapPublicIpOnLaunch") for subnet in found))
-
-    def _role(
-        self,
-        purpose: str,
-        service: str,
-        text: str,
-        statements: Callable[[], Sequence[Fields]] = tuple,
-        managed_policies: Sequence[str] = (),
-    ) -> Role:
-        name = role_name(self._config.job_definition, self._config.aws_region, purpose)
-        return Role(self._account, name, service, text, statements, managed_policies)
+def network_of(account: Account, config: AwsHpcConfig) -> Network:
+    """Return where jobs run: in the configured subnets, or in the default VPC. Raises UsageError, AwsError."""
+    if config.batch_subnets:
+        found = account.call("ec2", "DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
+    else:
+        found = default_subnets(account)
+    if not found:
+        raise UsageError(f"there is no default VPC in {config.aws_region}: give batch_subnets")
+    groups = tuple(config.batch_security_groups)
+    if not groups:
+        filters = [
+            {"Name": "vpc-id", "Values": sorted({subnet["VpcId"] for subnet in found})},
+            {"Name": "group-name", "Values": ["default"]},
+        ]
+        answer = account.call("ec2", "DescribeSecurityGroups", Filters=filters)
+        groups = tuple(group["GroupId"] for group in answer["SecurityGroups"])
+    subnets = tuple(sorted(subnet["SubnetId"] for subnet in found))
+    return Network(subnets, groups, all(subnet.get("MapPublicIpOnLaunch") for subnet in found))
 
 
 # -- what the requests of setup contain
@@ -275,215 +241,185 @@ def job_definition(
 # -- the resources
 
 
-class Bucket(Resource):
+def _bucket(account: Account, config: AwsHpcConfig) -> Resource:
     """The bucket that calls and results pass through: encrypted, not public, with objects that expire."""
+    name, below, what = config.s3_bucket, f"{config.s3_prefix}/", f"bucket {config.s3_bucket}"
+    call = partial(account.call, "s3", Bucket=name)
 
-    shows_changes_apart = True
-
-    def __init__(self, account: Account, config: AwsHpcConfig) -> None:
-        what = f"bucket {config.s3_bucket}"
-        super().__init__(account, what, creation=f"{what}, whose objects expire after {EXPIRY_DAYS} days")
-        self._name = config.s3_bucket
-        self._prefix = config.s3_prefix
-        self._region = config.aws_region
-        self._s3 = account.client("s3")
-
-    def describe(self) -> Fields | None:
+    def describe() -> Fields | None:
         try:
-            self._s3.call("HeadBucket", Bucket=self._name)
+            call("HeadBucket")
         except AwsError as error:
             if error.code == "403":
                 raise UsageError(
-                    f"the bucket {self._name!r} belongs to another account, or you may not look at it: names of "
-                    "buckets are unique in the whole world; choose another s3_bucket"
+                    f"the bucket {name!r} belongs to another account, or you may not look at it: names of buckets are "
+                    "unique in the whole world; choose another s3_bucket"
                 ) from error
             if error.code not in ("404", "NoSuchBucket", "NotFound"):
                 raise
             return None
-        return self._get("GetBucketTagging", "NoSuchTagSet")
+        return account.find("s3", "GetBucketTagging", "NoSuchTagSet", Bucket=name) or {}
 
-    def tags(self, found: Fields) -> Iterable[Mapping[str, str]]:
-        tags: Iterable[Mapping[str, str]] = found.get("TagSet", [])
-        return tags
+    def rules() -> list[Fields]:
+        absent = "NoSuchLifecycleConfiguration"
+        found = account.find("s3", "GetBucketLifecycleConfiguration", absent, Bucket=name) or {}
+        return list(found.get("Rules", []))
 
-    def changes(self, found: Fields) -> Sequence[Change]:
-        if self.is_ours(found) and not self._expires():
-            return [(f"expiry of the {self.what}: {EXPIRY_DAYS} days below {self._prefix}/", self._configure)]
-        return ()
+    def expires(rule: Fields) -> bool:
+        prefix = (rule.get("Filter") or {}).get("Prefix", rule.get("Prefix"))
+        covers = "Expiration" in rule and prefix is not None and below.startswith(prefix)
+        return covers and rule.get("Status") == "Enabled"
 
-    def exists(self, found: Fields) -> None:
-        super().exists(found)
-        if not self.is_ours(found) and not self._expires():
-            self.account.line(
-                "note",
-                f"no rule of the bucket {self._name} removes old objects below {self._prefix}/: give it one, "
-                "for what a manager that was killed has left",
-            )
-
-    def create(self) -> None:
-        where = {} if self._region == OLDEST_REGION else {"LocationConstraint": self._region}
-        self._s3.call("CreateBucket", Bucket=self._name, **({"CreateBucketConfiguration": where} if where else {}))
-        # The tag comes first: what fails after it is corrected by the next setup, or removed by teardown.
-        tags = {"TagSet": [{"Key": MANAGED_TAG, "Value": "true"}]}
-        self._s3.call("PutBucketTagging", Bucket=self._name, Tagging=tags)
-        self._configure()
-
-    def in_use(self, _: Fields) -> str:
-        foreign = next((key for key in self._keys() if not key.startswith(f"{self._prefix}/")), None)
-        return "" if foreign is None else f"{foreign} is in it, and not below {self._prefix}/"
-
-    def removal(self, _: Fields) -> str:
-        return f"{self.what} with its objects"
-
-    def delete(self, _: Fields) -> None:
-        keys = self._keys()
-        for at in range(0, len(keys), DELETED_AT_ONCE):
-            batch = [{"Key": key} for key in keys[at : at + DELETED_AT_ONCE]]
-            self._s3.call("DeleteObjects", Bucket=self._name, Delete={"Objects": batch, "Quiet": True})
-        self._s3.call("DeleteBucket", Bucket=self._name)
-
-    def _configure(self) -> None:
+    def configure() -> None:
         """Configure the bucket; the rules, which setup looks for, come last."""
-        name = self._name
-        self._s3.call("PutPublicAccessBlock", Bucket=name, PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
-        self._s3.call("PutBucketEncryption", Bucket=name, ServerSideEncryptionConfiguration=ENCRYPTION)
+        call("PutPublicAccessBlock", PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
+        call("PutBucketEncryption", ServerSideEncryptionConfiguration=ENCRYPTION)
         rule = {
             "ID": RULE_ID,
             "Status": "Enabled",
-            "Filter": {"Prefix": f"{self._prefix}/"},
+            "Filter": {"Prefix": below},
             "Expiration": {"Days": EXPIRY_DAYS},
             "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
         }
-        rules = [*(other for other in self._rules() if other.get("ID") != RULE_ID), rule]
-        self._s3.call("PutBucketLifecycleConfiguration", Bucket=name, LifecycleConfiguration={"Rules": rules})
+        wanted = [*(other for other in rules() if other.get("ID") != RULE_ID), rule]
+        call("PutBucketLifecycleConfiguration", LifecycleConfiguration={"Rules": wanted})
 
-    def _expires(self) -> bool:
-        return any(rule.get("Status") == "Enabled" and self._covers(rule) for rule in self._rules())
-
-    def _covers(self, rule: Fields) -> bool:
-        prefix = (rule.get("Filter") or {}).get("Prefix", rule.get("Prefix"))
-        return "Expiration" in rule and prefix is not None and f"{self._prefix}/".startswith(prefix)
-
-    def _rules(self) -> list[Fields]:
-        rules: list[Fields] = self._get("GetBucketLifecycleConfiguration", "NoSuchLifecycleConfiguration").get(
-            "Rules", []
+    def changes(found: Fields) -> Sequence[Change]:
+        if any(map(expires, rules())):
+            return []
+        if is_ours(found):
+            return [(f"expiry of the {what}: {EXPIRY_DAYS} days below {below}", configure)]
+        account.line(
+            "note",
+            f"no rule of the bucket {name} removes old objects below {below}: give it one, for what a manager that was "
+            "killed has left",
         )
-        return rules
+        return []
 
-    def _get(self, operation: str, absent: str) -> Fields:
-        return none_if_absent(lambda: self._s3.call(operation, Bucket=self._name), absent) or {}
+    def create() -> None:
+        where = {"CreateBucketConfiguration": {"LocationConstraint": config.aws_region}}
+        call("CreateBucket", **({} if config.aws_region == OLDEST_REGION else where))
+        # The tag comes first: what fails after it is corrected by the next setup, or removed by teardown.
+        call("PutBucketTagging", Tagging={"TagSet": MANAGED_PAIRS})
+        configure()
 
-    def _keys(self) -> list[str]:
-        pages = self._s3.pages("ListObjectsV2", Bucket=self._name)
+    def keys() -> list[str]:
+        pages = account.pages("s3", "ListObjectsV2", Bucket=name)
         return [str(entry["Key"]) for page in pages for entry in page.get("Contents", [])]
 
+    def in_use(_: Fields) -> str:
+        foreign = next((key for key in keys() if not key.startswith(below)), None)
+        return "" if foreign is None else f"{foreign} is in it, and not below {below}"
 
-class InstanceProfile(Resource):
-    """The instance profile of EC2 instances that jobs run on; it has the name of their role."""
+    def delete(_: Fields) -> None:
+        all_keys = keys()
+        for at in range(0, len(all_keys), DELETED_AT_ONCE):
+            batch = [{"Key": key} for key in all_keys[at : at + DELETED_AT_ONCE]]
+            call("DeleteObjects", Delete={"Objects": batch, "Quiet": True})
+        call("DeleteBucket")
 
-    is_optional = True
+    return Resource(
+        account=account,
+        what=what,
+        creation=f"{what}, whose objects expire after {EXPIRY_DAYS} days",
+        removal=f"{what} with its objects",
+        describe=describe,
+        create=create,
+        delete=delete,
+        changes=changes,
+        in_use=in_use,
+        changes_foreign=True,
+        shows_changes_apart=True,
+    )
 
-    def __init__(self, account: Account, name: str) -> None:
-        super().__init__(account, f"instance profile {name}")
-        self._name = name
-        self._iam = account.client("iam")
 
-    def arn(self) -> str:
-        """Return its ARN, also before it exists."""
-        found = self.describe()
-        if found is not None:
-            return str(found["Arn"])
-        return f"arn:{self.account.partition}:iam::{self.account.number}:instance-profile/{self._name}"
+def _instance_profile(account: Account, name: str) -> tuple[Resource, Callable[[], str]]:
+    """The instance profile of EC2 instances that jobs run on, with the name of their role; and its ARN."""
+    names, what = {"InstanceProfileName": name}, f"instance profile {name}"
 
-    def describe(self) -> Fields | None:
-        names = {"InstanceProfileName": self._name}
-        return none_if_absent(lambda: self._iam.call("GetInstanceProfile", **names)["InstanceProfile"])
+    def describe() -> Fields | None:
+        found = account.find("iam", "GetInstanceProfile", "NoSuchEntity", **names)
+        return found and found["InstanceProfile"]
 
-    def tags(self, found: Fields) -> Iterable[Mapping[str, str]]:
-        tags: Iterable[Mapping[str, str]] = found.get("Tags", [])
-        return tags
+    def add_role() -> None:
+        account.call("iam", "AddRoleToInstanceProfile", **names, RoleName=name)
 
-    def changes(self, found: Fields) -> Sequence[Change]:
-        return () if found["Roles"] else [(f"{self.what}: its role", self._add_role)]
+    def create() -> None:
+        account.call("iam", "CreateInstanceProfile", **names, Tags=MANAGED_PAIRS)
+        add_role()
 
-    def create(self) -> None:
-        tags = [{"Key": MANAGED_TAG, "Value": "true"}]
-        self._iam.call("CreateInstanceProfile", InstanceProfileName=self._name, Tags=tags)
-        self._add_role()
-
-    def delete(self, found: Fields) -> None:
+    def delete(found: Fields) -> None:
         for role in found["Roles"]:
-            self._iam.call("RemoveRoleFromInstanceProfile", InstanceProfileName=self._name, RoleName=role["RoleName"])
-        self._iam.call("DeleteInstanceProfile", InstanceProfileName=self._name)
+            account.call("iam", "RemoveRoleFromInstanceProfile", **names, RoleName=role["RoleName"])
+        account.call("iam", "DeleteInstanceProfile", **names)
 
-    def _add_role(self) -> None:
-        self._iam.call("AddRoleToInstanceProfile", InstanceProfileName=self._name, RoleName=self._name)
+    def arn() -> str:
+        found = describe()
+        return account.arn("iam", f"instance-profile/{name}") if found is None else str(found["Arn"])
 
-
-class ServiceRole(Resource):
-    """The role that Batch itself acts in, which an account has once. It is never removed."""
-
-    is_optional = True
-    foreign_note = ""
-
-    def __init__(self, account: Account) -> None:
-        super().__init__(account, f"role {SERVICE_ROLE} for AWS Batch itself, one for the whole account")
-        self._iam = account.client("iam")
-        self._created_arn = ""
-
-    def arn(self) -> str:
-        """Return its ARN, also before it exists."""
-        if self._created_arn:
-            return self._created_arn
-        if (found := self.describe()) is not None:
-            return str(found["Arn"])
-        path = f"aws-service-role/{BATCH_SERVICE}/{SERVICE_ROLE}"
-        return f"arn:{self.account.partition}:iam::{self.account.number}:role/{path}"
-
-    def describe(self) -> Fields | None:
-        return none_if_absent(lambda: self._iam.call("GetRole", RoleName=SERVICE_ROLE)["Role"])
-
-    def create(self) -> None:
-        answer = self._iam.call("CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
-        self._created_arn = str(answer["Role"]["Arn"])
-
-    def delete(self, _: Fields) -> None:
-        raise AssertionError("other users of the account need it")
+    resource = Resource(
+        account=account,
+        what=what,
+        describe=describe,
+        create=create,
+        delete=delete,
+        changes=lambda found: [] if found["Roles"] else [(f"{what}: its role", add_role)],
+        is_quiet=True,
+    )
+    return resource, arn
 
 
-class JobDefinition(Resource):
+def _service_role(account: Account) -> tuple[Resource, Callable[[], str]]:
+    """The role that Batch itself acts in, which an account has once and keeps; and its ARN."""
+    created: list[str] = []
+
+    def describe() -> Fields | None:
+        found = account.find("iam", "GetRole", "NoSuchEntity", RoleName=SERVICE_ROLE)
+        return found and found["Role"]
+
+    def create() -> None:
+        answer = account.call("iam", "CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
+        created.append(str(answer["Role"]["Arn"]))
+
+    def arn() -> str:
+        found = None if created else describe()
+        path = f"role/aws-service-role/{BATCH_SERVICE}/{SERVICE_ROLE}"
+        return created[0] if created else account.arn("iam", path) if found is None else str(found["Arn"])
+
+    what = f"role {SERVICE_ROLE} for AWS Batch itself, one for the whole account"
+    resource = Resource(
+        account=account, what=what, describe=describe, create=create, delete=str, foreign_note="", is_quiet=True
+    )
+    return resource, arn
+
+
+def _definition(account: Account, config: AwsHpcConfig, wanted: Callable[[], Fields]) -> Resource:
     """The job definition: the newest revision counts, and teardown removes all."""
+    name, what = config.job_definition, f"job definition {config.job_definition}"
 
-    def __init__(self, account: Account, name: str, wanted: Callable[[], Fields]) -> None:
-        super().__init__(account, f"job definition {name}")
-        self._name = name
-        self._wanted = wanted
-        self._batch = account.client("batch")
-
-    def describe(self) -> Fields | None:
-        return max(self.describe_all(), key=lambda revision: int(revision["revision"]), default=None)
-
-    def describe_all(self) -> list[Fields]:
-        pages = self._batch.pages("DescribeJobDefinitions", jobDefinitionName=self._name, status="ACTIVE")
+    def describe_all() -> list[Fields]:
+        pages = account.pages("batch", "DescribeJobDefinitions", jobDefinitionName=name, status="ACTIVE")
         found = [revision for page in pages for revision in page["jobDefinitions"]]
         return sorted(found, key=lambda revision: int(revision["revision"]))
 
-    def suffix(self, found: Fields) -> str:
-        return f":{found['revision']}"
+    def register() -> None:
+        account.call("batch", "RegisterJobDefinition", jobDefinitionName=name, tags=MANAGED, **wanted())
 
-    def detail(self, found: Fields) -> str:
-        return f":{found['revision']} with {found['containerProperties']['image']}"
+    def changes(found: Fields) -> Sequence[Change]:
+        changed = changed_parts(found, wanted())
+        return [(f"{what}: {', '.join(changed)}", register)] if changed else []
 
-    def changes(self, found: Fields) -> Sequence[Change]:
-        changed = changed_parts(found, self._wanted())
-        return [(f"{self.what}: {', '.join(changed)}", self.create)] if changed else ()
-
-    def create(self) -> None:
-        tags = {MANAGED_TAG: "true"}
-        self._batch.call("RegisterJobDefinition", jobDefinitionName=self._name, tags=tags, **self._wanted())
-
-    def delete(self, found: Fields) -> None:
-        self._batch.call("DeregisterJobDefinition", jobDefinition=found["jobDefinitionArn"])
+    return Resource(
+        account=account,
+        what=what,
+        describe=lambda: next(reversed(describe_all()), None),
+        describe_all=describe_all,
+        create=register,
+        delete=lambda found: account.call("batch", "DeregisterJobDefinition", jobDefinition=found["jobDefinitionArn"]),
+        changes=changes,
+        suffix=lambda found: f":{found['revision']}",
+        detail=lambda found: f":{found['revision']} with {found['containerProperties']['image']}",
+    )
 
 
 def changed_parts(current: Mapping[str, Any], wanted: Fields) -> Sequence[str]:

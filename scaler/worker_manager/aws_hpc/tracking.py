@@ -78,7 +78,7 @@ def _batch(group: Sequence[tuple[Call, bytes]], repeat: bool) -> Batch:
 
 
 @dataclass(slots=True)
-class Submission:
+class CallSubmission:
     """One SubmitJob."""
 
     number: int
@@ -115,8 +115,8 @@ class Tracking:
 
     def __init__(self, now: float, *, unanswered_seconds: float = UNANSWERED_SECONDS) -> None:
         self._unanswered_seconds = unanswered_seconds
-        self._submissions: dict[int, Submission] = {}
-        self._positions: dict[CallKey, tuple[Submission, int]] = {}
+        self._submissions: dict[int, CallSubmission] = {}
+        self._positions: dict[CallKey, tuple[CallSubmission, int]] = {}
         self._obsolete: dict[str, None] = {}
         self.terminations: dict[str, int] = {}
         """Jobs to terminate, and how often that failed."""
@@ -133,15 +133,15 @@ class Tracking:
 
     # -- submissions
 
-    def add(self, number: int, name: str, keys: Sequence[CallKey], call_key: str, now: float) -> Submission:
+    def add(self, number: int, name: str, keys: Sequence[CallKey], call_key: str, now: float) -> CallSubmission:
         """Note a submission that is about to be made."""
-        made = Submission(number, name, keys, call_key, open=set(range(len(keys))))
+        made = CallSubmission(number, name, keys, call_key, open=set(range(len(keys))))
         self._submissions[number] = made
         self._positions.update((key, (made, index)) for index, key in enumerate(keys))
         self.progress_at = now
         return made
 
-    def accepted(self, submission: Submission, job_id: str) -> None:
+    def accepted(self, submission: CallSubmission, job_id: str) -> None:
         """Note the id of a submission, and terminate what was cancelled meanwhile."""
         submission.job_id = job_id
         submission.unanswered_since = None
@@ -152,11 +152,11 @@ class Tracking:
             self._forget(submission)
             self.terminate([job_id])
 
-    def unanswered(self, submission: Submission, now: float) -> None:
+    def unanswered(self, submission: CallSubmission, now: float) -> None:
         """Note that Batch did not answer: the job may exist."""
         submission.unanswered_since = now
 
-    def not_listed(self, submission: Submission, now: float) -> list[CallKey]:
+    def not_listed(self, submission: CallSubmission, now: float) -> list[CallKey]:
         """Note that Batch does not list an unanswered submission. Returns its open calls if it counts as failed now."""
         since = submission.unanswered_since
         if since is None or now - since < self._unanswered_seconds:
@@ -164,7 +164,7 @@ class Tracking:
         self._given_up[submission.name] = now + GIVEN_UP_SECONDS
         return self.refused(submission)
 
-    def refused(self, submission: Submission) -> list[CallKey]:
+    def refused(self, submission: CallSubmission) -> list[CallKey]:
         """Note that a job does not exist. Returns the calls that were open."""
         left = [submission.keys[index] for index in sorted(submission.open)]
         for index in list(submission.open):
@@ -172,7 +172,7 @@ class Tracking:
         self._forget(submission)
         return left
 
-    def not_found(self, submission: Submission, now: float) -> list[CallKey]:
+    def not_found(self, submission: CallSubmission, now: float) -> list[CallKey]:
         """Note that Batch does not know a job. Returns its open calls when that has lasted for long."""
         if submission.not_found_since is None:
             submission.not_found_since = now
@@ -180,7 +180,7 @@ class Tracking:
 
     def cancel(self, keys: Iterable[CallKey]) -> None:
         """Close calls, and terminate their jobs: a whole array when none of its calls is left."""
-        touched: dict[int, tuple[Submission, list[int]]] = {}
+        touched: dict[int, tuple[CallSubmission, list[int]]] = {}
         for key in keys:
             if (position := self._positions.get(key)) is None:
                 continue
@@ -196,11 +196,11 @@ class Tracking:
             else:
                 self.terminate(submission.job(index) for index in indexes)
 
-    def known(self) -> list[Submission]:
+    def known(self) -> list[CallSubmission]:
         """Return the submissions with an id and open calls, the oldest first."""
         return [submission for submission in self._submissions.values() if submission.job_id and submission.open]
 
-    def without_id(self, *, only_unanswered: bool = True) -> list[Submission]:
+    def without_id(self, *, only_unanswered: bool = True) -> list[CallSubmission]:
         """Return the submissions that were not answered, or all that have no id yet."""
         found = (submission for submission in self._submissions.values() if not submission.job_id)
         return [each for each in found if each.unanswered_since is not None or not only_unanswered]
@@ -211,7 +211,7 @@ class Tracking:
 
     # -- what Batch and S3 say
 
-    def statuses_to_list(self, submission: Submission, counts: Mapping[str, int]) -> list[str]:
+    def statuses_to_list(self, submission: CallSubmission, counts: Mapping[str, int]) -> list[str]:
         """Return of which states the children should be listed. counts: children by state."""
         wanted = []
         if counts.get("RUNNING", 0) > len(submission.started & submission.open - submission.ended):
@@ -220,12 +220,12 @@ class Tracking:
             wanted.append("FAILED")
         return wanted
 
-    def has_lost_successes(self, submission: Submission, counts: Mapping[str, int]) -> bool:
+    def has_lost_successes(self, submission: CallSubmission, counts: Mapping[str, int]) -> bool:
         """Tell whether children succeeded by Batch's count without a result. Call it after results were taken."""
         ended = len(submission.ended & submission.open)
         return bool(submission.open) and counts.get("SUCCEEDED", 0) > submission.arrived + ended
 
-    def running(self, submission: Submission, indexes: Iterable[int], now: float) -> list[CallKey]:
+    def running(self, submission: CallSubmission, indexes: Iterable[int], now: float) -> list[CallKey]:
         """Note calls that run. Returns those for which that is new."""
         new = sorted((set(indexes) & submission.open) - submission.started)
         submission.started.update(new)
@@ -233,7 +233,7 @@ class Tracking:
             self.progress_at = now
         return [submission.keys[index] for index in new]
 
-    def ended(self, submission: Submission, indexes: Iterable[int]) -> None:
+    def ended(self, submission: CallSubmission, indexes: Iterable[int]) -> None:
         """Note calls whose jobs have ended, with a result or without."""
         submission.ended.update(indexes)
 
@@ -329,7 +329,7 @@ class Tracking:
         assert len(self._positions) == sum(len(each.open) for each in self._submissions.values())
         assert all(each.open or not each.job_id for each in self._submissions.values())
 
-    def _close(self, submission: Submission, index: int) -> None:
+    def _close(self, submission: CallSubmission, index: int) -> None:
         submission.open.discard(index)
         key = submission.keys[index]
         if self._positions.get(key, (None, 0))[0] is submission:
@@ -337,6 +337,6 @@ class Tracking:
         if not submission.open and submission.job_id:
             self._forget(submission)
 
-    def _forget(self, submission: Submission) -> None:
+    def _forget(self, submission: CallSubmission) -> None:
         if self._submissions.pop(submission.number, None) is not None and submission.call_key:
             self._obsolete[submission.call_key] = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-from scaler.config.commands import Verb
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws.setup import (
     MANAGED_TAG,
@@ -12,17 +13,20 @@ from scaler.worker_manager.aws.setup import (
     Account,
     Change,
     Fields,
-    LogGroup,
+    IamRole,
     Resource,
-    Role,
     default_subnets,
     execution_statements,
     log_configuration,
+    log_group,
     role_name,
     run,
 )
 from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition, image_of, registered
 from scaler.worker_manager.aws_raw_ecs.settings import NOT_GIVEN, AwsRawEcsConfig
+
+if TYPE_CHECKING:
+    from scaler.config.commands import Verb
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
@@ -30,28 +34,22 @@ PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
     account = Account(config, say, dry_run=dry_run)
+    group, region = f"/scaler/{config.ecs_task_definition}", config.aws_region
+    group_arn = partial(account.arn, "logs", f"log-group:{group}", region)
+    role = partial(role_name, config.ecs_task_definition, region)
+    execution = IamRole(
+        account,
+        role("execution"),
+        TASKS_SERVICE,
+        "ECS, to pull the image and to write logs",
+        lambda: execution_statements(image_of(config), group_arn(), account.partition),
+    )
+    purpose = "the tasks, which may do nothing on AWS unless you add it"
+    tasks = IamRole(account, role("task"), TASKS_SERVICE, purpose)
+    cluster, logs, roles = _cluster(account, config), log_group(account, group), [execution.resource, tasks.resource]
+    definition = _definition(account, config, execution, tasks, log_configuration(group, region))
     try:
-        cluster = Cluster(account, config)
-        log_group = LogGroup(account, f"/scaler/{config.ecs_task_definition}")
-        execution = Role(
-            account,
-            role_name(config.ecs_task_definition, config.aws_region, "execution"),
-            TASKS_SERVICE,
-            "ECS, to pull the image and to write logs",
-            lambda: execution_statements(image_of(config), log_group.arn(config.aws_region), account.partition),
-        )
-        tasks = Role(
-            account,
-            role_name(config.ecs_task_definition, config.aws_region, "task"),
-            TASKS_SERVICE,
-            "the tasks, which may do nothing on AWS unless you add it",
-        )
-        definition = TaskDefinition(account, config, execution, tasks, log_group)
-        code = run(
-            verb,
-            [cluster, log_group, execution, tasks, definition],
-            [cluster, definition, execution, tasks, log_group],
-        )
+        code = run(verb, [cluster, logs, *roles, definition], [cluster, definition, *roles, logs])
         if verb != "teardown" and tuple(config.ecs_subnets) == (NOT_GIVEN,):
             _suggest_subnets(account)
         return code
@@ -59,110 +57,97 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
         account.close()
 
 
-class Cluster(Resource):
-    """The ECS cluster. Capacity providers are also attached to one that is not ours: tasks need them."""
+def _cluster(account: Account, config: AwsRawEcsConfig) -> Resource:
+    name, wanted = config.ecs_cluster, config.ecs_capacity_provider
 
-    shows_changes_apart = True
-    foreign_note = "made by others"
+    def describe() -> Fields | None:
+        found = account.call("ecs", "DescribeClusters", clusters=[name], include=["TAGS"])["clusters"]
+        return next((cluster for cluster in found if cluster["status"] == "ACTIVE"), None)
 
-    def __init__(self, account: Account, config: AwsRawEcsConfig) -> None:
-        super().__init__(account, f"cluster {config.ecs_cluster}")
-        self._name = config.ecs_cluster
-        self._provider = config.ecs_capacity_provider
-        self._ecs = account.client("ecs")
-
-    def describe(self) -> Fields | None:
-        answer = self._ecs.call("DescribeClusters", clusters=[self._name], include=["TAGS"])
-        return next((cluster for cluster in answer["clusters"] if cluster["status"] == "ACTIVE"), None)
-
-    def create(self) -> None:
+    def create() -> None:
         tags = [{"key": MANAGED_TAG, "value": "true"}]
-        self._ecs.call("CreateCluster", clusterName=self._name, capacityProviders=list(PROVIDERS), tags=tags)
+        account.call("ecs", "CreateCluster", clusterName=name, capacityProviders=list(PROVIDERS), tags=tags)
 
-    def changes(self, found: Fields) -> Sequence[Change]:
+    def changes(found: Fields) -> Sequence[Change]:
         attached = list(found.get("capacityProviders", []))
-        if self._provider in attached:
-            return ()
+        attach = partial(
+            account.call,
+            "ecs",
+            "PutClusterCapacityProviders",
+            cluster=name,
+            capacityProviders=[*attached, wanted],
+            defaultCapacityProviderStrategy=found.get("defaultCapacityProviderStrategy", []),
+        )
+        return [] if wanted in attached else [(f"capacity providers of the cluster {name}: {wanted} attached", attach)]
 
-        def attach() -> None:
-            self._ecs.call(
-                "PutClusterCapacityProviders",
-                cluster=self._name,
-                capacityProviders=[*attached, self._provider],
-                defaultCapacityProviderStrategy=found.get("defaultCapacityProviderStrategy", []),
-            )
-
-        return [(f"capacity providers of the {self.what}: {self._provider} attached", attach)]
-
-    def detail(self, found: Fields) -> str:
+    def detail(found: Fields) -> str:
         providers = ", ".join(found.get("capacityProviders", [])) or "no capacity providers"
         return f": {found['runningTasksCount']} tasks running, {found['pendingTasksCount']} starting; {providers}"
 
-    def in_use(self, found: Fields) -> str:
-        tasks = found["runningTasksCount"] + found["pendingTasksCount"]
-        return f"{tasks} tasks are in it: stop their worker manager first" if tasks else ""
+    def in_use(found: Fields) -> str:
+        count = found["runningTasksCount"] + found["pendingTasksCount"]
+        return f"{count} tasks are in it: stop their worker manager first" if count else ""
 
-    def delete(self, _: Fields) -> None:
-        self._ecs.call("DeleteCluster", cluster=self._name)
+    return Resource(
+        account=account,
+        what=f"cluster {name}",
+        describe=describe,
+        create=create,
+        delete=lambda _: account.call("ecs", "DeleteCluster", cluster=name),
+        changes=changes,
+        detail=detail,
+        in_use=in_use,
+        foreign_note="made by others",
+        changes_foreign=True,  # tasks need the provider, whoever made the cluster
+        shows_changes_apart=True,
+    )
 
 
-class TaskDefinition(Resource):
-    """The task definition: the newest revision counts, and teardown removes all."""
+def _definition(
+    account: Account, config: AwsRawEcsConfig, execution: IamRole, tasks: IamRole, logging: Fields
+) -> Resource:
+    family, what = config.ecs_task_definition, f"task definition {config.ecs_task_definition}"
 
-    def __init__(
-        self, account: Account, config: AwsRawEcsConfig, execution: Role, tasks: Role, log_group: LogGroup
-    ) -> None:
-        super().__init__(account, f"task definition {config.ecs_task_definition}")
-        self._family = config.ecs_task_definition
-        self._config = config
-        self._roles = {"executionRoleArn": execution, "taskRoleArn": tasks}
-        self._log_group = log_group
-        self._ecs = account.client("ecs")
+    def ensured(*, dry_run: bool) -> Fields | None:
+        extras = {"executionRoleArn": execution.arn(), "taskRoleArn": tasks.arn(), "logConfiguration": logging}
+        made = ensure_definition(config, account.client("ecs"), extras, lambda _: None, dry_run=dry_run)
+        return made.definition if made.is_new else None
 
-    def describe(self) -> Fields | None:
-        current, tags = describe_definition(self._family, self._ecs)
+    def describe() -> Fields | None:
+        current, tags = describe_definition(family, account.client("ecs"))
         return None if current is None else {**current, "tags": tags}
 
-    def describe_all(self) -> list[Fields]:
-        pages = self._ecs.pages("ListTaskDefinitions", familyPrefix=self._family, status="ACTIVE")
+    def describe_all() -> list[Fields]:
+        pages = account.pages("ecs", "ListTaskDefinitions", familyPrefix=family, status="ACTIVE")
         arns = [arn for page in pages for arn in page["taskDefinitionArns"]]
-        mine = [arn for arn in arns if arn.rpartition("/")[2].rpartition(":")[0] == self._family]
-        answers = [self._ecs.call("DescribeTaskDefinition", taskDefinition=arn, include=["TAGS"]) for arn in mine]
+        mine = [arn for arn in arns if arn.rpartition("/")[2].rpartition(":")[0] == family]
+        answers = [account.call("ecs", "DescribeTaskDefinition", taskDefinition=arn, include=["TAGS"]) for arn in mine]
         return [{**answer["taskDefinition"], "tags": answer.get("tags", [])} for answer in answers]
 
-    def tags(self, found: Fields) -> Iterable[Mapping[str, str]]:
-        tags: Iterable[Mapping[str, str]] = found["tags"]
-        return tags
+    def register() -> None:
+        account.when_roles_are_known(lambda: ensured(dry_run=False))
 
-    def ensure(self) -> None:
-        # Users may add to the definition what they need, so a revision without the tag is extended like any other.
-        current = self.describe()
-        extras: Fields = {name: role.arn() for name, role in self._roles.items()}
-        extras |= {"logConfiguration": log_configuration(self._log_group.name, self._config.aws_region)}
-        ensured = ensure_definition(self._config, self._ecs, extras, _nothing, dry_run=True)
+    def changes(found: Fields) -> Sequence[Change]:
+        wanted = ensured(dry_run=True)
+        return [] if wanted is None else [(f"{what}: {_differences(registered(found), wanted)}", register)]
 
-        def register() -> None:
-            self.account.when_roles_are_known(lambda: ensure_definition(self._config, self._ecs, extras, _nothing))
-
-        if not ensured.is_new:
-            self.account.line("exists", f"{self.what}:{ensured.definition['revision']}")
-        elif current is None:
-            self.account.create(self.what, register)
-        else:
-            self.account.change(f"{self.what}: {_differences(registered(current), ensured.definition)}", register)
-
-    def create(self) -> None:
-        raise AssertionError("ensure registers revisions")
-
-    def suffix(self, found: Fields) -> str:
-        return f":{found['revision']}"
-
-    def detail(self, found: Fields) -> str:
+    def detail(found: Fields) -> str:
         images = ", ".join(container["image"] for container in found["containerDefinitions"])
         return f":{found['revision']} with {images}"
 
-    def delete(self, found: Fields) -> None:
-        self._ecs.call("DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"])
+    return Resource(
+        account=account,
+        what=what,
+        describe=describe,
+        describe_all=describe_all,
+        create=register,
+        delete=lambda found: account.call("ecs", "DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"]),
+        changes=changes,
+        suffix=lambda found: f":{found['revision']}",
+        detail=detail,
+        foreign_note="",
+        changes_foreign=True,  # users add to it what they need, and the settings stay those of the file
+    )
 
 
 def _differences(current: Fields, wanted: Fields) -> str:
@@ -174,13 +159,9 @@ def _differences(current: Fields, wanted: Fields) -> str:
     return ", ".join(sorted(names))
 
 
-def _nothing(_: str) -> None:
-    """The line of the step says it."""
-
-
 def _suggest_subnets(account: Account) -> None:
     try:
-        found = default_subnets(account.client("ec2"))
+        found = default_subnets(account)
     except AwsError as error:
         account.line("note", f"cannot list subnets to suggest: {error}")
         return

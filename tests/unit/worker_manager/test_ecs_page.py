@@ -19,6 +19,8 @@ from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/aws_raw_ecs.md").read_text()
 MANAGER, SETUP, EXECUTION = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
+CALL = re.compile(r'(?:(\w+)\.(?:call|pages)\(|(?:call|pages|find)[(,]\s*"(\w+)",)\s*"([A-Z]\w+)"')
+"""client.call("Operation"), or account.call("service", "Operation")."""
 SERVICES = {"iam": "iam", "logs": "logs", "sts": "sts", "ec2": "ec2"}
 
 
@@ -35,8 +37,8 @@ def calls(*modules: str) -> set[str]:
     found: set[str] = set()
     for module in modules:
         text = (ROOT / f"scaler/worker_manager/{module}.py").read_text()
-        for client, operation in re.findall(r'(\w+?)(?:"\))?\.(?:call|pages)\(\s*"(\w+)"', text):
-            found.add(f"{SERVICES.get(client.strip('_'), 'ecs')}:{operation}")
+        for client, service, operation in re.findall(CALL, text):
+            found.add(f"{service or SERVICES.get(client.strip('_'), 'ecs')}:{operation}")
     assert found
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from scaler.worker_manager.aws_hpc.tracking import Submission, Tracking
+from scaler.worker_manager.aws_hpc.tracking import CallSubmission, Tracking
 
 
 def keys(*numbers: int) -> list[tuple[bytes, int]]:
@@ -25,7 +25,7 @@ def terminated(tracking: Tracking) -> list[str]:
     return found
 
 
-def submitted(tracking: Tracking, number: int, *calls: int, job_id: str = "") -> Submission:
+def submitted(tracking: Tracking, number: int, *calls: int, job_id: str = "") -> CallSubmission:
     made = tracking.add(number, f"job-{number}", keys(*calls), f"calls/{number}", 0.0)
     if job_id:
         tracking.accepted(made, job_id)
