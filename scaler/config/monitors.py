@@ -38,7 +38,7 @@ class WebUiConfig(LoggingConfig):
     monitor_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
     """The scheduler's monitor address: by default two ports above the address of the scheduler."""
     web_host: Annotated[Name, Setting(aliases=(Alias("gui_address", _host_of),), metavar="HOST")] = "127.0.0.1"
-    """Where it listens. Anyone who can connect there can read everything: there are no passwords.
+    """Where it listens. Every client that can connect there can read everything: there are no passwords.
 
     gui_address, host:port, gives web_host and web_port together.
     """
