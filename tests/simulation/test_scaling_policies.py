@@ -12,9 +12,9 @@ from scaler.policy.simple import SimplePolicy
 from scaler.policy.target import TargetPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import Desired
-from scaler.testing.scaling import WORKLOADS, AllFromTheStart, Arrival, Fleet, OnePerHeartbeat, Workload, simulate
+from scaler.testing.scaling import WORKLOADS, AllFromTheStart, Arrival, OnePerHeartbeat, UnitPool, Workload, simulate
 from scaler.testing.scaling.comparison import FORMULA, STARTUP_SECONDS, cell, summary, table
-from scaler.testing.scaling.manager import SimulatedManager
+from scaler.testing.scaling.world import SimulatedManager
 
 NAMES = {workload.name: workload for workload in WORKLOADS}
 
@@ -76,8 +76,8 @@ def test_the_formula_flaps_on_a_drip_and_starts_too_many_where_starting_takes_lo
 
 
 def test_when_half_of_the_fleet_is_reclaimed_the_work_ends_and_the_fleet_is_whole_again() -> None:
-    calm = replace(NAMES["one burst"], fleets=(Fleet("cloud", 16),))
-    hit = replace(calm, fleets=(Fleet("cloud", 16, reclaimed_at=100.0),))
+    calm = replace(NAMES["one burst"], pools=(UnitPool("cloud", 16),))
+    hit = replace(calm, pools=(UnitPool("cloud", 16, reclaimed_at=100.0),))
     before, after = (simulate(workload, TargetPolicy(""), 20.0) for workload in (calm, hit))
     assert after.lost == after.scaled_down == 0
     assert after.most_units == 16
@@ -97,7 +97,7 @@ class Wish:
 
 
 def test_units_that_are_all_busy_when_they_are_too_many_end_their_tasks_first() -> None:
-    workload = Workload("long", (Arrival(0.0, "work", (30.0,) * 12),), (Fleet("cloud", 8),))
+    workload = Workload("long", (Arrival(0.0, "work", (30.0,) * 12),), (UnitPool("cloud", 8),))
     outcome = simulate(workload, Wish(lambda now: 8 if now < 10 else 2 if now < 200 else 0), 1.0)
     assert (outcome.lost, outcome.scaled_down) == (0, 0)
     # Eight run to their end, and two take the four that wait.
@@ -105,7 +105,7 @@ def test_units_that_are_all_busy_when_they_are_too_many_end_their_tasks_first() 
 
 
 def test_a_wish_that_flips_at_every_plan_loses_nothing_and_starts_no_second_fleet() -> None:
-    workload = Workload("long", (Arrival(0.0, "work", (3.0,) * 40),), (Fleet("cloud", 8),))
+    workload = Workload("long", (Arrival(0.0, "work", (3.0,) * 40),), (UnitPool("cloud", 8),))
     flips = itertools.cycle((8, 1))
     outcome = simulate(workload, Wish(lambda now: next(flips) if now < 150 else 0), 1.0, check_every=50)
     assert (outcome.lost, outcome.scaled_down) == (0, 0)

@@ -8,8 +8,17 @@ counted: makespan, unit-seconds paid, overshoot, changes of direction, tasks los
     print(simulate(WORKLOADS[0], SimplePolicy(""), startup_seconds=60.0))
 """
 
-from scaler.testing.scaling.policies import AllFromTheStart, OnePerHeartbeat
-from scaler.testing.scaling.workloads import WORKLOADS, Arrival, Fleet, Workload
-from scaler.testing.scaling.world import Outcome, simulate
+from scaler.testing.scaling.comparison import AllFromTheStart, OnePerHeartbeat
+from scaler.testing.scaling.workloads import WORKLOADS, Arrival, UnitPool, Workload
+from scaler.testing.scaling.world import ScalingOutcome, simulate
 
-__all__ = ["WORKLOADS", "AllFromTheStart", "Arrival", "Fleet", "OnePerHeartbeat", "Outcome", "Workload", "simulate"]
+__all__ = [
+    "WORKLOADS",
+    "AllFromTheStart",
+    "Arrival",
+    "OnePerHeartbeat",
+    "ScalingOutcome",
+    "UnitPool",
+    "Workload",
+    "simulate",
+]

@@ -10,20 +10,69 @@ from typing import cast
 
 from scaler.policy.simple import SimplePolicy
 from scaler.policy.target import TargetPolicy
-from scaler.policy.view import ScalingPolicy
+from scaler.policy.view import Allocation, ClusterView, ManagerView, ScalingPolicy, Wanted
 from scaler.policy.waterfall import WaterfallPolicy
-from scaler.testing.scaling.policies import AllFromTheStart, OnePerHeartbeat
 from scaler.testing.scaling.workloads import WORKLOADS, Workload
-from scaler.testing.scaling.world import Outcome, simulate
+from scaler.testing.scaling.world import ScalingOutcome, simulate
 
 STARTUP_SECONDS = (1.0, 60.0, 180.0)
 FORMULA = "formula"
 
 
+HEARTBEAT_SECONDS = 2.0
+GROW_ABOVE = 10
+SHRINK_BELOW = 1
+
+
+class AllFromTheStart:
+    """All permitted units from the start. A comparison with it stops them with the last task."""
+
+    allocation = Allocation()
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        return {
+            manager.manager_id: Wanted(manager.units if manager.max_units is None else manager.max_units, "all")
+            for manager in view.managers
+        }
+
+
+class OnePerHeartbeat:
+    """One more unit per heartbeat when tasks / workers > 10, one less when it is below 1; the first for any task.
+
+    Workers are connected ones, as usual in such formulas: pending units are not counted. Each manager is treated
+    separately, with the tasks that it could run.
+    """
+
+    allocation = Allocation()
+
+    def __init__(self) -> None:
+        self._next = -math.inf
+        self._wanted: dict[str, int] = {}
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        if view.now >= self._next:
+            self._next = view.now + HEARTBEAT_SECONDS
+            self._wanted = {manager.manager_id: self._beat(manager, view) for manager in view.managers}
+        return {
+            manager.manager_id: Wanted(self._wanted.get(manager.manager_id, manager.units), "tasks / workers")
+            for manager in view.managers
+        }
+
+    @staticmethod
+    def _beat(manager: ManagerView, view: ClusterView) -> int:
+        tasks = sum(row.queued + row.running for row in view.demand if row.needs.fits(manager.offers))
+        workers = manager.units_running
+        share = tasks / workers if workers else math.inf if tasks else 0.0
+        if share > GROW_ABOVE:
+            limit = math.inf if manager.max_units is None else manager.max_units
+            return int(min(manager.units + 1, limit))
+        return max(0, manager.units - 1) if share < SHRINK_BELOW else manager.units
+
+
 def _ladder(workload: Workload) -> ScalingPolicy:
     """Those that offer least come first, as people write it."""
-    fleets = sorted(workload.fleets, key=lambda fleet: len(fleet.capabilities))
-    steps = (f"{number},{fleet.manager_id},-1" for number, fleet in enumerate(fleets, 1))
+    pools = sorted(workload.pools, key=lambda pool: len(pool.capabilities))
+    steps = (f"{number},{pool.manager_id},-1" for number, pool in enumerate(pools, 1))
     return WaterfallPolicy("; ".join(steps))
 
 
@@ -43,8 +92,8 @@ class Cell:
 
     workload: Workload
     startup_seconds: float
-    outcome: Outcome
-    reference: Outcome
+    outcome: ScalingOutcome
+    reference: ScalingOutcome
 
     @property
     def makespan(self) -> float:
@@ -82,7 +131,7 @@ class Summary:
 
 
 @cache
-def reference(workload: Workload, startup_seconds: float) -> Outcome:
+def reference(workload: Workload, startup_seconds: float) -> ScalingOutcome:
     """Return what all allowed units from the start make of a workload; they end with the last task."""
     return simulate(workload, AllFromTheStart(), startup_seconds, ends_at_once=True)
 

@@ -20,7 +20,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class UnitPool:
     """The units that one worker manager may have.
 
     startup_seconds: from start to the connected worker; None for what the simulation is run with. dies_starting: the
@@ -43,7 +43,7 @@ class Workload:
 
     name: str
     arrivals: tuple[Arrival, ...]
-    fleets: tuple[Fleet, ...]
+    pools: tuple[UnitPool, ...]
     bursts: tuple[float, ...] = (0.0,)
     tasks: int = field(init=False)
 
@@ -71,7 +71,7 @@ def _rise_and_fall(seconds: float, every: float, most: int) -> tuple[Arrival, ..
     return tuple(Arrival(step * every, "work", _around(2.0, count, step)) for step, count in enumerate(counts) if count)
 
 
-ANY = (Fleet("cloud", 32),)
+ANY = (UnitPool("cloud", 32),)
 
 WORKLOADS = (
     Workload("one burst", (Arrival(0.0, "work", _around(4.0, 600, 1)),), ANY),
@@ -88,17 +88,17 @@ WORKLOADS = (
     Workload(
         "mixed capabilities",
         (Arrival(0.0, "plain", _around(3.0, 400, 5)), Arrival(0.0, "training", _around(20.0, 30, 6), GPU)),
-        (Fleet("gpu", 8, GPU), Fleet("cpu", 24)),
+        (UnitPool("gpu", 8, GPU), UnitPool("cpu", 24)),
     ),
     Workload(
         "two tiers",
         (Arrival(0.0, "work", _around(4.0, 500, 7)),),
-        (Fleet("own", 8, startup_seconds=1.0), Fleet("cloud", 24)),
+        (UnitPool("own", 8, startup_seconds=1.0), UnitPool("cloud", 24)),
     ),
     Workload(
         "failing units",
         (Arrival(0.0, "work", _around(4.0, 500, 8)),),
-        (Fleet("cloud", 32, dies_starting=0.2, life_seconds=300.0),),
+        (UnitPool("cloud", 32, dies_starting=0.2, life_seconds=300.0),),
     ),
     Workload("rise and fall", _rise_and_fall(900.0, 10.0, 60), ANY),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Broken, Closed, Opened, Received
 from scaler.policy.guard import GuardedPolicy
-from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
+from scaler.policy.view import ClusterView, ScalingPolicy
 from scaler.protocol import messages
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
@@ -23,52 +24,74 @@ from scaler.protocol.messages import (
     Details,
     Finished,
     Hello,
+    ManagerDetails,
+    ManagerStatus,
     Message,
     Role,
     Spec,
     Submit,
     TaskGroup,
+    UnitState,
+    UnitStatus,
     WorkerDetails,
 )
 from scaler.scheduler.core.commands import AskPolicy, Input, PolicyAnswered, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
-from scaler.testing.scaling.manager import SimulatedManager
-from scaler.testing.scaling.workloads import Arrival, Workload
+from scaler.testing.scaling.workloads import Arrival, UnitPool, Workload
 from scaler.testing.simulation.actors import ActorWorld, SimulatedWorker
 from scaler.testing.simulation.chances import CALM
+from scaler.worker_manager.backend import Unit
+from scaler.worker_manager.reconcile import (
+    ListAgain,
+    Reconciler,
+    ReconcilerInput,
+    ReportDegraded,
+    StartUnits,
+    StopUnits,
+    UnitsListed,
+    UnitsStarted,
+    UnitsWanted,
+    WorkersJoined,
+)
 
 STEP_SECONDS = 0.005
-"""The scheduler's turn: what arrives within it is one batch."""
+"""One iteration of the scheduler: inputs within it are one batch."""
 LIMIT_SECONDS = 7200.0
+HEARTBEAT_SECONDS = 2.0
+ROUND_GAP_SECONDS = 0.05
+LISTED_AFTER_END_SECONDS = 60.0
+JITTER = 0.5
+SPREAD = 0.1
+"""Units take this share more or less to start than they do on average."""
 FOREVER_SECONDS = 1e9
-CALM_TASKS = replace(CALM, stored_results=0.0)
+INLINE_RESULTS = replace(CALM, stored_results=0.0)
 CLIENT = b"client.."
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a policy made of a workload. Times are in simulated seconds."""
+class ScalingOutcome:
+    """The result of a workload under a policy. Times are in simulated seconds."""
 
     makespan_seconds: float
     """From the first task's arrival to the last one's end."""
     response_seconds: float
-    """The same for each burst by itself, added up."""
+    """The same for each burst alone, summed."""
     unit_seconds: float
-    """Paid: from the start of each unit to its end."""
+    """Paid time: from the start of each unit to its end."""
     most_units: int
     most_busy: int
     """The most units that had work at the same time."""
     flaps: int
-    """The most changes of direction, up or down, that a manager was told between two bursts."""
+    """The most changes of direction, up or down, of the wanted units of a manager between two bursts."""
     scaled_down: int
     """Tasks that were lost or had to run again because their unit was stopped."""
     lost: int
-    """Tasks that did not end well, for whatever reason."""
+    """Tasks that did not succeed."""
 
     @property
     def overshoot(self) -> int:
-        """Units at the peak beyond those that ever had work at once."""
+        """Units at the peak beyond the most that had work at once."""
         return self.most_units - self.most_busy
 
 
@@ -79,47 +102,33 @@ def simulate(
     *,
     ends_at_once: bool = False,
     check_every: int = 0,
-) -> Outcome:
-    """Run a workload. startup_seconds: of the fleets that have none of their own.
+) -> ScalingOutcome:
+    """Run a workload. startup_seconds: for the unit pools without one of their own.
 
-    ends_at_once: units end with the last task, whatever the policy says. check_every: so many steps apart, all
+    ends_at_once: units end with the last task, regardless of the policy. check_every: interval in steps at which all
     invariants of the core are checked; 0 for never. Raises AssertionError when tasks still wait after two hours.
     """
     return ScalingWorld(workload, policy, startup_seconds, check_every).run(ends_at_once)
 
 
-class _Watched:
-    """A policy, and what it wanted when."""
-
-    def __init__(self, policy: ScalingPolicy) -> None:
-        self.allocation = policy.allocation
-        self.wanted: dict[str, list[tuple[float, int]]] = {}
-        self._policy = policy
-
-    def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        answer = self._policy.plan(view)
-        for manager_id, wanted in answer.items():
-            units = self.wanted.setdefault(manager_id, [(view.now, 0)])
-            if units[-1][1] != wanted.units:
-                units.append((view.now, wanted.units))
-        return answer
-
-    def flaps(self, bursts: Sequence[float]) -> int:
-        most = 0
-        for wanted in self.wanted.values():
-            for begin, end in itertools.pairwise([*bursts, FOREVER_SECONDS]):
-                before = [units for at, units in wanted if at <= begin][-1:]
-                series = before + [units for at, units in wanted if begin < at <= end]
-                ups = [after > first for first, after in itertools.pairwise(series)]
-                most = max(most, sum(first != after for first, after in itertools.pairwise(ups)))
-        return most
+def _flaps(series: Sequence[tuple[float, int]], bursts: Sequence[float]) -> int:
+    """Return the most changes of direction between two bursts of the units that were wanted at these times."""
+    most = 0
+    for begin, end in itertools.pairwise([*bursts, FOREVER_SECONDS]):
+        before = [units for at, units in series if at <= begin][-1:]
+        ups = [
+            after > first
+            for first, after in itertools.pairwise(before + [units for at, units in series if begin < at <= end])
+        ]
+        most = max(most, sum(first != after for first, after in itertools.pairwise(ups)))
+    return most
 
 
 class _UnitWorker(SimulatedWorker):
-    """The worker of a unit: its tasks take as long as the workload says."""
+    """The worker of a unit: its tasks have the durations of the workload."""
 
     def __init__(self, identifier: bytes, world: ActorWorld, seconds: dict[bytes, float]) -> None:
-        super().__init__(identifier, 1, False, world, Random(0), CALM_TASKS)  # noqa: S311
+        super().__init__(identifier, 1, False, world, Random(0), INLINE_RESULTS)  # noqa: S311
         self._durations = seconds
 
     def duration(self, spec: Spec, task: bytes) -> float:
@@ -133,8 +142,8 @@ class ScalingWorld:
     def __init__(self, workload: Workload, policy: ScalingPolicy, startup_seconds: float, check_every: int) -> None:
         self.now = 0.0
         self._workload = workload
-        self._policy = _Watched(policy)
-        self._guard = GuardedPolicy(self._policy)
+        self._guard = GuardedPolicy(policy)
+        self._wanted: dict[str, list[tuple[float, int]]] = {}
         config = SchedulerConfig(
             bind_address="tcp://127.0.0.1:0",
             client_timeout_seconds=FOREVER_SECONDS,
@@ -157,30 +166,30 @@ class ScalingWorld:
         self._ended = self._failed = self._scaled_down = 0
         self._arrive(Opened(CLIENT, _hello(Role.CLIENT, ClientDetails("workload"))))
         self._managers: dict[bytes, SimulatedManager] = {}
-        for fleet in workload.fleets:
+        for pool in workload.pools:
             peer = next(self._numbers).to_bytes(8, "big")
-            self._managers[peer] = SimulatedManager(peer, fleet, startup_seconds, self)
+            self._managers[peer] = SimulatedManager(peer, pool, startup_seconds, self)
         for arrival in workload.arrivals:
             self.later(arrival.at, partial(self._submit, arrival))
 
-    def run(self, ends_at_once: bool) -> Outcome:
+    def run(self, ends_at_once: bool) -> ScalingOutcome:
         for manager in self._managers.values():
             self._arrive(Opened(manager.peer, _hello(Role.MANAGER, manager.details)))
             manager.beat()
         while self._ended < self._workload.tasks:
             assert self.now < LIMIT_SECONDS, f"{self._workload.tasks - self._ended} tasks wait after {self.now:.0f} s"
-            self._turn()
+            self._advance()
         while self._units and not ends_at_once:
             assert self.now < LIMIT_SECONDS, f"{self._units} units are left after {self.now:.0f} s"
-            self._turn()
+            self._advance()
         bursts = self._workload.bursts
-        return Outcome(
+        return ScalingOutcome(
             makespan_seconds=max(self._burst_ends) - bursts[0],
             response_seconds=sum(end - begin for begin, end in zip(bursts, self._burst_ends, strict=True)),
             unit_seconds=sum(manager.paid_seconds(self.now) for manager in self._managers.values()),
             most_units=self._most_units,
             most_busy=self._most_busy,
-            flaps=self._policy.flaps(bursts),
+            flaps=max((_flaps(series, bursts) for series in self._wanted.values()), default=0),
             scaled_down=self._scaled_down,
             lost=self._failed,
         )
@@ -188,10 +197,10 @@ class ScalingWorld:
     # -- time
 
     def later(self, at: float, action: Callable[[], None]) -> None:
-        """Do this at that time."""
+        """Schedule an action."""
         heapq.heappush(self._queue, (at, next(self._order), action))
 
-    def _turn(self) -> None:
+    def _advance(self) -> None:
         self.now, _, action = heapq.heappop(self._queue)
         action()
 
@@ -206,7 +215,7 @@ class ScalingWorld:
 
     def _step(self) -> None:
         if self.now < self._step_at:
-            return  # an earlier wake-up has done it
+            return  # an earlier wake-up has handled it
         self._step_at = FOREVER_SECONDS
         inputs, self._inbox = self._inbox, []
         commands = self._core.step(inputs, self.now)
@@ -217,8 +226,16 @@ class ScalingWorld:
             if isinstance(command, Send):
                 self._deliver(command.peer, command.message)
             elif isinstance(command, AskPolicy):
-                self._arrive(PolicyAnswered(*self._guard.plan(command.view)))
+                self._ask(command.view)
         self._wake_core(max(self._core.next_step_at(self.now), self.now + STEP_SECONDS))
+
+    def _ask(self, view: ClusterView) -> None:
+        answer, complaint = self._guard.plan(view)
+        for manager_id, wanted in answer.items():
+            series = self._wanted.setdefault(manager_id, [(view.now, 0)])
+            if series[-1][1] != wanted.units:
+                series.append((view.now, wanted.units))
+        self._arrive(PolicyAnswered(answer, complaint))
 
     def _deliver(self, peer: bytes, message: Message) -> None:
         if peer == CLIENT:
@@ -250,23 +267,23 @@ class ScalingWorld:
             self._burst_ends[self._burst_of[task]] = self.now
         self._arrive(Received(CLIENT, AcknowledgeResults(message.number)))
 
-    # -- what managers and workers need of the world
+    # -- for managers and workers
 
     def say(self, peer: bytes, message: Message) -> None:
-        """A manager or worker says something."""
+        """Send a message of a manager or worker."""
         self._arrive(Received(peer, message))
 
     def started(self, task: bytes) -> None:
-        """A worker began a task."""
+        """Count the busy workers: a task has started."""
         del task
         self._most_busy = max(self._most_busy, sum(worker.running > 0 for worker in self._workers.values()))
 
     def killed(self, task: bytes) -> None:
-        """A worker was told to cancel a task, which no workload does."""
+        """No workload cancels tasks."""
         raise AssertionError(f"task {task.hex()} is cancelled")
 
     def unit_started(self) -> bytes:
-        """Count a unit; returns an id for its worker."""
+        """Count a unit; return an id for its worker."""
         self._units += 1
         self._most_units = max(self._most_units, self._units)
         return next(self._numbers).to_bytes(8, "big")
@@ -277,7 +294,7 @@ class ScalingWorld:
         self._arrive(Opened(peer, _hello(Role.WORKER, details)))
 
     def unit_ended(self, peer: bytes, *, stopped: bool) -> None:
-        """A unit is gone: stopped by its manager, or lost. Its worker goes with it, if it has come."""
+        """A unit has ended, stopped by its manager or lost, and its worker with it."""
         self._units -= 1
         worker = self._workers.pop(peer, None)
         if worker is None:
@@ -287,6 +304,115 @@ class ScalingWorld:
             known = self._core.state.workers.get(peer)
             self._scaled_down += len(known.tasks) if known is not None else 0
         self._arrive(Closed(peer, "drained") if stopped else Broken(peer))
+
+
+@dataclass(slots=True)
+class _Unit:
+    worker: bytes
+    born: float
+    state: UnitState = UnitState.PENDING
+    ended: float = math.inf
+
+
+class SimulatedManager:
+    """A worker manager: the real reconciler over units that are entries of a table, which fail as their pool says."""
+
+    def __init__(self, peer: bytes, pool: UnitPool, startup_seconds: float, world: ScalingWorld) -> None:
+        self.peer = peer
+        self.details = ManagerDetails(
+            pool.manager_id, "simulated", pool.max_units, 1, dict(pool.capabilities), fixed=False
+        )
+        self._pool = pool
+        self._startup_seconds = startup_seconds if pool.startup_seconds is None else pool.startup_seconds
+        self._world = world
+        self._random = Random(pool.manager_id)  # noqa: S311 (a simulation must repeat itself)
+        self._reconciler = Reconciler(pool.max_units)
+        self._units: dict[str, _Unit] = {}
+        self._inputs: list[ReconcilerInput] = []
+        self._next_round = math.inf
+        if pool.reclaimed_at is not None:
+            world.later(pool.reclaimed_at, self._reclaim)
+
+    def paid_seconds(self, now: float) -> float:
+        """Return the total lifetime of all units until now."""
+        return sum(min(unit.ended, now) - unit.born for unit in self._units.values())
+
+    def hear(self, message: Desired) -> None:
+        wanted = UnitsWanted(message.units + message.draining, frozenset(message.drained))
+        self._inputs += [wanted, WorkersJoined(message.joined)]
+        self._round_at(self._world.now + ROUND_GAP_SECONDS)
+
+    def beat(self) -> None:
+        """Run a round now, and with every heartbeat."""
+        self._round_at(self._world.now)
+        self._world.later(self._world.now + HEARTBEAT_SECONDS, self.beat)
+
+    def _round_at(self, at: float) -> None:
+        if at < self._next_round:
+            self._next_round = at
+            self._world.later(at, self._round)
+
+    def _round(self) -> None:
+        now = self._world.now
+        if now < self._next_round:
+            return
+        self._next_round = math.inf
+        units = [
+            Unit(name, unit.state, 1, now - unit.born, "it was lost" if unit.state is UnitState.FAILED else "")
+            for name, unit in self._units.items()
+            if now - unit.ended < LISTED_AFTER_END_SECONDS
+        ]
+        inputs, self._inputs = self._inputs, []
+        again = math.inf
+        for command in self._reconciler.step([*inputs, UnitsListed(units, JITTER)], now):
+            match command:
+                case ReportDegraded(reason):
+                    status = [UnitStatus(unit.unit_id, unit.state, 1, unit.age_seconds, unit.reason) for unit in units]
+                    self._world.say(self.peer, ManagerStatus(now, status, reason))
+                case StopUnits(unit_ids):
+                    for name in unit_ids:
+                        self._end(name, UnitState.STOPPED)
+                case StartUnits(count):
+                    self._reconciler.step([UnitsStarted([self._start() for _ in range(count)])], now)
+                case ListAgain(after_seconds):
+                    again = after_seconds
+        self._round_at(now + max(ROUND_GAP_SECONDS, again))
+
+    def _start(self) -> str:
+        world = self._world
+        name = f"{self._pool.manager_id}-{len(self._units) + 1}"
+        self._units[name] = _Unit(world.unit_started(), world.now)
+        startup = self._startup_seconds * self._random.uniform(1 - SPREAD, 1 + SPREAD)
+        if self._random.random() < self._pool.dies_starting:
+            world.later(world.now + startup / 2, lambda: self._end(name, UnitState.FAILED))
+            return name
+        world.later(world.now + startup, lambda: self._joined(name))
+        if self._pool.life_seconds is not None:
+            life = self._random.expovariate(1 / self._pool.life_seconds)
+            world.later(world.now + startup + life, lambda: self._end(name, UnitState.FAILED))
+        return name
+
+    def _joined(self, name: str) -> None:
+        unit = self._units[name]
+        if unit.state is not UnitState.PENDING:
+            return
+        unit.state = UnitState.RUNNING
+        details = WorkerDetails(self._pool.manager_id, name, 1, 1000, dict(self._pool.capabilities))
+        self._world.worker_joined(unit.worker, details)
+
+    def _reclaim(self) -> None:
+        running = [name for name, unit in self._units.items() if unit.state is UnitState.RUNNING]
+        for name in running[::2]:
+            self._end(name, UnitState.FAILED)
+
+    def _end(self, name: str, state: UnitState) -> None:
+        unit = self._units[name]
+        if unit.ended < math.inf:
+            return
+        unit.state = state
+        unit.ended = self._world.now
+        self._world.unit_ended(unit.worker, stopped=state is UnitState.STOPPED)
+        self._round_at(self._world.now + ROUND_GAP_SECONDS)
 
 
 def _hello(role: Role, details: Details) -> Hello:
