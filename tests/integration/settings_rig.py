@@ -19,6 +19,7 @@ import psutil
 
 from scaler.config.servers import SchedulerConfig
 from scaler.ids import new_peer_id
+from scaler.monitor.rows import KEYS, objects
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
@@ -213,9 +214,9 @@ def on_a_scheduler(story: Callable[[Stage], Awaitable[None]], **settings: Any) -
 
 
 def document(status: MonitorStatus) -> dict[str, Any]:
-    """Return what a monitor was told."""
+    """Return a document for monitors, with the rows of its tables as objects."""
     found: dict[str, Any] = json.loads(status.json)
-    return found
+    return found | {name: objects(found[name]) for name in KEYS}
 
 
 async def document_where(monitor: Peer, fits: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
