@@ -274,10 +274,8 @@ class AgentState:
 
     def take_commands(self) -> list[Command]:
         """Return the commands of this step, in order, and forget them."""
-        commands = self.commands
-        if commands:
-            self._close_done()
-            self.commands = []
+        self._close_done()
+        commands, self.commands = self.commands, []
         return commands
 
     def _close_done(self) -> None:
