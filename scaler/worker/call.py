@@ -3,16 +3,18 @@
 A *call* carries all that its task needs: function, serializer, arguments and inputs, each as an inline payload; nothing
 in it refers to the object storage. A *result* carries the value, or the exception, and what the task cost and wrote.
 
-Both are blocks behind a head: magic (8 bytes), format, number of blocks, length of the fixed fields (u32 each), the
-fixed fields, the length of each block (u64), and then the blocks, each from a multiple of 16 on. Integers are little
-endian. The first block names the versions of its maker.
+Both are blocks behind a head: magic (8 bytes), format and length of the JSON text that follows (u32 each, little
+endian), and then the blocks, each from a multiple of 16 on. The text has the versions of its maker, the lengths of the
+blocks, and all values that are no bytes.
 """
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from scaler._version import __version__
 from scaler.errors import ProtocolError, RefusedError
@@ -21,21 +23,15 @@ from scaler.net.versions import cloudpickle_version, python_version
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer
 
-FORMAT = 2
+FORMAT = 3
 """Counts up when the bytes change their meaning, those of payloads too."""
 _CALL_MAGIC = b"scalcall"
 _RESULT_MAGIC = b"scalrslt"
-_HEAD = struct.Struct("<8sIII")
-_CALL = struct.Struct("<16sHBxd")
-"""task id, attempt, flags, time limit in seconds."""
-_RESULT = struct.Struct("<BxxxxxxxQQQ")
-"""outcome, wall microseconds, CPU microseconds, peak bytes."""
+_HEAD = struct.Struct("<8sII")
 _ALIGNMENT = 16
-_PROFILING = 1
-_STREAM_OUTPUT = 2
-_ONCE = 4
-_CALL_BLOCKS = 7
-_RESULT_BLOCKS = 3
+_RESULT_OUTCOMES = frozenset({Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY, Outcome.OBJECT_LOST})
+_CALL_VALUES = ("attempt", "name", "profiling", "stream_output", "limit_seconds", "once", "preload")
+_RESULT_VALUES = ("outcome", "duration_us", "cpu_us", "peak_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +87,8 @@ class CallResult:
 
 def pack_call(call: Call) -> bytes:
     """Return the bytes of a call."""
-    flags = _PROFILING * call.profiling | _STREAM_OUTPUT * call.stream_output | _ONCE * call.once
-    fixed = _CALL.pack(call.task, call.attempt, flags, call.limit_seconds)
-    texts = [text.encode("utf-8", "replace") for text in (call.name, call.preload)]
-    return _pack(
-        _CALL_MAGIC, fixed, [*texts, call.retry_on, call.function, call.serializer, call.arguments, *call.inputs]
-    )
+    values = {"task": call.task.hex(), **{name: getattr(call, name) for name in _CALL_VALUES}}
+    return _pack(_CALL_MAGIC, values, [call.retry_on, call.function, call.serializer, call.arguments, *call.inputs])
 
 
 def unpack_call(data: Buffer) -> Call:
@@ -104,31 +96,29 @@ def unpack_call(data: Buffer) -> Call:
 
     Raises ProtocolError when the data is no call, RefusedError when it was made by versions that do not fit these.
     """
-    fixed, versions, blocks = _unpack(_CALL_MAGIC, _CALL.size, _CALL_BLOCKS, data, "a call")
-    _check_versions(versions, "the call was made by", "the job runs")
-    task, attempt, flags, limit_seconds = _CALL.unpack(fixed)
-    name, preload, retry_on, function, serializer, arguments, *inputs = blocks
+    head, blocks = _unpack(_CALL_MAGIC, data, "a call")
+    _check_versions(head["versions"], "the call was made by", "the job runs")
+    try:
+        retry_on, function, serializer, arguments, *inputs = blocks
+        values = {name: head[name] for name in _CALL_VALUES}
+        task = bytes.fromhex(head["task"])
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"a call lacks {error}") from None
     return Call(
         task=task,
-        attempt=attempt,
         function=function,
         arguments=arguments,
         inputs=inputs,
         serializer=serializer,
         retry_on=retry_on,
-        name=bytes(name).decode("utf-8", "replace"),
-        profiling=bool(flags & _PROFILING),
-        stream_output=bool(flags & _STREAM_OUTPUT),
-        limit_seconds=limit_seconds,
-        once=bool(flags & _ONCE),
-        preload=bytes(preload).decode("utf-8", "replace"),
+        **values,
     )
 
 
 def pack_result(result: CallResult) -> bytes:
     """Return the bytes of a result."""
-    fixed = _RESULT.pack(result.outcome, result.duration_us, result.cpu_us, result.peak_bytes)
-    return _pack(_RESULT_MAGIC, fixed, [result.stdout, result.stderr, *result.parts])
+    values = {name: getattr(result, name) for name in _RESULT_VALUES}
+    return _pack(_RESULT_MAGIC, values, [result.stdout, result.stderr, *result.parts])
 
 
 def unpack_result(data: Buffer) -> CallResult:
@@ -137,72 +127,64 @@ def unpack_result(data: Buffer) -> CallResult:
     Raises ProtocolError when the data is no result, RefusedError when it holds a value that was made by versions which
     do not fit these; exceptions can be read by all.
     """
-    fixed, versions, blocks = _unpack(_RESULT_MAGIC, _RESULT.size, _RESULT_BLOCKS, data, "a result")
-    code, duration_us, cpu_us, peak_bytes = _RESULT.unpack(fixed)
-    stdout, stderr, *parts = blocks
-    if code not in _RESULT_OUTCOMES:
-        raise ProtocolError(f"a result has the outcome {code}, which no job reports")
-    outcome = Outcome(code)
-    if outcome is Outcome.SUCCESS:
-        _check_versions(versions, "the result was made by", "its client's worker runs")
-    if not parts:
-        raise ProtocolError("a result has no parts")
-    return CallResult(outcome, parts, duration_us, cpu_us, peak_bytes, stdout, stderr)
+    head, blocks = _unpack(_RESULT_MAGIC, data, "a result")
+    try:
+        stdout, stderr, first, *rest = blocks
+        values = {name: head[name] for name in _RESULT_VALUES}
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"a result lacks {error}") from None
+    if values["outcome"] not in _RESULT_OUTCOMES:
+        raise ProtocolError(f"a result has the outcome {values['outcome']}, which no job reports")
+    values["outcome"] = Outcome(values["outcome"])
+    if values["outcome"] is Outcome.SUCCESS:
+        _check_versions(head["versions"], "the result was made by", "its client's worker runs")
+    return CallResult(parts=[first, *rest], stdout=stdout, stderr=stderr, **values)
 
 
-_RESULT_OUTCOMES = frozenset({Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY, Outcome.OBJECT_LOST})
-
-
-def _pack(magic: bytes, fixed: bytes, contents: Sequence[Buffer]) -> bytes:
-    versions = " ".join((python_version(), cloudpickle_version(), __version__)).encode()
-    blocks = [versions, *contents]
-    head = b"".join(
-        (
-            _HEAD.pack(magic, FORMAT, len(blocks), len(fixed)),
-            fixed,
-            struct.pack(f"<{len(blocks)}Q", *map(len, blocks)),
-        )
-    )
-    pieces: list[Buffer] = [head, bytes(-len(head) % _ALIGNMENT)]
+def _pack(magic: bytes, values: Mapping[str, object], blocks: Sequence[Buffer]) -> bytes:
+    versions = [python_version(), cloudpickle_version(), __version__]
+    text = json.dumps({"versions": versions, "sizes": list(map(len, blocks)), **values}).encode()
+    pieces: list[Buffer] = [_HEAD.pack(magic, FORMAT, len(text)), text, bytes(-(_HEAD.size + len(text)) % _ALIGNMENT)]
     for block in blocks:
         pieces.append(block)
         pieces.append(bytes(-len(block) % _ALIGNMENT))
     return b"".join(pieces)
 
 
-def _unpack(
-    magic: bytes, fixed_size: int, least: int, data: Buffer, what: str
-) -> tuple[memoryview, str, list[memoryview]]:
-    """Return the fixed fields, the versions of the maker, and the other blocks."""
+def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list[memoryview]]:
+    """Return the values of the head, and the blocks."""
     view = memoryview(data)
     if len(view) < _HEAD.size or view[:8] != magic:
         raise ProtocolError(f"{len(view)} bytes that should be {what} are not: they do not begin with {magic.decode()}")
-    _, form, count, size = _HEAD.unpack_from(view)
+    _, form, length = _HEAD.unpack_from(view)
     if form != FORMAT:
         raise RefusedError(
             f"{what} has format {form}, and scaler {__version__} here reads format {FORMAT}: "
             "install the same version of scaler where jobs run"
         )
-    offset = _HEAD.size + size + 8 * count
-    if size != fixed_size or count < least or offset > len(view):
-        raise ProtocolError(f"{what} ends within its head")
-    sizes = struct.unpack_from(f"<{count}Q", view, _HEAD.size + size)
+    offset = _HEAD.size + length
+    try:
+        head: dict[str, Any] = json.loads(bytes(view[_HEAD.size : offset]))
+        sizes = [int(size) for size in head["sizes"]]
+        head["versions"] = [str(each)[:64] for each in head["versions"]]
+    except (KeyError, TypeError, ValueError):
+        raise ProtocolError(f"{what} ends within its head") from None
     blocks = []
-    for length in sizes:
+    for size in sizes:
         offset += -offset % _ALIGNMENT
-        if offset + length > len(view):
-            raise ProtocolError(f"{what} of {len(view)} bytes says that a block ends at {offset + length}")
-        blocks.append(view[offset : offset + length])
-        offset += length
-    return view[_HEAD.size : _HEAD.size + size], bytes(blocks[0]).decode("utf-8", "replace"), blocks[1:]
+        if offset + size > len(view):
+            raise ProtocolError(f"{what} of {len(view)} bytes says that a block ends at {offset + size}")
+        blocks.append(view[offset : offset + size])
+        offset += size
+    return head, blocks
 
 
-def _check_versions(text: str, maker: str, reader: str) -> None:
+def _check_versions(versions: list[str], maker: str, reader: str) -> None:
     """Have maker and reader agree in the minor versions of Python and cloudpickle. Raises RefusedError."""
-    python, cloudpickle, scaler = [*text.split(" "), "", "", ""][:3]
+    python, cloudpickle, scaler = [*versions, "", "", ""][:3]
     if (python, _minor(cloudpickle)) != (python_version(), _minor(cloudpickle_version())):
         raise RefusedError(
-            f"{maker} Python {python[:64]} with cloudpickle {cloudpickle[:64]} (scaler {scaler[:64]}), {reader} "
+            f"{maker} Python {python} with cloudpickle {cloudpickle} (scaler {scaler}), {reader} "
             f"Python {python_version()} with cloudpickle {cloudpickle_version()} (scaler {__version__}): "
             "use the same minor versions everywhere"
         )

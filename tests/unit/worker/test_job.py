@@ -280,7 +280,7 @@ def test_other_versions_are_refused_by_name_on_both_ends(monkeypatch: pytest.Mon
 
 
 def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_module, "FORMAT", 3)
+    monkeypatch.setattr(call_module, "FORMAT", 4)
     call = pack_call(call_of(len, "x"))
     monkeypatch.undo()
-    assert "has format 3" in str(error_of(unpack_result(run_call(call))))
+    assert "has format 4" in str(error_of(unpack_result(run_call(call))))
