@@ -25,7 +25,7 @@ from scaler.testing.soamapi.messages import OutputStream
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend, soam
+from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend, session
 from scaler.worker_manager.symphony.executor import SymphonyExecutor
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.unit.testing.soamapi_rig import DEADLINE_SECONDS, use
@@ -511,7 +511,7 @@ def test_a_manager_without_the_library_says_what_to_install(monkeypatch: pytest.
     with pytest.raises(ConfigError, match="Install Symphony's client"):
         make_backend(config())
     with pytest.raises(ConfigError, match="Install Symphony's client"):
-        soam.load_library()
+        session.load_library()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.core import TaskExecutor
 from scaler.worker.agent.events import (
     AgentInput,
-    CallEnded,
+    CallCompleted,
     CallsAccepted,
     CallsRefused,
     CancelCall,
@@ -141,7 +141,7 @@ class Walk(CoreRig):
     def store(self) -> None:
         if self.arriving:
             number, key, _, _ = self.arriving.pop()
-            self.turn(CallEnded(number, key, Outcome.SUCCESS, b"value"))
+            self.turn(CallCompleted(number, key, Outcome.SUCCESS, b"value"))
 
     def fail(self) -> None:
         key = self.pick(self.given & self.taken)

@@ -19,7 +19,7 @@ from typing import assert_never
 from scaler.backoff import BackoffByCause
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, ProcessorStatus, Started
 from scaler.worker.agent.events import (
-    CallEnded,
+    CallCompleted,
     CallInput,
     CallsAccepted,
     CallsRefused,
@@ -158,7 +158,7 @@ class ServiceCalls:
                         self.backoff.lost(text, call.dispatched_at, now, _jitter(task))
                     del self._in_flight[task]
                     self._state.killed(call.item, outcome, text)
-            case CallEnded(number, key, outcome, payload, duration_us, cpu_us, peak_bytes):
+            case CallCompleted(number, key, outcome, payload, duration_us, cpu_us, peak_bytes):
                 ended = self._arriving.pop(number, None)
                 call = self._find(key)
                 if ended is None and call is not None and call.number == number:

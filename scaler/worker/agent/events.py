@@ -101,7 +101,7 @@ class CallsRefused(NamedTuple):
     text: str
 
 
-class CallEnded(NamedTuple):
+class CallCompleted(NamedTuple):
     """The outcome of a call is certain: its result is delivered, or it could not be made."""
 
     number: int
@@ -122,7 +122,7 @@ ProcessorInput = (
     | DispatchRefused
     | ProcessorExited
 )
-CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallEnded
+CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallCompleted
 AgentInput = Received | Welcomed | Resumed | StopRequested | TimeElapsed | ProcessorInput | CallInput
 
 
@@ -198,7 +198,7 @@ class CancelCall(NamedTuple):
 
 
 class DeliverResult(NamedTuple):
-    """Pass on what a task wrote, and store the result of its call if it is large; `CallEnded` follows."""
+    """Pass on what a task wrote, and store the result of its call if it is large; `CallCompleted` follows."""
 
     number: int
     key: CallKey

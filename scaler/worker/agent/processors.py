@@ -109,7 +109,7 @@ class _Processor:
 
 
 class ProcessorBackend:
-    """A `Backend`: all processors of an agent, with their nested clients and their output."""
+    """A `AgentBackend`: all processors of an agent, with their nested clients and their output."""
 
     make_executor: type[TaskExecutor] = ProcessorPool
 

@@ -14,7 +14,7 @@ from scaler.logs import identify
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Role, WorkerDetails
-from scaler.worker.agent.shell import Agent, Backend, OnEvents
+from scaler.worker.agent.shell import Agent, AgentBackend, OnEvents
 
 
 class StatusFile:
@@ -33,7 +33,7 @@ class StatusFile:
         self.write(str(error) if isinstance(error, ScalerError) else f"{type(error).__name__}: {error}")
 
 
-def run_agent(config: WorkerConfig, make_backend: Callable[[], Backend], status: StatusFile) -> int:
+def run_agent(config: WorkerConfig, make_backend: Callable[[], AgentBackend], status: StatusFile) -> int:
     """Run an agent until it ends, and return the exit code. The error that ends it goes to the status file, too."""
 
     async def work(component: Component) -> int:
@@ -46,7 +46,7 @@ def run_agent(config: WorkerConfig, make_backend: Callable[[], Backend], status:
     return run_component("worker", config, work, config.event_loop)
 
 
-async def _work(component: Component, config: WorkerConfig, backend: Backend) -> int:
+async def _work(component: Component, config: WorkerConfig, backend: AgentBackend) -> int:
     details = WorkerDetails(
         manager_id=config.worker_manager_id,
         unit_id=config.unit_id,

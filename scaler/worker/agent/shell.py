@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 OnEvents = Callable[[list[ConnectorEvent]], None]
 
 
-class Backend(Protocol):
+class AgentBackend(Protocol):
     """What performs the commands of one kind of executor, and reports what becomes of them to its agent."""
 
     make_executor: type[TaskExecutor]
@@ -85,7 +85,9 @@ class Backend(Protocol):
 class Agent:
     """One worker. Belongs to the running loop, whose unexpected errors end it."""
 
-    def __init__(self, config: WorkerConfig, backend: Backend, make_connector: Callable[[OnEvents], Connector]) -> None:
+    def __init__(
+        self, config: WorkerConfig, backend: AgentBackend, make_connector: Callable[[OnEvents], Connector]
+    ) -> None:
         self._config = config
         self._backend = backend
         self._make_connector = make_connector

@@ -35,7 +35,7 @@ from scaler.worker.agent.core import TaskExecutor
 from scaler.worker.agent.events import (
     AgentInput,
     CallCommand,
-    CallEnded,
+    CallCompleted,
     CallsAccepted,
     CallsRefused,
     CancelCall,
@@ -214,7 +214,7 @@ class ExecutorThread:
 
 
 class ServiceBackend:
-    """A `Backend`: the calls of an agent to its executor. connect_storage: makes the client of the storage at an
+    """A `AgentBackend`: the calls of an agent to its executor. connect_storage: makes the client of the storage at an
     address. show_degraded: shows what keeps tasks from running, and "" when that is over."""
 
     make_executor: type[TaskExecutor] = ServiceCalls
@@ -345,7 +345,7 @@ class ServiceBackend:
             )
         except ScalerError as error:
             del self._fetches[number]
-            self._agent.take_soon([CallEnded(number, call.key, *failure_of(error, _never, __file__))])
+            self._agent.take_soon([CallCompleted(number, call.key, *failure_of(error, _never, __file__))])
             return
         del self._fetches[number]
         self._thread.start(
@@ -357,7 +357,7 @@ class ServiceBackend:
         try:
             result = unpack_result(data)
         except (ProtocolError, RefusedError) as error:
-            self._agent.take_soon([CallEnded(number, key, *failure_of(error, _never, __file__))])
+            self._agent.take_soon([CallCompleted(number, key, *failure_of(error, _never, __file__))])
             return
         for message in output_of(key[0], stream_output, result):
             self._agent.send_output(message)
@@ -395,8 +395,8 @@ def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[
             yield Output(task, is_stderr, piece)
 
 
-def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallEnded:
-    return CallEnded(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
+def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallCompleted:
+    return CallCompleted(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
 
 
 def _never(_error: BaseException) -> bool:

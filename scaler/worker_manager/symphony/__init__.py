@@ -6,13 +6,13 @@ and the program `python -m scaler.worker_manager.symphony.service` as the applic
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.offload import OffloadBackend
-from scaler.worker_manager.symphony.login import read_password
+from scaler.worker_manager.symphony.session import SessionSettings, check_installed, read_password
 from scaler.worker_manager.symphony.settings import SymphonyConfig
-from scaler.worker_manager.symphony.soam import check_installed
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.symphony:make_backend",
@@ -28,12 +28,12 @@ def make_backend(config: SymphonyConfig) -> OffloadBackend:
     check_installed()
     path = None if config.symphony_password_file is None else str(Path(config.symphony_password_file).absolute())
     read_password(path)
-    settings = {
-        "application": config.service_name,
-        "user": config.symphony_user,
-        "password_file": path,
-        "session_name": config.session_name or config.worker_manager_id,
-        "session_priority": config.session_priority,
-    }
+    settings = SessionSettings(
+        application=config.service_name,
+        user=config.symphony_user,
+        password_file=path,
+        session_name=config.session_name or config.worker_manager_id,
+        session_priority=config.session_priority,
+    )
     limit = config.max_task_concurrency
-    return OffloadBackend(config, EXECUTOR, MOST_TASKS if limit < 0 else limit, settings)
+    return OffloadBackend(config, EXECUTOR, MOST_TASKS if limit < 0 else limit, asdict(settings))

@@ -2,33 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallKey, ExecutorError, Report
 from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.symphony.refusals import Refusals
-from scaler.worker_manager.symphony.session import Place, SoamSession
-from scaler.worker_manager.symphony.soam import load_library
+from scaler.worker_manager.symphony.session import CallRefusal, SessionSettings, SoamSession, load_library
+
+MAX_REFUSALS_OF_ONE = 3
+
+
+class RefusalCounts:
+    """Calls that Symphony did not take, and when that is because of what they are.
+
+    A call may be at fault (it is too large, say), or Symphony may be (it is busy, or down). If later calls are taken
+    several times while one is refused, it is the call: it is given up, and delays no other.
+    Law: only calls of the last batch are remembered; what was not taken comes again in the next.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[CallKey, int] = {}
+        """How often each was refused while a later one was taken; the one tried last comes last."""
+
+    def order(self, calls: Sequence[Call]) -> list[Call]:
+        """Return the calls in the order to try: one that was refused before, the new ones, and the rest."""
+        fresh = [call for call in calls if call.key not in self._counts]
+        known = {call.key: call for call in calls if call.key in self._counts}
+        again = [known[key] for key in self._counts if key in known]
+        return [*again[:1], *fresh, *again[1:]]
+
+    def note(self, calls: Sequence[Call], tried: Mapping[CallKey, CallRefusal | None]) -> dict[CallKey, str]:
+        """Take in what became of those that were tried, in their order; None: it was taken.
+
+        Returns those to give up, and why. calls: all of the batch.
+        """
+        last = max((index for index, refusal in enumerate(tried.values()) if refusal is None), default=-1)
+        given_up: dict[CallKey, str] = {}
+        keys = {call.key for call in calls}
+        counts = {key: count for key, count in self._counts.items() if key in keys}
+        for index, (key, refusal) in enumerate(tried.items()):
+            count = counts.pop(key, 0)
+            if refusal is None:
+                continue
+            count += index < last
+            if refusal.is_final:
+                given_up[key] = refusal.text
+            elif count >= MAX_REFUSALS_OF_ONE:
+                given_up[key] = f"{refusal.text} ({count} times, while it took others)"
+            else:
+                counts[key] = count
+        self._counts = counts
+        return given_up
 
 
 class SymphonyExecutor:
-    """An `Executor`. Nobody tells when a task starts, so time limits count from when it is sent."""
+    """An `Executor`. The start of a task is not reported, so time limits count from when it is sent."""
 
     def __init__(self, config: OffloadConfig) -> None:
-        self._place = Place.of(config.executor_settings)
+        self._settings = SessionSettings(**config.executor_settings)  # type: ignore[arg-type]
         self._open: Callable[[], SoamSession] | None = None
         self._session: SoamSession | None = None
-        self._refusals = Refusals()
+        self._refusals = RefusalCounts()
         self._report: Callable[[Report], None] = lambda _: None
 
     def start(self, report: Callable[[Report], None]) -> None:
-        """Open the session. Raises ConfigError, and ExecutorError when Symphony does not let us in."""
+        """Open the session. Raises ConfigError, and ExecutorError when Symphony refuses."""
         self._report = report
         soamapi = load_library()
         soamapi.initialize()
-        self._open = lambda: SoamSession(soamapi, self._place, report)
+        self._open = lambda: SoamSession(soamapi, self._settings, report)
         self._session = self._open()
 
     def run(self, calls: Sequence[Call]) -> None:

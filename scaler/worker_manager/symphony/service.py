@@ -11,7 +11,7 @@ from typing import Any
 
 from scaler.errors import ConfigError
 from scaler.worker.job import run_call
-from scaler.worker_manager.symphony.soam import load_library, payload_class
+from scaler.worker_manager.symphony.session import load_library, payload_class
 
 
 def main() -> int:

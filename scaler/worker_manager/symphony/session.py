@@ -1,34 +1,44 @@
-"""One session, with the connection that it is on, from its creation until it is closed or lost.
-
-The lock is held while a task is sent and its id noted: its response may come on another thread before that. Nothing
-is reported under the lock.
-"""
+"""A session of Symphony, and what the product provides for it: its library, its login, and its command."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
+import os
 import re
+import stat
+import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from scaler.errors import ConfigError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, CallResult, pack_call, pack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.processor.calling import failure_of
-from scaler.worker_manager.symphony.login import read_password
-from scaler.worker_manager.symphony.refusals import Refusal
-from scaler.worker_manager.symphony.soam import payload_class
-from scaler.worker_manager.symphony.soamcontrol import kill_tasks
 
+MISSING = (
+    "soamapi, the Python library of IBM Spectrum Symphony, cannot be imported: it is part of the product and in no "
+    "package index. Install Symphony's client on this machine, source its profile (profile.platform), and put the "
+    "directory of its Python API into PYTHONPATH"
+)
+MODULE = "soamapi"
+MAX_PASSWORD_FILE_BYTES = 4096
 SESSION_TYPE = "RecoverableAllHistoricalData"
 MAX_REFUSALS_IN_A_ROW = 10
-"""Of so many tasks that are refused one after another, the rest need not be tried."""
-
+"""After this many tasks that are refused one after another, the rest is not tried."""
 CLOSE_SECONDS = 10.0
 """How long the end of a session that was lost is waited for."""
+KILL_COMMAND = "soamcontrol"
+KILL_SECONDS = 10.0
+KILLED_AT_ONCE = 500
+"""Task ids on one command line."""
 
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
     rf"(?<!of )(?<!in )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
@@ -38,9 +48,94 @@ _SESSION_ENDED = re.compile(
 _log = logging.getLogger(__name__)
 
 
+def check_installed() -> None:
+    """Raise ConfigError if there is no library, without loading it."""
+    if importlib.util.find_spec(MODULE) is None:
+        raise ConfigError(MISSING)
+
+
+def load_library() -> Any:
+    """Import the library. Raises ConfigError that says what to install."""
+    try:
+        return importlib.import_module(MODULE)
+    except ImportError as error:  # it is there, and a shared library of it is not, for example
+        raise ConfigError(f"{MISSING} ({error})") from error
+
+
+def payload_class(soamapi: Any) -> Any:
+    """Return the class of messages that hold bytes; called with them, or without any for those that are to be read."""
+
+    class BytesMessage(soamapi.Message):  # type: ignore[misc]
+        def __init__(self, data: bytes = b"") -> None:
+            super().__init__()
+            self.data = data
+
+        def on_serialize(self, stream: Any) -> None:
+            items = array("b", self.data)
+            stream.write_byte_array(items, 0, len(items))
+
+        def on_deserialize(self, stream: Any) -> None:
+            self.data = stream.read_byte_array("b").tobytes()
+
+    return BytesMessage
+
+
+def read_password(path: str | None) -> str:
+    """Return the first line of the file; without a file, an empty password.
+
+    Raises ConfigError when it cannot be read, when others may read or write it, or when it holds no password.
+    """
+    if path is None:
+        return ""
+    setting = f"symphony_password_file {path!r}"
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 (the mode must be that of the file that is read)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            data = file.read(MAX_PASSWORD_FILE_BYTES)
+    except OSError as error:
+        raise ConfigError(f"{setting} cannot be read: {error.strerror}") from None
+    if mode & _OTHERS:
+        raise ConfigError(f"{setting} is open to others (its mode is {mode:04o}): chmod 600 it")
+    line = data.partition(b"\n")[0].removesuffix(b"\r")
+    if not line:
+        raise ConfigError(f"{setting} has no password in its first line")
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{setting} is not UTF-8") from None
+
+
+def kill_tasks(application: str, session_id: object, task_ids: Sequence[object]) -> None:
+    """End tasks of a session by the product's own command, for releases whose library cannot.
+
+    The command uses the login of `soamlogon`: it takes a password on its command line only, where everyone can see it.
+    Raises ExecutorError when the command is missing, fails, or takes too long.
+    """
+    for first in range(0, len(task_ids), KILLED_AT_ONCE):
+        ids = ",".join(map(str, task_ids[first : first + KILLED_AT_ONCE]))
+        try:
+            done = subprocess.run(
+                [KILL_COMMAND, "task", "kill", f"{application}:{session_id}:{ids}"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=KILL_SECONDS,
+                check=False,
+            )
+        except FileNotFoundError:
+            text = f"{KILL_COMMAND} is not in PATH: source the profile of Symphony's client"
+            raise ExecutorError(f"this soamapi cannot kill tasks, and {text}") from None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ExecutorError(f"{KILL_COMMAND} task kill failed: {error}") from error
+        if done.returncode:
+            output = " ".join((done.stderr or done.stdout).split())
+            raise ExecutorError(f"{KILL_COMMAND} task kill ended with exit code {done.returncode}: {output[:500]}")
+
+
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where tasks go."""
+class SessionSettings:
+    """The executor's settings: where tasks go."""
 
     application: str
     user: str
@@ -48,19 +143,25 @@ class Place:
     session_name: str
     session_priority: int | None
 
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Read the executor's settings."""
-        return cls(**settings)
+
+@dataclass(frozen=True, slots=True)
+class CallRefusal:
+    """Why a call was not taken."""
+
+    text: str
+    is_final: bool = False
+    """It never will be."""
 
 
 class SoamSession:
-    """See the module. Connects when it is made; raises ExecutorError when that fails.
+    """One session, with the connection that it is on, from its creation until it is closed or lost.
 
-    All methods are called from one thread; report is called from that one and from the library's.
+    Connects when it is made; raises ExecutorError when that fails. All methods are called from one thread; report is
+    called from that one and from the library's. The lock is held while a task is sent and its id noted: its response
+    may come on another thread before that. Nothing is reported under the lock.
     """
 
-    def __init__(self, soamapi: Any, place: Place, report: Callable[[Report], None]) -> None:
+    def __init__(self, soamapi: Any, settings: SessionSettings, report: Callable[[Report], None]) -> None:
         self._soamapi = soamapi
         self._report = report
         self._message = payload_class(soamapi)
@@ -71,21 +172,23 @@ class SoamSession:
         self.lost = ""
         """Why the session can be used no more; empty while it can."""
         self._ending: threading.Thread | None = None
-        self._application = place.application
-        security = soamapi.DefaultSecurityCallback(place.user, read_password(place.password_file))
+        self._application = settings.application
+        security = soamapi.DefaultSecurityCallback(settings.user, read_password(settings.password_file))
         try:
-            self._connection = soamapi.connect(place.application, security)
+            self._connection = soamapi.connect(settings.application, security)
         except soamapi.SoamException as error:
-            raise ExecutorError(f"cannot connect to Symphony's application {place.application!r}: {error}") from error
+            raise ExecutorError(
+                f"cannot connect to Symphony's application {settings.application!r}: {error}"
+            ) from error
         try:
-            self._session = self._connection.create_session(self._attributes(place))
+            self._session = self._connection.create_session(self._attributes(settings))
         except soamapi.SoamException as error:
             self._disconnect()
-            raise ExecutorError(f"cannot open a session of application {place.application!r}: {error}") from error
+            raise ExecutorError(f"cannot open a session of application {settings.application!r}: {error}") from error
 
-    def send(self, calls: Sequence[Call]) -> dict[CallKey, Refusal | None]:
+    def send(self, calls: Sequence[Call]) -> dict[CallKey, CallRefusal | None]:
         """Submit calls as tasks. Returns those that were tried, in their order, with why they were not taken."""
-        tried: dict[CallKey, Refusal | None] = {}
+        tried: dict[CallKey, CallRefusal | None] = {}
         refusals = 0
         for call in calls:
             refusal = tried[call.key] = self._send(call)
@@ -107,14 +210,14 @@ class SoamSession:
         if not hasattr(self._session, "kill_task"):
             kill_tasks(self._application, self._session.get_id(), found)
             return
-        trouble = ""
+        failure_text = ""
         for task_id in found:
             try:
                 self._session.kill_task(task_id)
             except self._soamapi.SoamException as error:
-                trouble = f"Symphony did not kill a task: {error}"
-        if trouble:
-            raise ExecutorError(trouble)
+                failure_text = f"Symphony did not kill a task: {error}"
+        if failure_text:
+            raise ExecutorError(failure_text)
 
     def close(self) -> None:
         """End the session with all its tasks, and the connection. Raises ExecutorError when that is not certain."""
@@ -147,14 +250,14 @@ class SoamSession:
         except ExecutorError as error:
             _log.warning("%s", error)
 
-    def _attributes(self, place: Place) -> Any:
+    def _attributes(self, settings: SessionSettings) -> Any:
         attributes = self._soamapi.SessionCreationAttributes()
         attributes.set_session_type(SESSION_TYPE)
-        attributes.set_session_name(place.session_name)
+        attributes.set_session_name(settings.session_name)
         attributes.set_session_flags(self._soamapi.SessionFlags.PARTIAL_ASYNC)
         attributes.set_session_callback(_callback_class(self._soamapi)(self._on_response, self._lose))
-        if place.session_priority is not None:
-            attributes.set_session_priority(place.session_priority)
+        if settings.session_priority is not None:
+            attributes.set_session_priority(settings.session_priority)
         return attributes
 
     def _disconnect(self) -> None:
@@ -163,31 +266,31 @@ class SoamSession:
         except self._soamapi.SoamException as error:
             _log.info("closing the connection to application %s: %s", self._application, error)
 
-    def _send(self, call: Call) -> Refusal | None:
+    def _send(self, call: Call) -> CallRefusal | None:
         """Submit a call. Returns why it was not taken."""
         attributes = self._soamapi.TaskSubmissionAttributes()
         attributes.set_task_input(self._message(pack_call(call)))
-        refusal: Refusal | None = None
+        refusal: CallRefusal | None = None
         with self._lock:
             if self.lost:
-                return Refusal(self.lost)
+                return CallRefusal(self.lost)
             try:
                 task_id = self._session.send_task_input(attributes).get_id()
             except self._soamapi.SoamException as error:
-                refusal = Refusal(str(error) or type(error).__name__)
+                refusal = CallRefusal(str(error) or type(error).__name__)
             except Exception as error:  # noqa: BLE001 (this call's bytes are more than the library can take)
-                return Refusal(f"{type(error).__name__}: {error}", is_final=True)
+                return CallRefusal(f"{type(error).__name__}: {error}", is_final=True)
             else:
                 self._keys[task_id] = call.key
                 self._ids[call.key] = task_id
         if refusal is None:
-            self._report(CallStarted(*call.key))  # nobody tells when it really starts
+            self._report(CallStarted(*call.key))  # when it really starts is not reported
         elif _SESSION_ENDED.search(refusal.text):
             self._lose(refusal.text)
         return refusal
 
     def _lose_if_idle(self, why: str) -> None:
-        """Give a session up that takes nothing: when it holds nothing, that is no loss, whatever is wrong with it."""
+        """Give a session up that takes nothing: when it has no tasks, that is no loss, whatever is wrong with it."""
         with self._lock:
             is_idle = not self._keys
         if is_idle:

@@ -15,7 +15,7 @@ from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import (
     AgentInput,
-    CallEnded,
+    CallCompleted,
     CallsAccepted,
     CallsRefused,
     Command,
@@ -85,7 +85,7 @@ def with_calls() -> Recorded:
     rig.step(RUN)
     rig.step(CallsAccepted(), CallStarted(TASKS[0], 1), ExecutorDegraded("no capacity"))
     rig.step(CallFinished(TASKS[0], 1, memoryview(b"result")))
-    rig.step(CallEnded(1, (TASKS[0], 1), Outcome.SUCCESS, b"value"))
+    rig.step(CallCompleted(1, (TASKS[0], 1), Outcome.SUCCESS, b"value"))
     rig.step(CallFailed(TASKS[1], 1, Outcome.NOT_STARTED, "host lost"), CallsRefused([(TASKS[2], 1)], "busy"))
     rig.now += 1.0
     rig.step(TimeElapsed({}))

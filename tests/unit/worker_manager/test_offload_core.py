@@ -23,7 +23,7 @@ from scaler.worker.agent.calls import NEW_TASKS_SECONDS, ServiceCalls
 from scaler.worker.agent.core import TaskExecutor
 from scaler.worker.agent.events import (
     AgentInput,
-    CallEnded,
+    CallCompleted,
     CallsAccepted,
     CallsRefused,
     CancelCall,
@@ -99,7 +99,7 @@ class Stage(CoreRig):
         if str(number) not in self.deliveries:
             return []
         delivery = self.deliveries.pop(str(number))
-        return self.turn(CallEnded(delivery, key(number), Outcome.SUCCESS, b"value", 7))
+        return self.turn(CallCompleted(delivery, key(number), Outcome.SUCCESS, b"value", 7))
 
     def fail(self, number: int, outcome: Outcome, text: str) -> list[str]:
         return self.turn(CallFailed(*key(number), outcome, text))

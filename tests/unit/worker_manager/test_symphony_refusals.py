@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from scaler.worker.call import Call
-from scaler.worker_manager.symphony.refusals import MAX_REFUSALS_OF_ONE, Refusal, Refusals
+from scaler.worker_manager.symphony.executor import MAX_REFUSALS_OF_ONE, RefusalCounts
+from scaler.worker_manager.symphony.session import CallRefusal
 
 TAKEN = None
-NO = Refusal("no")
+NO = CallRefusal("no")
 
 
 def calls(*names: str) -> list[Call]:
     return [Call(task=name.encode(), attempt=1, function=b"", arguments=b"") for name in names]
 
 
-def tried(**outcomes: Refusal | None) -> dict[tuple[bytes, int], Refusal | None]:
+def tried(**outcomes: CallRefusal | None) -> dict[tuple[bytes, int], CallRefusal | None]:
     return {(name.encode(), 1): outcome for name, outcome in outcomes.items()}
 
 
@@ -22,7 +23,7 @@ def names(found: list[Call]) -> str:
 
 
 def test_what_is_refused_while_a_later_one_is_taken_is_given_up_in_the_end() -> None:
-    refusals = Refusals()
+    refusals = RefusalCounts()
     for _ in range(MAX_REFUSALS_OF_ONE - 1):
         assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {}
     assert refusals.note(calls("a", "b"), tried(a=NO, b=TAKEN)) == {(b"a", 1): "no (3 times, while it took others)"}
@@ -30,18 +31,18 @@ def test_what_is_refused_while_a_later_one_is_taken_is_given_up_in_the_end() -> 
 
 
 def test_a_service_that_is_full_or_down_costs_no_call_its_life() -> None:
-    refusals = Refusals()
+    refusals = RefusalCounts()
     for _ in range(100):
         assert refusals.note(calls("a", "b"), tried(a=TAKEN, b=NO)) == {}
         assert refusals.note(calls("a", "b"), tried(a=NO, b=NO)) == {}
 
 
 def test_a_final_refusal_is_told_at_once() -> None:
-    assert Refusals().note(calls("a"), tried(a=Refusal("too long", is_final=True))) == {(b"a", 1): "too long"}
+    assert RefusalCounts().note(calls("a"), tried(a=CallRefusal("too long", is_final=True))) == {(b"a", 1): "too long"}
 
 
 def test_one_that_was_refused_is_tried_before_the_new_ones_and_each_in_turn() -> None:
-    refusals = Refusals()
+    refusals = RefusalCounts()
     refusals.note(calls("a", "b", "c"), tried(a=NO, b=NO, c=NO))
     assert names(refusals.order(calls("a", "b", "c", "d", "e"))) == "a d e b c"
     refusals.note(calls("a", "b", "c", "d"), tried(a=NO, d=NO))
@@ -49,7 +50,7 @@ def test_one_that_was_refused_is_tried_before_the_new_ones_and_each_in_turn() ->
 
 
 def test_one_that_was_taken_or_did_not_come_again_is_like_new() -> None:
-    refusals = Refusals()
+    refusals = RefusalCounts()
     refusals.note(calls("a", "b", "c"), tried(a=NO, b=NO, c=NO))
     refusals.note(calls("a", "b"), tried(a=TAKEN, b=NO))
     assert names(refusals.order(calls("a", "b", "c"))) == "b a c"
