@@ -1,4 +1,4 @@
-"""Every error that users can meet, by whose fault it is.
+"""Every error that users can meet, by its cause.
 
 `ScalerError` is the root. A future ends with the task's own exception, or with one of the `TaskError` classes: exactly
 one named reason. Texts say what happened and what to change.
@@ -12,7 +12,7 @@ class ScalerError(Exception):
 
 
 class UsageError(ScalerError, ValueError):
-    """The caller asked for something that cannot be: the text says what to change. Commands exit with code 2."""
+    """An invalid request of the caller: the text says what to change. Commands exit with code 2."""
 
 
 class ConfigError(UsageError):
@@ -20,7 +20,7 @@ class ConfigError(UsageError):
 
 
 class UnreachableError(ScalerError, ConnectionError):
-    """Nobody answers at an address: the text names it and says how long was waited."""
+    """No answer from an address: the text has the address and the time waited."""
 
 
 class RefusedError(ScalerError, ConnectionError):

@@ -254,7 +254,7 @@ class Welcome(Message):
     """Accepts a Hello."""
 
     resumed: bool  # false: the server does not know the session, and both sides count from 1 again
-    incarnation: f.Count64  # chosen anew at every start of the server
+    incarnation: f.Count64  # differs after every start of the server
     lease_seconds: f.Seconds  # how long the server keeps the session of a peer that is out of contact
     heartbeat_seconds: f.Seconds  # interval of the peer's heartbeats
     object_storage_address: str = ""  # empty: not known

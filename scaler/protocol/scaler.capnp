@@ -170,7 +170,7 @@ struct Welcome {
   # scheduler -> client, worker, manager, monitor, admin.
   # object storage -> client, worker, monitor, admin, scheduler.
   resumed @0 :Bool;              # false: the server does not know the session, and both sides count from 1 again
-  incarnation @1 :UInt64;        # chosen anew at every start of the server
+  incarnation @1 :UInt64;        # differs after every start of the server
   leaseSeconds @2 :Float64;      # how long the server keeps the session of a peer that is out of contact
   heartbeatSeconds @3 :Float64;  # interval of the peer's heartbeats
   objectStorageAddress @4 :Text;  # empty: not known

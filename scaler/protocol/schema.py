@@ -1,6 +1,6 @@
 """Prints `scaler.capnp`, the schema for peers in other languages, from the declarations in `messages`.
 
-`python -m scaler.protocol.schema > scaler/protocol/scaler.capnp` writes it anew after a change of a message.
+`python -m scaler.protocol.schema > scaler/protocol/scaler.capnp` updates the file after a change of a message.
 """
 
 from __future__ import annotations

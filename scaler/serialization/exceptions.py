@@ -46,10 +46,7 @@ def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) ->
 
 
 def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
-    """Return the name of the exception's type, its text, its traceback, and the pickle of its parts.
-
-    Raises ProtocolError when the payload is no exception's.
-    """
+    """Return type name, text, traceback and the pickled parts. Raises ProtocolError for any other payload."""
     if len(payload) < _HEAD.size or payload[0] != PayloadTag.EXCEPTION:
         raise ProtocolError("a payload that should hold an exception does not")
     _, version, *sizes = _HEAD.unpack_from(payload)
@@ -66,7 +63,7 @@ def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
 
 
 def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
-    """Return what a payload that is no success says. Never fails: what cannot be read is said so."""
+    """Return the texts of a payload that is not a success. Never fails: a text says what cannot be read."""
     if is_stored(payload):
         return FailureTexts("an exception that is too large to be shown: its client has it")
     if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
@@ -94,7 +91,7 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
 def load_exception(payload: Buffer) -> BaseException:
     """Return the exception, with the remote traceback as its cause; a RemoteError when it cannot be loaded here.
 
-    Raises ProtocolError when the payload is no exception's.
+    Raises ProtocolError when the payload does not hold an exception.
     """
     type_name, text, traceback_text, pickled = unpack_exception(bytes(payload))
     try:
@@ -105,6 +102,8 @@ def load_exception(payload: Buffer) -> BaseException:
     if parts is not None:
         try:
             loaded = load(parts)
+            if type(loaded) is tuple:
+                loaded = _rebuild(*loaded)
         except Exception as error:  # noqa: BLE001 (any failure of a user's __init__ means: its text must do)
             exception = RemoteError(
                 type_name, f"{text} (the exception itself cannot be loaded here: {describe(error)})"
@@ -128,16 +127,6 @@ def annotate(exception: BaseException, note: str) -> None:
         assign(exception, "__notes__", [*notes, note])
 
 
-class _Again:
-    """Travels instead of an exception, and becomes it."""
-
-    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any] | None) -> None:
-        self._parts = kind, args, state
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return make_again, self._parts
-
-
 def copy_of(exception: BaseException) -> BaseException:
     """Return a copy for one future or item of what several share; the same when it cannot be copied."""
     try:
@@ -151,8 +140,8 @@ def copy_of(exception: BaseException) -> BaseException:
     return twin
 
 
-def make_again(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any] | None) -> BaseException:
-    """Return an exception with these args and attributes, without its `__init__`."""
+def _rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any] | None) -> BaseException:
+    """Return an exception with these args and attributes, without calling its `__init__`."""
     exception = kind.__new__(kind, *args)
     assign(exception, "args", args)
     if kind.__setstate__ is not BaseException.__setstate__:
@@ -164,6 +153,7 @@ def make_again(kind: type[BaseException], args: tuple[Any, ...], state: dict[str
 
 
 def _dump(exception: BaseException) -> Parts:
+    """Return the parts of an exception, or of what `_rebuild` needs when its `__init__` does not take its args."""
     parts = dump(exception)
     kind = type(exception)
     if not isinstance(kind.__init__, FunctionType):
@@ -173,7 +163,7 @@ def _dump(exception: BaseException) -> Parts:
     except Exception:  # noqa: BLE001 (the user's __init__ may raise anything)
         reduced = exception.__reduce_ex__(5)
         if isinstance(reduced, tuple) and reduced[0] is kind:
-            return dump(_Again(kind, reduced[1], reduced[2] if len(reduced) > 2 else None))
+            return dump((kind, reduced[1], reduced[2] if len(reduced) > 2 else None))
     return parts
 
 
