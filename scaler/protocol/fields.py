@@ -138,19 +138,25 @@ def struct_pointer(data_words: int, pointer_words: int, offset: int) -> int:
     return pointer_words << 48 | data_words << 32 | (offset & 0x3FFF_FFFF) << 2
 
 
-class Scalar:
+class FieldCodec:
+    """Base of all field codecs. wire: the type in the schema. note: on the values, for the schema."""
+
+    def __init__(self, wire: str, note: str = "") -> None:
+        self.wire = wire
+        self.note = note
+
+    def wires(self, name: str) -> list[tuple[str, str, str]]:
+        """Return the fields of the schema that this field is: name, type and a note on its values."""
+        return [(name, self.wire, self.note)]
+
+
+class Scalar(FieldCodec):
     """A number, a truth value or a choice in the data section. code: of the struct module; `?` is one bit."""
 
     def __init__(self, code: str, wire: str, check: Check = same, note: str = "") -> None:
+        super().__init__(wire, note)
         self.code = code
-        self.bits = 1 if code == "?" else 8 * struct.calcsize(f"<{code}")
-        self.wire = wire
-        self.note = note
         self.to_wire = self.from_wire = check
-
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        """Return the field of the schema that this field is: name, type and a note on its values."""
-        return [(name, self.wire, self.note)]
 
 
 class EnumField(Scalar):
@@ -158,7 +164,6 @@ class EnumField(Scalar):
 
     def __init__(self, members: type[StrEnum]) -> None:
         super().__init__("H", members.__name__)
-        self.members = members
         by_number = tuple(members)
         self.to_wire = {member: number for number, member in enumerate(by_number)}.__getitem__
 
@@ -170,14 +175,11 @@ class EnumField(Scalar):
         self.from_wire = member
 
 
-class PointerField:
+class PointerField(FieldCodec):
     """Base of the codecs of fields behind pointers."""
 
     pointers = 1
     """Pointers of the struct that belong to the field."""
-
-    wires: Callable[[str], list[tuple[str, str, str]]]
-    """Return the fields of the schema that this field is: name, type and a note on its values."""
     write: Callable[[Any, int, list[bytes], list[int], int], int]
     read: Callable[[Frame, Pointers, int, int, int], Any]
 
@@ -195,30 +197,21 @@ def write_list(data: bytes, size: int, count: int, out: list[bytes], pointers: l
     return offset - 1 + (length + 7 >> 3)
 
 
-def read_bytes(frame: Frame, pointers: Pointers, index: int, origin: int) -> bytes:
-    """Return a list of bytes."""
-    start, length = frame.list_at(pointers[index], origin + WORD_BYTES * (index + 1), BYTES)
-    return frame.body[start : start + length]
-
-
 class Data(PointerField):
     """A list of bytes. to_wire makes the bytes of a value, from_wire a value of the bytes; both check it."""
 
     def __init__(self, wire: str, note: str, to_wire: Check, from_wire: Check) -> None:
-        self._wire = wire
-        self._note = note
+        super().__init__(wire, note)
         self._to_wire = to_wire
         self._from_wire = from_wire
-
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [(name, self._wire, self._note)]
 
     def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
         data = self._to_wire(value)
         return write_list(data, BYTES, len(data), out, pointers, offset)
 
     def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, _count: int) -> Any:
-        return self._from_wire(read_bytes(frame, pointers, index, origin))
+        start, length = frame.list_at(pointers[index], origin + WORD_BYTES * (index + 1), BYTES)
+        return self._from_wire(frame.body[start : start + length])
 
 
 def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
@@ -282,18 +275,15 @@ class Numbers(PointerField):
         saturates: bool = False,
         make: type[int] = int,
     ) -> None:
+        super().__init__(f"List(UInt{8 * _WIDTHS[size]})", note)
         self.code = _CODES[size]
         self.size = size
         self.allowed = allowed
         self.largest = 2 ** (8 * _WIDTHS[size]) - 1
         self.is_optional = is_optional
         self._is_column = is_column
-        self._note = note
         self._saturates = saturates
         self._make = make
-
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [(name, f"List(UInt{8 * _WIDTHS[self.size]})", self._note)]
 
     def _check(self, value: Sequence[int], count: int) -> None:
         if self._is_column and len(value) != count and (value or not self.is_optional):
@@ -342,8 +332,11 @@ class PayloadColumn(PointerField):
 
     pointers = 2
 
+    def __init__(self) -> None:
+        super().__init__("Data", "one behind the other")
+
     def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [*_SIZES.wires(name.removesuffix("s") + "Sizes"), (name, "Data", "one behind the other")]
+        return [*_SIZES.wires(name.removesuffix("s") + "Sizes"), *super().wires(name)]
 
     def write(self, value: Sequence[bytes], count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
         sizes = list(map(len, value))
@@ -372,6 +365,7 @@ class Ragged(PointerField):
     """
 
     def __init__(self, entries: PointerField) -> None:
+        super().__init__("")
         self._entries = entries
         self.pointers = 1 + entries.pointers
 

@@ -121,10 +121,8 @@ class StructField(PointerField):
     """A struct behind a pointer."""
 
     def __init__(self, of: type[Any]) -> None:
+        super().__init__(of.__name__)
         self.codec = struct_codec(of)
-
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [(name, self.codec.type.__name__, "")]
 
     def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
         codec = self.codec
@@ -142,6 +140,7 @@ class OptionalStruct(PointerField):
     """One of several structs, or None: a pointer for each of them, of which at most one is set."""
 
     def __init__(self, types: Sequence[type[Any]]) -> None:
+        super().__init__("")
         self._fields = {of: StructField(of) for of in types if of is not NoneType}
         self.pointers = len(self._fields)
 
@@ -213,13 +212,11 @@ class ListField(PointerField):
     """A list of structs: their heads one behind the other, then their contents."""
 
     def __init__(self, element: type[Any], to_wire: Check = list, from_wire: Check = list) -> None:
+        super().__init__(f"List({element.__name__})")
         self.codec = struct_codec(element)
         self._to_wire = to_wire
         self._part: Check = getattr(element, "_make", same)
         self._from_wire = from_wire
-
-    def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [(name, f"List({self.codec.type.__name__})", "")]
 
     def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
         elements = self._to_wire(value)
