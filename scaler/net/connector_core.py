@@ -26,7 +26,7 @@ from scaler.protocol.session import ACKNOWLEDGE_BODY, Buffer, Descriptor, peer_o
 MIN_BACKOFF_SECONDS = 0.02
 MAX_BACKOFF_SECONDS = 1.0
 STABLE_SECONDS = 1.0
-"""After a connection that lived this long, the back-off begins anew."""
+"""After a connection that lived this long, the back-off starts again."""
 
 _OWN_HEARTBEATS = frozenset({m.Role.WORKER, m.Role.MANAGER})
 """Roles whose components send heartbeats of their own, with more in them."""
@@ -203,7 +203,7 @@ class ConnectorCore:
             raise ProtocolError("a Welcome without a lease, or without time between heartbeats")
         if welcome.resumed:
             if not self._resume or not self._session.can_resume(acknowledged):
-                # The two sides disagree on what was sent: forget the session on both, and begin anew.
+                # The two sides disagree on what was sent: forget the session on both, and start again.
                 self._resume = False
                 self._hang_up("the server resumed a session that cannot go on", now)
                 return

@@ -294,7 +294,7 @@ class ListenerCore:
             return known
         self._unacknowledged.pop(peer_id, None)
         session = t.new_session(header.session, self._limits)
-        # A peer that resumes does not know yet that it must count anew; the first message it sends shows that it does.
+        # A peer that resumes does not know yet that it must count from 1; its first message shows that it does.
         link.peer = _Peer(session, hello.role, m.MAY_SEND[self._server][hello.role], link, not hello.resume)
         self._peers[peer_id] = link.peer
         self._events.append(Opened(peer_id, hello))
@@ -354,7 +354,7 @@ class ListenerCore:
                 self._cut(link)
         while self._unidentified:
             link, since = next(iter(self._unidentified.items()))
-            if now < since + t.SILENCE_SECONDS:
+            if now < since + t.IDENTIFY_SECONDS:
                 break
             self._lost(link)
             self._commands.append(t.Cut(link.transport))
@@ -365,6 +365,6 @@ class ListenerCore:
             wake_at = min(wake_at, peer.session.acknowledge_at)
             break
         for since in self._unidentified.values():
-            wake_at = min(wake_at, since + t.SILENCE_SECONDS)
+            wake_at = min(wake_at, since + t.IDENTIFY_SECONDS)
             break
         return wake_at

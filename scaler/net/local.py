@@ -47,9 +47,9 @@ READ_BYTES = 64 * 1024
 SEND_BUFFER_BYTES = 1024 * 1024
 """What the kernel may keep for a connection in each direction; the system may allow less."""
 _JOIN_BYTES = 16 * 1024
-"""Bodies up to this size are joined with their heads and neighbours: cheaper than handing pieces to the kernel."""
-_MAX_PIECES = 64
-"""Pieces that the kernel is handed at once."""
+"""Bodies up to this size are joined with their heads and neighbours: cheaper than handing buffers to the kernel."""
+_MAX_BUFFERS = 64
+"""Buffers that the kernel is handed at once."""
 _HEAD = struct.Struct(f"=IHH{HEADER_BYTES}s")
 _DESCRIPTOR_COUNT = slice(6, 8)
 _CREDENTIALS = struct.Struct("=iii")
@@ -152,7 +152,7 @@ class LocalTransport:
                 if data:
                     self._split(self._head + data if self._head else data, inputs)
                     return
-            elif count := self._socket.recv_into(partial.room()):
+            elif count := self._socket.recv_into(partial.space()):
                 if partial.fill(count):
                     self._partial = None
                     inputs.append(EnvelopeReceived(self, *partial.whole()))
@@ -204,7 +204,7 @@ class LocalTransport:
             raise ProtocolError("descriptors without an envelope")
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
-        """Return the descriptors of an envelope; none when the kernel had no room for all of them in this process."""
+        """Return the descriptors of an envelope; none when the kernel had no space for all of them in this process."""
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 
@@ -220,7 +220,7 @@ class LocalTransport:
             if small:
                 self._unsent.append(_Unsent([memoryview(b"".join(small))]))
                 small = []
-            self._unsent.append(_Unsent(_pieces(header, body, attachments, len(descriptors)), descriptors))
+            self._unsent.append(_Unsent(_buffers(header, body, attachments, len(descriptors)), descriptors))
         if small:
             data = b"".join(small)
             if not self._unsent:
@@ -247,7 +247,7 @@ class LocalTransport:
         try:
             while self._unsent:
                 self._unsent[0].send(self._socket)
-                if not self._unsent[0].pieces:
+                if not self._unsent[0].buffers:
                     self._unsent.popleft()
         except BlockingIOError:
             return False
@@ -289,18 +289,18 @@ class _Partial:
         self._filled = 0
         self.fill(0)
         while begin:
-            room = self.room()
-            count = min(len(room), len(begin))
-            room[:count] = begin[:count]
+            space = self.space()
+            count = min(len(space), len(begin))
+            space[:count] = begin[:count]
             begin = begin[count:]
             self.fill(count)
 
-    def room(self) -> memoryview:
+    def space(self) -> memoryview:
         """Return the rest of the frame that comes now."""
         return memoryview(self._frames[-1])[self._filled :]
 
     def fill(self, count: int) -> bool:
-        """Note that this number of bytes has come into the room; True when they were the last ones."""
+        """Note that this number of bytes has come into the space; True when they were the last ones."""
         self._filled += count
         while self._filled == len(self._frames[-1]):
             if len(self._frames) == len(self._sizes):
@@ -318,41 +318,41 @@ class _Partial:
 class _Unsent:
     """Bytes to send, and the descriptors that go with the first of them."""
 
-    __slots__ = ("descriptors", "pieces")
+    __slots__ = ("buffers", "descriptors")
 
-    def __init__(self, pieces: list[memoryview], descriptors: Sequence[Descriptor] = ()) -> None:
-        self.pieces = pieces
+    def __init__(self, buffers: list[memoryview], descriptors: Sequence[Descriptor] = ()) -> None:
+        self.buffers = buffers
         self.descriptors = descriptors
 
     def send(self, connection: socket.socket) -> None:
         """Send a part. Raises OSError."""
         sent = self._send_with_descriptors(connection) if self.descriptors else self._send(connection)
         self.descriptors = ()
-        pieces = self.pieces
+        buffers = self.buffers
         done = 0
-        while done < len(pieces) and sent >= len(pieces[done]):
-            sent -= len(pieces[done])
+        while done < len(buffers) and sent >= len(buffers[done]):
+            sent -= len(buffers[done])
             done += 1
-        del pieces[:done]
+        del buffers[:done]
         if sent:
-            pieces[0] = pieces[0][sent:]
+            buffers[0] = buffers[0][sent:]
 
     def _send(self, connection: socket.socket) -> int:
-        return connection.sendmsg(self.pieces[:_MAX_PIECES])
+        return connection.sendmsg(self.buffers[:_MAX_BUFFERS])
 
     def _send_with_descriptors(self, connection: socket.socket) -> int:
         numbers = array("i", [descriptor.fileno() for descriptor in self.descriptors])
         try:
-            return connection.sendmsg(self.pieces[:_MAX_PIECES], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+            return connection.sendmsg(self.buffers[:_MAX_BUFFERS], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
         except OSError as error:
             if error.errno != errno.ETOOMANYREFS:
                 raise
             # Too many descriptors of this user are on their way: the envelope goes without.
-            self.pieces[0][_DESCRIPTOR_COUNT] = bytes(2)
+            self.buffers[0][_DESCRIPTOR_COUNT] = bytes(2)
             return self._send(connection)
 
 
-def _pieces(header: bytes, body: bytes, attachments: Sequence[Buffer], descriptor_count: int) -> list[memoryview]:
+def _buffers(header: bytes, body: bytes, attachments: Sequence[Buffer], descriptor_count: int) -> list[memoryview]:
     sizes = [attachment.nbytes if isinstance(attachment, memoryview) else len(attachment) for attachment in attachments]
     head = _HEAD.pack(len(body), len(sizes), descriptor_count, header) + struct.pack(f"={len(sizes)}I", *sizes)
     views = [memoryview(attachment).cast("B") for attachment in attachments if len(attachment)]

@@ -17,7 +17,7 @@ from scaler.protocol.session import Buffer, Descriptor, Envelope, Receipt, Sessi
 
 HANDSHAKE_SECONDS = 5.0
 """A connection that has not finished its handshake after this long is given up."""
-SILENCE_SECONDS = 10.0
+IDENTIFY_SECONDS = 10.0
 """A connection without a session is cut after this long."""
 CLOSE_SECONDS = 1.0
 """How long the other side has to disconnect after Refused or Goodbye, before its connection is cut."""

@@ -149,7 +149,7 @@ class StorageClient:
 
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> None:
         if self._is_sharing is None or size_bytes > MAX_CHUNK_BYTES:
-            # What is small enough for one message may come unasked; for more, memory is taken only where there is room.
+            # An object larger than a message is announced first: memory is taken only where there is space for it.
             await self._begin(PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
         memory = None
         if self._is_sharing:

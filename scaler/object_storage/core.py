@@ -14,7 +14,7 @@ from typing import assert_never
 
 from scaler.ids import owner_of
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.object_storage.layout import MAX_PIECES_PER_MESSAGE
+from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE
 from scaler.object_storage.objects import Answer, Body, Memory, StoredObjects, WaitingGet, WaitingGets
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
@@ -99,20 +99,20 @@ class _Sending:
     request: int
     body: Body
     shared: bool = False
-    next_piece: int = 0
+    next_frame: int = 0
     offset: int = 0
 
-    def next_pieces(self) -> list[memoryview]:
-        """Return the pieces of the next message: as many as fit into one."""
+    def next_frames(self) -> list[memoryview]:
+        """Return the frames of the next message: as many as fit into one."""
         taken: list[memoryview] = []
         size = 0
-        if self.body.memory is not None and not self.body.pieces:
-            self.body.pieces = self.body.memory.pieces()
-        for piece in self.body.pieces[self.next_piece : self.next_piece + MAX_PIECES_PER_MESSAGE]:
-            if taken and size + piece.nbytes > MAX_CHUNK_BYTES:
+        if self.body.memory is not None and not self.body.frames:
+            self.body.frames = self.body.memory.frames()
+        for frame in self.body.frames[self.next_frame : self.next_frame + MAX_FRAMES_PER_MESSAGE]:
+            if taken and size + frame.nbytes > MAX_CHUNK_BYTES:
                 break
-            taken.append(piece)
-            size += piece.nbytes
+            taken.append(frame)
+            size += frame.nbytes
         return taken
 
 
@@ -341,8 +341,8 @@ class StorageCore:
                     self._commands.append(SendToPeer(name, reply, memory=body.memory))
                     peer.sending.popleft()
                     continue
-                pieces = sending.next_pieces()
-                size = sum(piece.nbytes for piece in pieces)
+                frames = sending.next_frames()
+                size = sum(frame.nbytes for frame in frames)
                 if peer.unacknowledged_bytes + size > MAX_UNACKNOWLEDGED_BYTES_PER_PEER:
                     if name not in measured:
                         self._commands.append(MeasureOutbox(name))
@@ -350,8 +350,8 @@ class StorageCore:
                 peer.unacknowledged_bytes += size
                 parts = [] if sending.offset else body.parts
                 reply = StorageReply(sending.request, StorageResult.OK, "", parts, sending.offset)
-                self._commands.append(SendToPeer(name, reply, pieces))
-                sending.next_piece += len(pieces)
+                self._commands.append(SendToPeer(name, reply, frames))
+                sending.next_frame += len(frames)
                 sending.offset += size
                 if sending.offset == body.size_bytes:
                     peer.sending.popleft()

@@ -1,6 +1,6 @@
-"""How an object's parts become pieces in messages, and pieces become parts again.
+"""How an object's parts become frames in messages, and frames become parts again.
 
-An object is a list of *parts* (a pickle, then its out-of-band buffers). It travels as *pieces*: the same bytes in the
+An object is a list of *parts* (a pickle, then its out-of-band buffers). It travels as *frames*: the same bytes in the
 same order, cut to messages of at most `MAX_CHUNK_BYTES`. A part is cut only when it is larger than that, so a reader
 joins nothing else.
 """
@@ -16,9 +16,9 @@ from scaler.protocol.session import Buffer
 
 MAX_PARTS = 100_000
 """Most parts of one object: its layout has to fit into a control message."""
-MAX_PIECES_PER_MESSAGE = 256
+MAX_FRAMES_PER_MESSAGE = 256
 JOIN_BELOW_BYTES = 64 * 1024
-"""Parts smaller than this travel together in one piece: copying them costs less than a frame each."""
+"""Parts smaller than this travel together in one frame: copying them costs less than a frame each."""
 JOINED_BYTES = 1024 * 1024
 HUGE_PAGES_FROM_BYTES = 8 * 1024 * 1024
 
@@ -41,19 +41,19 @@ def views_of(parts: Sequence[Buffer]) -> list[memoryview]:
 
 
 def cut(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """Yield the pieces of each message of an object, in order; at least one message, empty for an empty object."""
+    """Yield the frames of each message of an object, in order; at least one message, empty for an empty object."""
     message: list[memoryview] = []
-    room = MAX_CHUNK_BYTES
-    for piece in _joined(parts):
-        if message and (piece.nbytes > room or len(message) == MAX_PIECES_PER_MESSAGE):
+    space = MAX_CHUNK_BYTES
+    for frame in _joined(parts):
+        if message and (frame.nbytes > space or len(message) == MAX_FRAMES_PER_MESSAGE):
             yield message
-            message, room = [], MAX_CHUNK_BYTES
+            message, space = [], MAX_CHUNK_BYTES
         start = 0
-        while piece.nbytes - start > MAX_CHUNK_BYTES:
-            yield [piece[start : start + MAX_CHUNK_BYTES]]
+        while frame.nbytes - start > MAX_CHUNK_BYTES:
+            yield [frame[start : start + MAX_CHUNK_BYTES]]
             start += MAX_CHUNK_BYTES
-        message.append(piece[start:] if start else piece)
-        room -= piece.nbytes - start
+        message.append(frame[start:] if start else frame)
+        space -= frame.nbytes - start
     yield message
 
 
@@ -76,10 +76,10 @@ def _joined(parts: Sequence[memoryview]) -> Iterator[memoryview]:
         yield small[0] if len(small) == 1 else memoryview(b"".join(small))
 
 
-def assemble(sizes: Sequence[int], pieces: Sequence[memoryview]) -> list[memoryview]:
-    """Return the parts, read-only: views of the pieces where a part lies in one, joined once where it was cut.
+def assemble(sizes: Sequence[int], frames: Sequence[memoryview]) -> list[memoryview]:
+    """Return the parts, read-only: views of the frames where a part lies in one, joined once where it was cut.
 
-    Raises ValueError when the pieces have fewer bytes than the parts.
+    Raises ValueError when the frames have fewer bytes than the parts.
     """
     parts: list[memoryview] = []
     index = start = 0
@@ -87,28 +87,28 @@ def assemble(sizes: Sequence[int], pieces: Sequence[memoryview]) -> list[memoryv
         found: list[memoryview] = []
         missing = size
         while missing:
-            if index == len(pieces):
-                raise ValueError(f"the pieces of an object of {sum(sizes)} bytes are too short")
-            taken = pieces[index][start : start + missing]
+            if index == len(frames):
+                raise ValueError(f"the frames of an object of {sum(sizes)} bytes are too short")
+            taken = frames[index][start : start + missing]
             missing -= taken.nbytes
             start += taken.nbytes
             if taken.nbytes:
                 found.append(taken)
-            if start == pieces[index].nbytes:
+            if start == frames[index].nbytes:
                 index, start = index + 1, 0
         parts.append(found[0].toreadonly() if len(found) == 1 else _join(found, size))
     return parts
 
 
-def _join(pieces: Sequence[memoryview], size: int) -> memoryview:
+def _join(frames: Sequence[memoryview], size: int) -> memoryview:
     if size < HUGE_PAGES_FROM_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return memoryview(b"".join(pieces))
+        return memoryview(b"".join(frames))
     # Most of the time of a large copy goes into the faults of fresh pages: larger pages, fewer faults.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     whole = memoryview(memory)
     start = 0
-    for piece in pieces:
-        whole[start : start + piece.nbytes] = piece
-        start += piece.nbytes
+    for frame in frames:
+        whole[start : start + frame.nbytes] = frame
+        start += frame.nbytes
     return whole.toreadonly()

@@ -1,7 +1,7 @@
 """The objects, the uploads that become objects, and the gets that wait for them: layout, names, memory.
 
 Pure. Laws (see `check`): used memory is the sizes of all bodies, each once, and of all uploads, whole from their first
-piece on, and never above the limit; a body has as many names as ids stand for it; a whole object has no uploads. Ids
+frame on, and never above the limit; a body has as many names as ids stand for it; a whole object has no uploads. Ids
 are never reused (`ids.py`), so a forgotten id stays forgotten, however late its bytes come.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scaler.ids import owner_of
-from scaler.object_storage.layout import MAX_PARTS, MAX_PIECES_PER_MESSAGE
+from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
 from scaler.protocol.messages import MAX_CHUNK_BYTES, PutObject, StorageResult
 
 MAX_OBJECTS = 10_000_000
@@ -33,26 +33,26 @@ class Memory(Protocol):
 
     def fileno(self) -> int: ...
 
-    def pieces(self) -> list[memoryview]:
-        """Return the bytes as pieces for messages."""
+    def frames(self) -> list[memoryview]:
+        """Return the bytes as frames for messages."""
 
 
 @dataclass(slots=True, eq=False)
 class Body:
     """The bytes of one object. names: how many ids stand for them; at zero they are freed.
 
-    A body in shared memory has its pieces from the first reader on that cannot share it.
+    A body in shared memory has its frames from the first reader on that cannot share it.
     """
 
     parts: list[int]
-    pieces: list[memoryview]
+    frames: list[memoryview]
     size_bytes: int
     memory: Memory | None = None
     names: int = 0
 
     def free(self) -> None:
         """Let go of the bytes, although the body itself may still wait to be sent."""
-        self.pieces = []
+        self.frames = []
         self.memory = None
 
 
@@ -66,11 +66,11 @@ class StoredObject:
 
 @dataclass(slots=True, eq=False)
 class UnfinishedUpload:
-    """An object of one peer that is not whole yet. All of its size counts as used from its first piece on."""
+    """An object of one peer that is not whole yet. All of its size counts as used from its first frame on."""
 
     parts: list[int]
     size_bytes: int
-    pieces: list[memoryview] = field(default_factory=list)
+    frames: list[memoryview] = field(default_factory=list)
     received_bytes: int = 0
 
 
@@ -151,7 +151,7 @@ class StoredObjects:
     def put(
         self, peer: bytes, message: PutObject, attachments: Sequence[memoryview], memory: Memory | None = None
     ) -> Answer:
-        """Add pieces, which must continue what this peer has put of the object before. Keeps the very attachments.
+        """Add frames, which must continue what this peer has put of the object before. Keeps the very attachments.
 
         memory: has all of the object. Without any bytes, an object is only accepted: its memory counts from then on.
         """
@@ -168,27 +168,27 @@ class StoredObjects:
             self._uploaders.setdefault(peer, set()).add(object_id)
             self._owners.add(object_id)
             self.used_bytes += upload.size_bytes
-        size = upload.size_bytes if memory is not None else sum(piece.nbytes for piece in attachments)
+        size = upload.size_bytes if memory is not None else sum(frame.nbytes for frame in attachments)
         end = upload.received_bytes + size
         fits = (
             message.offset == upload.received_bytes
             and message.parts == upload.parts
             and end <= upload.size_bytes
             and (size <= MAX_CHUNK_BYTES or memory is not None)
-            and len(attachments) <= MAX_PIECES_PER_MESSAGE
+            and len(attachments) <= MAX_FRAMES_PER_MESSAGE
             and (size > 0 or upload.received_bytes == 0)
         )
         if not fits:
             self._drop_upload(object_id, peer)
             return StorageResult.INVALID, (
-                f"pieces of {size} bytes at {message.offset} do not continue an object of {upload.size_bytes} bytes,"
+                f"frames of {size} bytes at {message.offset} do not continue an object of {upload.size_bytes} bytes,"
                 f" of which {upload.received_bytes} have come"
             )
-        upload.pieces.extend(piece for piece in attachments if piece.nbytes)
+        upload.frames.extend(frame for frame in attachments if frame.nbytes)
         upload.received_bytes = end
         if end == upload.size_bytes:
             self._drop_upload(object_id, peer)
-            self._store(object_id, StoredObject(Body(upload.parts, upload.pieces, upload.size_bytes, memory), peer))
+            self._store(object_id, StoredObject(Body(upload.parts, upload.frames, upload.size_bytes, memory), peer))
         return DONE
 
     def link(self, peer: bytes, object_id: bytes, target: bytes) -> Answer:
@@ -235,7 +235,7 @@ class StoredObjects:
         if message.id in self._forgotten:
             return StorageResult.MISSING, "the object was forgotten before it was put"
         if message.offset:
-            return StorageResult.MISSING, "the pieces before these were refused or forgotten"
+            return StorageResult.MISSING, "the frames before these were refused or forgotten"
         if len(message.parts) > MAX_PARTS or min(message.parts, default=0) < 0:
             return StorageResult.INVALID, f"an object has at most {MAX_PARTS} parts, of 0 bytes or more"
         if size > self._max_object_bytes:
@@ -279,7 +279,7 @@ class StoredObjects:
         assert self._uploaders.keys() <= set(peers)
         names = Counter(stored.body for stored in self._objects.values())
         assert all(body.names == count for body, count in names.items())
-        assert all(sum(piece.nbytes for piece in body.pieces) == body.size_bytes for body in names if not body.memory)
+        assert all(sum(frame.nbytes for frame in body.frames) == body.size_bytes for body in names if not body.memory)
         uploads = {(key, peer): upload for key, by_peer in self._uploads.items() for peer, upload in by_peer.items()}
         sizes = sum(body.size_bytes for body in names) + sum(upload.size_bytes for upload in uploads.values())
         assert self.used_bytes == sizes <= self._limit_bytes

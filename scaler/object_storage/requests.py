@@ -36,7 +36,7 @@ PUT_WINDOW_BYTES = 128 * 1024 * 1024
 """Bytes of objects that are sent and not answered."""
 MAX_ASKED = 10_000
 """Gets, links and stats that are sent and not answered, and messages of puts."""
-MAX_KEPT_FORGETS = 10_000
+MAX_QUEUED_FORGETS = 10_000
 """Messages to forget that wait for a storage that is away; the oldest are dropped, and end with their owner."""
 
 Outcome = list[memoryview] | StorageStatus | ScalerError | None
@@ -49,7 +49,7 @@ class PutCall:
     """Put an object, whose parts must not change until the call has ended.
 
     memory: a copy of the parts that the storage may share. sizes: those of parts that are put later; without parts, the
-    call only asks whether there is room for them.
+    call only asks whether there is space for them.
     """
 
     id: bytes
@@ -84,7 +84,7 @@ class GetCall:
     deadline_seconds: float
     begun: float = math.inf
     sizes: list[int] = field(init=False, default_factory=list)
-    pieces: list[memoryview] = field(init=False, default_factory=list)
+    frames: list[memoryview] = field(init=False, default_factory=list)
     received_bytes: int = field(init=False, default=0)
     uses_frames: bool = field(init=False, default=False)
 
@@ -159,8 +159,8 @@ class Requests:
         self._calls: dict[StorageCall, None] = {}  # in the order of their beginning
         self._puts: deque[PutCall] = deque()  # not sent to their end
         self._asks: deque[_Asking] = deque()  # not sent
-        self._forgets: deque[ForgetObjects | ForgetOwner] = deque(maxlen=MAX_KEPT_FORGETS)
-        self._sent_pieces: dict[int, tuple[PutCall, int]] = {}  # by request, with their bytes
+        self._forgets: deque[ForgetObjects | ForgetOwner] = deque(maxlen=MAX_QUEUED_FORGETS)
+        self._sent_frames: dict[int, tuple[PutCall, int]] = {}  # by request, with their bytes
         self._sent_asks: dict[int, _Asking] = {}
         self._sent_bytes = 0
         self._last_request = 0
@@ -214,7 +214,7 @@ class Requests:
         self._calls[call] = None
 
     def _begin_again(self) -> None:
-        self._sent_pieces.clear()
+        self._sent_frames.clear()
         self._sent_asks.clear()
         self._sent_bytes = 0
         self._puts.clear()
@@ -225,7 +225,7 @@ class Requests:
                 self._puts.append(call)
             else:
                 if isinstance(call, GetCall):
-                    call.pieces, call.received_bytes = [], 0
+                    call.frames, call.received_bytes = [], 0
                 self._asks.append(call)
 
     def _give_up(self, now: float, commands: list[RequestsCommand]) -> None:
@@ -262,17 +262,17 @@ class Requests:
             if put not in self._calls or put.next_message == len(put.messages):
                 self._puts.popleft()
                 continue
-            pieces = put.messages[put.next_message]
-            size = sum(piece.nbytes for piece in pieces)
-            if self._sent_pieces and self._sent_bytes + size > PUT_WINDOW_BYTES:
+            frames = put.messages[put.next_message]
+            size = sum(frame.nbytes for frame in frames)
+            if self._sent_frames and self._sent_bytes + size > PUT_WINDOW_BYTES:
                 break
-            if len(self._sent_pieces) >= MAX_ASKED:
+            if len(self._sent_frames) >= MAX_ASKED:
                 break
             self._last_request += 1
-            self._sent_pieces[self._last_request] = put, size
+            self._sent_frames[self._last_request] = put, size
             self._sent_bytes += size
             message = PutObject(self._last_request, put.id, put.sizes, put.offset, put.memory is not None)
-            commands.append(SendRequest(message, pieces, put.memory))
+            commands.append(SendRequest(message, frames, put.memory))
             put.next_message += 1
             put.offset += size
 
@@ -293,8 +293,8 @@ class Requests:
 
     def _received(self, message: Message, attachments: Sequence[memoryview], commands: list[RequestsCommand]) -> None:
         match message:
-            case StorageReply(request=request) if request in self._sent_pieces:
-                put, size = self._sent_pieces.pop(request)
+            case StorageReply(request=request) if request in self._sent_frames:
+                put, size = self._sent_frames.pop(request)
                 self._sent_bytes -= size
                 self._put_answered(put, message, commands)
             case StorageReply(request=request) if request in self._sent_asks:
@@ -321,8 +321,8 @@ class Requests:
         if isinstance(ask, GetCall) and reply.result is StorageResult.OK:
             if not reply.offset:
                 ask.sizes = reply.parts
-            ask.pieces.extend(attachments)
-            ask.received_bytes += sum(piece.nbytes for piece in attachments)
+            ask.frames.extend(attachments)
+            ask.received_bytes += sum(frame.nbytes for frame in attachments)
             if reply.shared and not attachments:
                 # The descriptor was lost with a connection, or could not be mapped.
                 del self._sent_asks[reply.request]
@@ -331,7 +331,7 @@ class Requests:
                 return
             if ask.received_bytes < sum(ask.sizes):
                 return
-            outcome = ask.pieces if reply.shared else assemble(ask.sizes, ask.pieces)
+            outcome = ask.frames if reply.shared else assemble(ask.sizes, ask.frames)
         elif reply.result is not StorageResult.OK:
             outcome = _error(b"" if isinstance(ask, StatCall) else ask.id, reply)
         del self._sent_asks[reply.request]

@@ -80,9 +80,9 @@ class SharedMemory:
         whole = _map(self.fileno(), offsets[-1])
         return [whole[offset : offset + size] for offset, size in zip(offsets[:-1], self.sizes, strict=True)]
 
-    def pieces(self) -> list[memoryview]:
-        """Return the bytes as pieces for messages, read-only."""
-        return [piece for message in cut([part.toreadonly() for part in self.parts()]) for piece in message]
+    def frames(self) -> list[memoryview]:
+        """Return the bytes as frames for messages, read-only."""
+        return [frame for message in cut([part.toreadonly() for part in self.parts()]) for frame in message]
 
 
 def _write(descriptor: int, parts: Sequence[memoryview]) -> None:

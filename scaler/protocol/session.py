@@ -116,7 +116,7 @@ class Receipt(Enum):
     """A message before it is missing: the connection must be broken, so that the other side sends it again."""
 
 
-class _Kept(NamedTuple):
+class _OutboxEntry(NamedTuple):
     sequence: int
     body: bytes
     attachments: Sequence[Buffer]
@@ -155,8 +155,8 @@ class Session:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._last = 0
-        self._in_flight: deque[_Kept] = deque()
-        self._waiting: deque[_Kept] = deque()
+        self._in_flight: deque[_OutboxEntry] = deque()
+        self._waiting: deque[_OutboxEntry] = deque()
         self._loose: deque[bytes] = deque(maxlen=MAX_LOOSE_MESSAGES)
         self._unacknowledged_messages = 0
         self._unacknowledged_bytes = 0
@@ -182,7 +182,7 @@ class Session:
             )
         self._last += 1
         self.outbox_bytes += size
-        self._waiting.append(_Kept(self._last, body, attachments, descriptors, size))
+        self._waiting.append(_OutboxEntry(self._last, body, attachments, descriptors, size))
 
     def post(self, body: bytes) -> None:
         """Queue an unsequenced message for the present connection."""

@@ -285,7 +285,7 @@ def no_such_host() -> Iterator[str]:
         (nobody, "connection refused .*"),
         (no_such_host, "no host of this name is known"),
         (silence, "there is no answer yet"),
-        (web_server, "what listens there does not speak ZeroMQ"),
+        (web_server, "the program that listens there does not speak ZeroMQ"),
     ],
 )
 def test_a_client_without_a_scheduler_says_where_how_long_and_why(place: Callable[[], Any], reason: str) -> None:

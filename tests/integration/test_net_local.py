@@ -362,7 +362,7 @@ def test_an_oversized_envelope_within_a_session_breaks_the_connection_and_not_th
 
 
 def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(transport, "IDENTIFY_SECONDS", 0.3)
 
     async def test() -> None:
         server = Servant()

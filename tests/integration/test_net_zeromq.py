@@ -257,7 +257,7 @@ def test_an_oversized_frame_costs_its_sender_the_connection_and_no_other_peer() 
 
 
 def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(transport, "IDENTIFY_SECONDS", 0.3)
 
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
@@ -306,11 +306,11 @@ def child(address: str, then: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CHILD, address, then])
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "ipc", "door"])
+@pytest.mark.parametrize("scheme", ["tcp", "ipc", "local"])
 def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> None:
     async def test() -> None:
         address = f"ipc://{tmp_path}/socket" if scheme == "ipc" else "tcp://127.0.0.1:0"
-        server = Servant(address, has_local_listener=scheme == "door")
+        server = Servant(address, has_local_listener=scheme == "local")
         process = child(server.address, "stay")
         try:
             await until(lambda: server.saw(Received))

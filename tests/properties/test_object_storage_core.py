@@ -72,8 +72,8 @@ class Shared:
     def fileno(self) -> int:
         raise NotImplementedError
 
-    def pieces(self) -> list[memoryview]:
-        return [piece for message in layout.cut(self.parts) for piece in message]
+    def frames(self) -> list[memoryview]:
+        return [frame for message in layout.cut(self.parts) for frame in message]
 
 
 class StorageAndPeers(RuleBasedStateMachine):
@@ -242,7 +242,7 @@ class StorageAndPeers(RuleBasedStateMachine):
                     self.expired.add(peer)
                 case SendToPeer(peer, _, attachments):
                     self.down[peer].append(command)
-                    outbox[peer] += sum(piece.nbytes for piece in attachments)
+                    outbox[peer] += sum(frame.nbytes for frame in attachments)
                 case MeasureOutbox(peer):
                     measured.append(OutboxMeasured(peer, outbox[peer]))
         if measured:

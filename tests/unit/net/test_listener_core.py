@@ -9,7 +9,7 @@ import pytest
 from scaler.net.connection import OutboxLimits
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import (
-    SILENCE_SECONDS,
+    IDENTIFY_SECONDS,
     Command,
     Cut,
     EnvelopeReceived,
@@ -86,6 +86,6 @@ def test_a_refused_peer_is_reported_as_refused_only(core: ListenerCore) -> None:
 def test_a_silent_connection_is_cut_when_its_time_is_over(core: ListenerCore) -> None:
     link = Link()
     core.step([LinkOpened(link)], 5.0)
-    assert core.wake_at == 5.0 + SILENCE_SECONDS
+    assert core.wake_at == 5.0 + IDENTIFY_SECONDS
     assert core.step([], core.wake_at - 0.1) == []
     assert Cut(link) in core.step([], core.wake_at)

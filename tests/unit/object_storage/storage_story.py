@@ -49,7 +49,7 @@ class Story:
                 match command:
                     case SendToPeer():
                         sent.append(command)
-                        size = sum(piece.nbytes for piece in command.attachments)
+                        size = sum(frame.nbytes for frame in command.attachments)
                         self.outboxes[command.peer] = self.outboxes.get(command.peer, 0) + size
                     case MeasureOutbox(peer):
                         measured.append(OutboxMeasured(peer, self.outboxes.get(peer, 0)))
@@ -67,7 +67,7 @@ class Story:
         self.outboxes[peer] = left_bytes
 
     def says(self, peer: bytes, message: Message, attachments: Sequence[bytes] = ()) -> list[SendToPeer]:
-        return self.step(Received(peer, message, [memoryview(piece) for piece in attachments]))
+        return self.step(Received(peer, message, [memoryview(frame) for frame in attachments]))
 
     def puts(self, peer: bytes, object_id: bytes, *parts: bytes, request: int = 1) -> list[SendToPeer]:
         return self.says(peer, PutObject(request, object_id, [len(part) for part in parts], 0), parts)

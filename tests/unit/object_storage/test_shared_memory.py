@@ -32,7 +32,7 @@ def test_the_parts_come_back_as_they_were_and_arrays_over_them_are_aligned() -> 
     memory = written(*parts)
     assert memory.parts() == parts
     assert all(np.frombuffer(part, np.uint8).ctypes.data % 64 == 0 for part in memory.parts() if part.nbytes)
-    assert b"".join(memory.pieces()) == b"".join(parts)
+    assert b"".join(memory.frames()) == b"".join(parts)
 
 
 def test_an_object_may_have_very_many_small_parts() -> None:

@@ -60,8 +60,8 @@ class Shared:
     def fileno(self) -> int:
         raise NotImplementedError
 
-    def pieces(self) -> list[memoryview]:
-        return [piece for message in cut(self.parts) for piece in message]
+    def frames(self) -> list[memoryview]:
+        return [frame for message in cut(self.parts) for frame in message]
 
 
 class Vast(Shared):
@@ -148,7 +148,7 @@ def test_shared_memory_may_be_larger_than_a_message_and_is_cut_for_readers_elsew
     story = Story(limit_bytes=-1)
     assert replies(shares(story, WORKER, OBJECT, Vast(), [MAX_CHUNK_BYTES + 1])) == [(WORKER, 1, "ok")]
     sent = story.says(READER, GetObject(3, OBJECT, 0.0))
-    assert [[piece.nbytes for piece in send.attachments] for send in sent] == [[MAX_CHUNK_BYTES], [1]]
+    assert [[frame.nbytes for frame in send.attachments] for send in sent] == [[MAX_CHUNK_BYTES], [1]]
 
 
 def test_memory_is_freed_with_the_last_name_of_its_object() -> None:
@@ -254,9 +254,9 @@ def test_a_shared_put_is_said_again_to_a_storage_that_has_forgotten_the_session(
 def test_a_refused_shared_put_ends_with_the_storage_s_text(requests: Requests) -> None:
     call = PutCall(OBJECT, VIEWS, Shared(*PARTS))
     requests.step([call], 0.0)
-    ((_, error),) = ended(requests.step([reply(1, StorageResult.FULL, "no room")], 0.0))
+    ((_, error),) = ended(requests.step([reply(1, StorageResult.FULL, "no space")], 0.0))
     assert isinstance(error, LimitError)
-    assert "no room" in str(error)
+    assert "no space" in str(error)
 
 
 def test_room_is_asked_for_without_any_bytes(requests: Requests) -> None:

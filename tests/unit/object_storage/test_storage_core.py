@@ -65,7 +65,7 @@ def test_the_very_frames_that_came_are_handed_out_again() -> None:
     assert answer.attachments[0] is frame
 
 
-def test_an_object_comes_in_several_pieces_and_each_is_answered(story: Story) -> None:
+def test_an_object_comes_in_several_frames_and_each_is_answered(story: Story) -> None:
     assert replies(story.says(CLIENT, PutObject(1, OBJECT, [4, 3], 0), [b"ab", b"cd"])) == [(CLIENT, 1, "ok")]
     assert replies(story.says(READER, GetObject(1, OBJECT, 0.0))) == [(READER, 1, "missing")]
     assert replies(story.says(CLIENT, PutObject(2, OBJECT, [4, 3], 4), [b"efg"])) == [(CLIENT, 2, "ok")]
@@ -141,7 +141,7 @@ def test_of_two_peers_that_put_the_same_object_the_faster_one_wins(story: Story)
 
 
 @pytest.mark.parametrize(
-    ("parts", "offset", "pieces"),
+    ("parts", "offset", "frames"),
     [
         ([4, 4], 1, [b"cd"]),  # overlaps
         ([4, 4], 3, [b"cd"]),  # leaves a gap
@@ -152,11 +152,11 @@ def test_of_two_peers_that_put_the_same_object_the_faster_one_wins(story: Story)
         ([4, 4], 2, [b""] * 300),  # too many
     ],
 )
-def test_pieces_that_do_not_continue_the_object_are_invalid_and_end_it(
-    story: Story, parts: list[int], offset: int, pieces: list[bytes]
+def test_frames_that_do_not_continue_the_object_are_invalid_and_end_it(
+    story: Story, parts: list[int], offset: int, frames: list[bytes]
 ) -> None:
     story.says(CLIENT, PutObject(1, OBJECT, [4, 4], 0), [b"ab"])
-    assert replies(story.says(CLIENT, PutObject(2, OBJECT, parts, offset), pieces)) == [(CLIENT, 2, "invalid")]
+    assert replies(story.says(CLIENT, PutObject(2, OBJECT, parts, offset), frames)) == [(CLIENT, 2, "invalid")]
     assert story.core.used_bytes == 0
     assert replies(story.says(CLIENT, PutObject(3, OBJECT, [4, 4], 4), [b"efgh"])) == [(CLIENT, 3, "missing")]
     assert replies(story.puts(CLIENT, OBJECT, b"abcd", b"efgh", request=4)) == [(CLIENT, 4, "ok")]
@@ -251,7 +251,7 @@ def test_who_waits_for_a_forgotten_object_is_told_at_once(story: Story) -> None:
     assert replies(story.says(READER, GetObject(2, OBJECT, 50.0))) == [(READER, 2, "missing")]
 
 
-def test_pieces_that_come_after_their_object_was_forgotten_are_refused_and_leave_nothing(story: Story) -> None:
+def test_frames_that_come_after_their_object_was_forgotten_are_refused_and_leave_nothing(story: Story) -> None:
     story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
     story.says(SCHEDULER, ForgetObjects([RESULT]))
     assert replies(story.says(WORKER, PutObject(2, RESULT, [4], 2), [b"cd"])) == [(WORKER, 2, "missing")]
@@ -305,10 +305,10 @@ def test_peers_forget_only_what_is_theirs(story: Story) -> None:
 
 def big_story() -> tuple[Story, list[bytes]]:
     story = Story(limit_bytes=-1)
-    piece = bytes(MAX_CHUNK_BYTES)
+    frame = bytes(MAX_CHUNK_BYTES)
     objects = [MADE.object() for _ in range(4)]
     for object_id in objects:
-        story.puts(CLIENT, object_id, piece)
+        story.puts(CLIENT, object_id, frame)
     return story, objects
 
 
@@ -340,9 +340,9 @@ def test_what_is_forgotten_while_it_waits_for_a_slow_reader_is_freed_and_missing
 
 def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
     story = Story(limit_bytes=-1)
-    piece = bytes(MAX_CHUNK_BYTES)
+    frame = bytes(MAX_CHUNK_BYTES)
     parts = [2 * MAX_CHUNK_BYTES + 5]
-    for offset, content in ((0, piece), (MAX_CHUNK_BYTES, piece), (2 * MAX_CHUNK_BYTES, b"12345")):
+    for offset, content in ((0, frame), (MAX_CHUNK_BYTES, frame), (2 * MAX_CHUNK_BYTES, b"12345")):
         story.says(CLIENT, PutObject(1, OBJECT, parts, offset), [content])
     sent = story.says(READER, GetObject(1, OBJECT, 0.0))
     assert [message.offset for message in messages(sent)] == [0, MAX_CHUNK_BYTES]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scaler.object_storage import layout
-from scaler.object_storage.layout import MAX_PIECES_PER_MESSAGE, as_bytes_view, assemble, cut
+from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, as_bytes_view, assemble, cut
 
 MIB = 1024 * 1024
 
@@ -15,7 +15,7 @@ def views(*parts: bytes) -> list[memoryview]:
     return [memoryview(part) for part in parts]
 
 
-def test_small_parts_travel_in_one_piece_and_come_apart_again() -> None:
+def test_small_parts_travel_in_one_frame_and_come_apart_again() -> None:
     parts = [b"a", b"", b"bc", bytes(range(256))]
     messages = list(cut(views(*parts)))
     assert [len(message) for message in messages] == [1]
@@ -34,9 +34,9 @@ def test_large_parts_are_not_copied_on_their_way_out_or_in() -> None:
 def test_a_part_is_cut_only_when_it_is_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MAX_CHUNK_BYTES", 3 * MIB)
     parts = views(b"pickle", bytes(2 * MIB), bytes(2 * MIB), os.urandom(10 * MIB), b"end")
-    sizes = [[piece.nbytes for piece in message] for message in cut(parts)]
+    sizes = [[frame.nbytes for frame in message] for message in cut(parts)]
     assert sizes == [[6, 2 * MIB], [2 * MIB], [3 * MIB], [3 * MIB], [3 * MIB], [MIB, 3]]
-    joined = assemble([part.nbytes for part in parts], [piece for message in cut(parts) for piece in message])
+    joined = assemble([part.nbytes for part in parts], [frame for message in cut(parts) for frame in message])
     assert joined == parts
 
 
@@ -44,7 +44,7 @@ def test_very_many_small_parts_need_few_pieces() -> None:
     parts = views(*[bytes(1000)] * 50_000)
     messages = list(cut(parts))
     assert len(messages) == 1
-    assert len(messages[0]) <= MAX_PIECES_PER_MESSAGE
+    assert len(messages[0]) <= MAX_FRAMES_PER_MESSAGE
 
 
 def test_an_empty_object_is_one_empty_message() -> None:

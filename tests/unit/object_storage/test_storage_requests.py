@@ -49,9 +49,9 @@ def reply(request: int, result: StorageResult = StorageResult.OK, text: str = ""
     return Received(SERVER, StorageReply(request, result, text))
 
 
-def content(request: int, *pieces: bytes, parts: list[int], offset: int = 0) -> Received:
+def content(request: int, *frames: bytes, parts: list[int], offset: int = 0) -> Received:
     message = StorageReply(request, StorageResult.OK, "", parts, offset)
-    return Received(SERVER, message, [memoryview(piece) for piece in pieces])
+    return Received(SERVER, message, [memoryview(frame) for frame in frames])
 
 
 def said(commands: list[RequestsCommand]) -> list[Any]:
@@ -120,7 +120,7 @@ def test_refusals_are_errors_that_carry_the_storage_s_text(
     assert all("why" in str(outcome) for outcome in outcomes)
 
 
-def test_pieces_after_a_refused_one_are_not_said(requests: Requests) -> None:
+def test_frames_after_a_refused_one_are_not_said(requests: Requests) -> None:
     chunk = bytes(MAX_CHUNK_BYTES)
     first, second = put_of(OBJECT, [chunk] * 4), put_of(OTHER, [b"x"])
     assert len(said(requests.step([first, second], 0.0))) == 2
