@@ -222,14 +222,19 @@ class ClientLoop:
                 case Received(message=message):
                     self._received(message)
                 case Welcomed(welcome):
+                    self.futures.step(*inputs, resolved=resolved)  # the numbers of a new session begin again
+                    inputs, resolved = [], []
                     self._welcomed(welcome)
                 case Resumed():
                     self._broken_at = None
                 case Broken():
                     if self._broken_at is None:
                         self._broken_at = self._loop.time()
+                case ConnectionRefused(refused) if not self._connected.done():
+                    self._connected.set_exception(RefusedError(f"{self.address} refused this client: {refused.text}"))
                 case ConnectionRefused(refused):
-                    self._refused(refused.text)
+                    why = f"the scheduler refused this client: {refused.text}"
+                    self.futures.close(why, SchedulerLostError(refused.text))
         self._iterate(inputs, resolved)
 
     def _iterate(self, inputs: Sequence[SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
@@ -280,12 +285,6 @@ class ClientLoop:
     def _lose(self, why: str) -> None:
         self.futures.step(ClientGaveUp(SchedulerLostError(why), cancel=True))
 
-    def _refused(self, why: str) -> None:
-        if not self._connected.done():
-            self._connected.set_exception(RefusedError(f"{self.address} refused this client: {why}"))
-            return
-        self.futures.close(f"the scheduler refused this client: {why}", SchedulerLostError(why))
-
     def _welcomed(self, welcome: Welcome) -> None:
         is_first = self._welcome is None
         self._welcome = welcome
@@ -294,7 +293,6 @@ class ClientLoop:
         if is_first:
             self._connected.set_result(None)
             return
-        self.futures.step()
         with self.futures.condition:
             lost = self.futures.session.lost_values()
         stand_ins = {}
@@ -335,7 +333,7 @@ class ClientLoop:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
             if is_stored(payload):
                 stored = self.objects.stored(payload[1:17])
-                if outcomes[index] == Outcome.SUCCESS:
+                if outcomes[index] == Outcome.SUCCESS and not future.done():
                     future.keep_stored(stored)
                 fetch = self.objects.fetch(future, outcomes[index], profile, stored, template.serializer)
                 self._loop.create_task(fetch)
