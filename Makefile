@@ -2,6 +2,7 @@
 # make test   runs the tests
 # make check  format, lint, types, import rules and tests: what CI runs
 # make soak   the long simulations
+# make mutants  changes single expressions of the pure cores, and prints the share that tests notice
 # make clean  removes what the others have made
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -17,7 +18,7 @@ LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 JOBS ?= 3
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
-.PHONY: demo test check soak clean
+.PHONY: demo test check soak mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -36,6 +37,9 @@ check: $(VENV)/.installed-dev
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m long --soak
+
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python tests/mutants.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

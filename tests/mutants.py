@@ -1,0 +1,199 @@
+"""Mutation tests of the pure cores: change one expression of a core, and see whether a test fails.
+
+    python tests/mutants.py [--sample 20] [--jobs 2] [--core scheduler]
+
+prints every mutant that no test notices (it survives), then the share of killed ones per core and overall. A survivor
+means a test that is missing, or a change without effect. Mutants are made when a module is imported (`-p tests.mutants`
+loads this file as a plugin of pytest, which finds the mutant in MUTANT): no file changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TIMEOUT_SECONDS = 120.0
+"""A mutant whose tests take longer hangs, and counts as killed."""
+
+CORES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # name: the modules, and the tests that should notice
+    "scheduler": (("scaler/scheduler/core/*.py",), ("tests/unit/scheduler", "tests/scenarios")),
+    "session": (("scaler/protocol/session.py",), ("tests/unit/protocol", "tests/properties/test_session_delivery.py")),
+    "net": (
+        ("scaler/net/connector_core.py", "scaler/net/listener_core.py", "scaler/net/transport.py"),
+        ("tests/unit/net", "tests/properties/test_session_network.py"),
+    ),
+    "storage": (
+        ("scaler/object_storage/core.py",),
+        ("tests/unit/object_storage", "tests/properties/test_object_storage_core.py"),
+    ),
+    "worker": (
+        ("scaler/worker/agent/core.py", "scaler/worker/agent/pool.py", "scaler/worker/agent/calls.py"),
+        ("tests/unit/worker/test_agent_core.py", "tests/properties/test_worker_core.py"),
+    ),
+    "reconcile": (
+        ("scaler/worker_manager/reconcile.py",),
+        ("tests/unit/worker_manager/test_reconcile_steps.py", "tests/properties/test_reconcile.py"),
+    ),
+}
+
+_PAIRS = (
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.And, ast.Or),
+    (ast.Add, ast.Sub),
+)
+_SWAPS: dict[type[ast.AST], type[ast.AST]] = {**dict(_PAIRS), **{after: before for before, after in _PAIRS}}
+
+
+def _mutated(node: Any) -> ast.AST | None:
+    """Return what a node is changed to; None for one that is left alone."""
+    match node:
+        case ast.Compare(left, [operator], right) if type(operator) in _SWAPS:
+            return ast.Compare(left, [_SWAPS[type(operator)]()], right)  # type: ignore[list-item]
+        case ast.BoolOp(operator) | ast.BinOp(op=operator) | ast.AugAssign(op=operator) if type(operator) in _SWAPS:
+            return type(node)(**{**vars(node), "op": _SWAPS[type(operator)]()})
+        case ast.UnaryOp(ast.Not(), operand):
+            return operand
+        case ast.Constant(bool() as value):
+            return ast.Constant(not value)
+        case ast.Expr(ast.Call()):
+            return ast.Pass()
+        case _:
+            return None
+
+
+class _Sites(ast.NodeTransformer):
+    """Counts what can be changed in the bodies of functions, and changes the chosen one."""
+
+    def __init__(self, chosen: int = -1) -> None:
+        self.found: list[ast.stmt | ast.expr] = []
+        self._chosen = chosen
+        self._depth = 0
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.FunctionDef):
+            self._depth += 1
+            node.body = [self.visit(statement) for statement in node.body]
+            self._depth -= 1
+            return node
+        if isinstance(node, ast.JoinedStr | ast.Assert | ast.Raise):
+            return node  # texts, and what must not happen
+        changed = _mutated(node) if self._depth else None
+        if changed is not None and isinstance(node, ast.stmt | ast.expr):
+            self.found.append(node)
+            if len(self.found) - 1 == self._chosen:
+                return ast.copy_location(changed, node)
+        self.generic_visit(node)
+        return node
+
+
+@dataclass(frozen=True)
+class Mutant:
+    path: str
+    index: int
+
+    def __str__(self) -> str:
+        sites = _Sites()
+        sites.visit(ast.parse((ROOT / self.path).read_text()))
+        before = sites.found[self.index]
+        return f"{self.path}:{before.lineno}: {ast.unparse(before)!r} -> {ast.unparse(_mutated(before) or before)!r}"
+
+
+class _Finder(MetaPathFinder, SourceFileLoader):  # type: ignore[misc]
+    """Finds and loads the module of a mutant; other modules are found as ever."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        super().__init__(mutant.path.removesuffix(".py").replace("/", "."), str(ROOT / mutant.path))
+        self._mutant = mutant
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        del path, target
+        return spec_from_file_location(fullname, self.path, loader=self) if fullname == self.name else None
+
+    def get_code(self, fullname: str) -> CodeType:
+        del fullname
+        tree = _Sites(self._mutant.index).visit(ast.parse(Path(self.path).read_text()))
+        return compile(ast.fix_missing_locations(tree), self.path, "exec")
+
+
+def mutants(core: str) -> list[Mutant]:
+    """Return all mutants of a core."""
+    found: list[Mutant] = []
+    for pattern in CORES[core][0]:
+        paths = sorted(ROOT.glob(pattern))
+        assert paths, f"{pattern} is no module: say in CORES where it is now"
+        for path in paths:
+            sites = _Sites()
+            sites.visit(ast.parse(path.read_text()))
+            found += [Mutant(str(path.relative_to(ROOT)), index) for index in range(len(sites.found))]
+    return found
+
+
+def survives(core: str, mutant: Mutant | None) -> bool:
+    """Return whether the tests of a core pass with this mutant; None for the core as it is."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants"]
+    environment = {**os.environ, "MUTANT": f"{mutant.path} {mutant.index}" if mutant is not None else ""}
+    with TemporaryDirectory() as directory:
+        command += ["--basetemp", directory, *CORES[core][1]]
+        try:
+            subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS, check=True)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            return False
+    return True
+
+
+def run(core: str, sample: int, jobs: int) -> tuple[int, int]:
+    """Try a sample of a core's mutants. Returns how many were killed, and how many there were."""
+    everything = mutants(core)
+    chosen = random.Random(core).sample(everything, min(sample, len(everything)))  # the same ones every time
+    with ThreadPoolExecutor(jobs) as pool:
+        survived = list(pool.map(lambda mutant: survives(core, mutant), chosen))
+    for mutant, is_alive in zip(chosen, survived, strict=True):
+        if is_alive:
+            print(f"survives: {mutant}")
+    return len(chosen) - sum(survived), len(chosen)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=20, help="mutants per core (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants tried at once (default: %(default)s)")
+    parser.add_argument("--core", choices=CORES, help="this core alone")
+    options = parser.parse_args()
+    results: dict[str, tuple[int, int]] = {}
+    for core in [options.core] if options.core else CORES:
+        if not survives(core, None):
+            print(f"{core}: its tests fail without a mutant")
+            return 1
+        results[core] = run(core, options.sample, options.jobs)
+    results["overall"] = (sum(killed for killed, _ in results.values()), sum(tried for _, tried in results.values()))
+    for name, (killed, tried) in results.items():
+        print(f"{name:>12}: {killed} of {tried} mutants killed, {killed / tried:.0%}")
+    return 0
+
+
+if os.environ.get("MUTANT"):
+    _path, _index = os.environ["MUTANT"].split()
+    sys.meta_path.insert(0, _Finder(Mutant(_path, int(_index))))
+
+if __name__ == "__main__":
+    sys.exit(main())

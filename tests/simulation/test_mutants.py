@@ -1,0 +1,21 @@
+"""A handful of the mutants of `make mutants`, so that the tool and the tests that it runs keep working."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants import CORES, mutants, run, survives
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_every_core_has_mutants(core: str) -> None:
+    assert len(mutants(core)) > 20
+    assert " -> " in str(mutants(core)[0])
+
+
+@pytest.mark.timeout(300)
+def test_most_of_a_handful_of_mutants_are_killed() -> None:
+    assert survives("session", None), "its tests pass as it is"
+    killed, tried = (sum(column) for column in zip(run("session", 3, 1), run("reconcile", 3, 1), strict=True))
+    assert tried == 6
+    assert killed >= 4
