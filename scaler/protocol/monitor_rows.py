@@ -278,7 +278,9 @@ class StorageRow(NamedTuple):
     address: str = ""
     objects: Annotated[int, _gauge("scaler_object_storage_objects", "Objects in the object storage.")] = 0
     bytes: Annotated[int, _gauge("scaler_object_storage_bytes", "Bytes of these objects.")] = 0
-    limit_bytes: Annotated[int, _gauge("scaler_object_storage_limit_bytes", "Most bytes that it stores.")] = 0
+    limit_bytes: Annotated[
+        int, Column(help="Most bytes that it stores.", metric="scaler_object_storage_limit_bytes", zero_is_none=True)
+    ] = 0
 
 
 class TaskCounts(NamedTuple):

@@ -168,8 +168,8 @@ def _units(managers: Iterable[ManagerRow]) -> Iterator[Metric]:
 def _gauges(row: NamedTuple) -> Iterator[Metric]:
     """Yield the metrics of the columns of a row."""
     for name, (column, _) in columns(type(row)).items():
-        if column.metric:
-            value = getattr(row, name)
+        value = getattr(row, name)
+        if column.metric and (value or not column.zero_is_none):
             yield GaugeMetricFamily(column.metric, column.help, value / 100 if column.unit == "percent" else value)
 
 
