@@ -185,7 +185,7 @@ class Runner:
             match event:
                 case Welcomed(welcome):
                     self._in_contact = True
-                    # A scheduler that does not know this manager has not said yet what it wants.
+                    # A scheduler that does not know this manager has not sent its wishes yet.
                     self._desired = None
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                 case Resumed():

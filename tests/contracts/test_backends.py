@@ -16,11 +16,10 @@ from scaler.testing.backends import CHECKS, BackendCase, MemoryBackend
 from scaler.testing.soamapi import ON_PATH
 from scaler.worker_manager import baremetal_native, offload
 from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.aws_raw_ecs import definition
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.backend import Capacity
 from scaler.worker_manager.baremetal_native import BaremetalNative, BaremetalNativeConfig
 from scaler.worker_manager.offload import OffloadBackend

@@ -11,9 +11,8 @@ import pytest
 from scaler.config.load import model_of
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.aws_raw_ecs import definition
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.integration.hpc_rig import BUCKET, furnish
 

@@ -13,9 +13,9 @@ from scaler.testing.aws import AwsEmulator
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, Report
 from scaler.worker_manager.aws.calls import AwsClient
-from scaler.worker_manager.aws_hpc.context import BatchContext
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_hpc.requests import BatchContext
 
 WAIT_SECONDS = 20.0
 BUCKET = "calls-and-results"

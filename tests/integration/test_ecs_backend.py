@@ -12,10 +12,9 @@ import pytest
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Slow, Throttle
 from scaler.worker_manager.aws.calls import AwsClient
-from scaler.worker_manager.aws_raw_ecs import definition
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.aws_raw_ecs.definition import started_by
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.backend import BackendError, Unit
 
 DEADLINE_SECONDS = 10.0

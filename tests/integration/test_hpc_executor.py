@@ -17,8 +17,8 @@ from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
 from scaler.worker.executor import ExecutorError
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws_hpc import tracking
-from scaler.worker_manager.aws_hpc.context import BatchContext
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
+from scaler.worker_manager.aws_hpc.requests import BatchContext
 from tests.integration.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
 from tests.integration.settings_rig import within
 

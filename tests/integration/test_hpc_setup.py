@@ -17,9 +17,9 @@ from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws.setup import Account, Resource, run
 from scaler.worker_manager.aws_hpc import setup
-from scaler.worker_manager.aws_hpc.context import BatchContext
 from scaler.worker_manager.aws_hpc.environment import environment_and_queue
-from scaler.worker_manager.aws_hpc.service import BatchService, Definition, counts_of, submission
+from scaler.worker_manager.aws_hpc.requests import BatchContext, Definition, submission
+from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
 from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
 
 CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3

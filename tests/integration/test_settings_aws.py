@@ -19,8 +19,8 @@ from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
-from scaler.worker_manager.aws_hpc.context import BatchContext
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
+from scaler.worker_manager.aws_hpc.requests import BatchContext
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from tests.integration.clouds_rig import account, ecs_client, ecs_config, hpc_config
 from tests.integration.hpc_rig import rig_of

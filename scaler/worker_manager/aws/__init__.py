@@ -1,1 +1,53 @@
-"""What the worker managers on AWS share: calls that fail in words, rates, and tools to set things up."""
+"""What the worker managers on AWS share, and their common settings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from scaler.config.setting import Setting, SettingsModel
+from scaler.config.values import Check, Name
+
+FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
+    1: tuple(range(2, 9)),
+    2: tuple(range(4, 17)),
+    4: tuple(range(8, 31)),
+    8: tuple(range(16, 61, 4)),
+    16: tuple(range(32, 121, 8)),
+}
+"""Memory that Fargate has for each number of whole CPUs. Source: the ECS developer guide, task size."""
+
+
+def _url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
+        raise ValueError("must be a URL such as http://127.0.0.1:5000")
+    return value
+
+
+Url = Annotated[str, Check(_url)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsSettings(SettingsModel):
+    """AWS. Credentials come from the default chain: environment, profile, instance."""
+
+    aws_region: Annotated[Name, Setting(metavar="REGION")] = "us-east-1"
+    """Where the service runs."""
+    aws_endpoint_url: Annotated[Url | None, Setting(default_text="that of AWS", metavar="URL")] = None
+    """Where to reach the service instead of AWS: an emulator, or a private endpoint."""
+    aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
+    """Which profile of the AWS configuration files to use."""
+
+
+def check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:
+    """Raise ValueError when Fargate has no tasks of this size."""
+    allowed = FARGATE_MEMORY_GB.get(cpus)
+    if allowed is None:
+        raise ValueError(f"{cpu_key} ({cpus}) on Fargate must be 1, 2, 4, 8 or 16")
+    if gigabytes not in allowed:
+        step = allowed[1] - allowed[0]
+        raise ValueError(
+            f"{memory_key} ({gigabytes}) with {cpu_key} ({cpus}) must be from {allowed[0]} to {allowed[-1]} GB in "
+            f"steps of {step}"
+        )

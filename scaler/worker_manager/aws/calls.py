@@ -58,39 +58,17 @@ _NAMES = {
 ErrorKind = Literal["throttled", "credentials", "denied", "unanswered", "broken", "refused"]
 """unanswered: no reply came. broken: the service failed. refused: the service refuses this request."""
 
-THROTTLES = frozenset(
-    [
-        "BandwidthLimitExceeded",
-        "EC2ThrottledException",
-        "PriorRequestNotComplete",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "SlowDown",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
-    ]
+_THROTTLED = re.compile(
+    "BandwidthLimitExceeded|EC2ThrottledException|PriorRequestNotComplete|RequestLimitExceeded|"
+    "RequestThrottled(Exception)?|SlowDown|ThrottledException|Throttling(Exception)?|TooManyRequestsException"
 )
-EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
-BAD_CREDENTIALS = frozenset(
-    [
-        "AuthFailure",
-        "IncompleteSignature",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "InvalidToken",
-        "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-    ]
+_EXPIRED = re.compile("ExpiredToken(Exception)?|RequestExpired|TokenRefreshRequired")
+_BAD_CREDENTIALS = re.compile(
+    "AuthFailure|IncompleteSignature|InvalidAccessKeyId|InvalidClientTokenId|InvalidSignatureException|InvalidToken|"
+    "MissingAuthenticationToken(Exception)?|SignatureDoesNotMatch|UnrecognizedClientException"
 )
-SKEWED = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture"})
-DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "UnauthorizedException"})
-
+_SKEWED = re.compile("RequestTimeTooSkewed|RequestInTheFuture")
+_DENIED = re.compile("AccessDenied(Exception)?|UnauthorizedOperation|UnauthorizedException")
 _IDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32,}\b", re.IGNORECASE)
 _HOST = re.compile(r"https?://[^/]+")
 
@@ -126,7 +104,7 @@ def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) 
         text = f"AWS credentials cannot be renewed ({type(error).__name__}: {steady(str(error))}): log in again"
         return AwsError(text, "credentials")
     if isinstance(error, HTTPClientError | NoConnectionError | IncompleteReadError):
-        return AwsError(f"{call}: {_silence(error)}", "unanswered")
+        return AwsError(f"{call}: {_no_answer(error)}", "unanswered")
     return AwsError(f"{call} cannot be asked ({type(error).__name__}): {steady(str(error))}", "refused")
 
 
@@ -142,15 +120,15 @@ def _answered(call: str, error: ClientError) -> AwsError:
     message = str(fault.get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     kind: ErrorKind
-    if code in THROTTLES:
+    if _THROTTLED.fullmatch(code):
         kind, text = "throttled", f"throttled by {call} ({code})"
-    elif code in EXPIRED:
+    elif _EXPIRED.fullmatch(code):
         kind, text = "credentials", f"AWS credentials have expired ({code}): renew them"
-    elif code in BAD_CREDENTIALS:
+    elif _BAD_CREDENTIALS.fullmatch(code):
         kind, text = "credentials", f"AWS does not know these credentials ({code}): check them and aws_profile"
-    elif code in SKEWED:
+    elif _SKEWED.fullmatch(code):
         kind, text = "credentials", f"AWS refuses the time of this machine ({code}): set its clock"
-    elif code in DENIED:
+    elif _DENIED.fullmatch(code):
         kind, text = "denied", f"not allowed to call {call} ({code}): {steady(message)}"
     elif status >= 500:
         kind, text = "broken", f"{call} fails at the service's side ({code}, status {status})"
@@ -159,7 +137,7 @@ def _answered(call: str, error: ClientError) -> AwsError:
     return AwsError(text, kind, code, message)
 
 
-def _silence(error: BotoCoreError) -> str:
+def _no_answer(error: BotoCoreError) -> str:
     host = _HOST.match(str(error.kwargs.get("endpoint_url", "")))
     where = f" at {host.group()}" if host else ""
     if isinstance(error, ConnectTimeoutError):

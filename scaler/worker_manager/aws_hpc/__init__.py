@@ -8,10 +8,90 @@ Mode worker: the units are jobs, or children of array jobs, that run workers, wh
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from scaler.config.setting import Setting
+from scaler.config.values import Check, Limit, Name, Names, Range, length
+from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
 from scaler.plugins import WorkerManagerType
+from scaler.worker_manager.aws import AwsSettings, check_fargate
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_hpc.backend:make_backend",
-    settings="scaler.worker_manager.aws_hpc.settings:AwsHpcConfig",
+    settings="scaler.worker_manager.aws_hpc:AwsHpcConfig",
     provision="scaler.worker_manager.aws_hpc.setup:provision",
 )
+MAX_ARRAY_SIZE = 10_000
+"""Children of an array job. Source: service quotas of AWS Batch."""
+
+
+def _bucket(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", value):
+        raise ValueError("must be the name of a bucket: 3 to 63 small letters, digits, dots and hyphens")
+    return value
+
+
+def _prefix(value: str) -> str:
+    stripped = value.strip("/")
+    if not re.fullmatch(r"[A-Za-z0-9!_.*'()/-]{1,500}", stripped):
+        raise ValueError("must be the beginning of an object's key: letters, digits and !_.*'()/-")
+    return stripped
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
+    """Worker manager aws_hpc: AWS Batch jobs."""
+
+    type: Literal["aws_hpc"] = "aws_hpc"
+    """What the workers run on."""
+    job_queue: Annotated[Name, Setting(metavar="NAME")]
+    """The job queue."""
+    job_definition: Annotated[Name, Setting(metavar="NAME")]
+    """The job definition: a container with scaler in it, such as one made with docker/worker.Dockerfile."""
+    s3_bucket: Annotated[str, Setting(metavar="BUCKET"), Check(_bucket)]
+    """Where large payloads and all results pass through."""
+    s3_prefix: Annotated[str, Setting(metavar="PREFIX"), Check(_prefix)] = "scaler-tasks"
+    """Begins the keys of everything there."""
+    backend: Literal["batch"] = "batch"
+    """The service that runs the jobs."""
+    mode: Literal["offload", "worker"] = "offload"
+    """offload: each task is a job; worker: jobs run workers, which connect to the scheduler."""
+    max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = -1
+    """Most tasks that run at once; -1: as many as max_concurrent_jobs allows."""
+    name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
+    """Begins the names of the jobs."""
+    max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
+    """offload: most tasks that are submitted as jobs at the same time. worker: most jobs."""
+    job_timeout_minutes: Annotated[int, Range(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
+    """AWS Batch ends a job that runs for longer."""
+    batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
+    """What `setup` makes jobs run on; those with SPOT cost less, and their jobs may be taken away and run again."""
+    batch_subnets: Annotated[
+        Names, Check(length(0, 16)), Setting(default_text="those of the default VPC", metavar="SUBNET")
+    ] = ()
+    """Subnets for the jobs that `setup` makes a queue for; from there they must reach S3."""
+    batch_security_groups: Annotated[
+        Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
+    ] = ()
+    """Security groups for these jobs."""
+    batch_image: Annotated[
+        Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
+    ] = None
+    """Image of the job definition that `setup` makes, such as one made with docker/worker.Dockerfile."""
+    batch_python_requirements: Annotated[
+        str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")
+    ] = ""
+    """What its container installs with pip before it starts, separated by blanks; an own image needs nothing."""
+    batch_cpu: Annotated[int, Range(ge=1, le=16), Setting(metavar="COUNT")] = 1
+    """CPUs of a job by that definition; in mode worker it has as many workers."""
+    batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2
+    """Memory of a job by that definition in GB; Fargate has ranges for every number of CPUs."""
+
+    def check(self) -> None:
+        super().check()
+        if self.batch_capacity.startswith("FARGATE"):
+            check_fargate("batch_cpu", self.batch_cpu, "batch_memory", self.batch_memory)
+        if self.mode == "offload":
+            refuse_processor_settings(self, "tasks of aws_hpc in mode offload")

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
@@ -28,24 +29,23 @@ from scaler.worker.executor import (
     Report,
 )
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_session
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import decompress
-from scaler.worker_manager.aws_hpc.context import BatchContext
 from scaler.worker_manager.aws_hpc.exits import NO_REASON, classify_exit, reason_of
-from scaler.worker_manager.aws_hpc.job_spec import JOB_MODULE, JOB_SPEC_VARIABLE, InputFrom, JobSpec
-from scaler.worker_manager.aws_hpc.objects import ResultKey, SessionObjects
-from scaler.worker_manager.aws_hpc.service import (
-    ENDED,
-    BatchService,
+from scaler.worker_manager.aws_hpc.requests import (
+    JOB_MODULE,
+    JOB_SPEC_VARIABLE,
+    BatchContext,
     Definition,
     Fields,
-    counts_of,
+    InputFrom,
+    JobSpec,
     encodings_for,
     fits,
-    index_in,
     parameters_for,
     submission,
 )
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, ResultKey, SessionObjects, counts_of, index_in
 from scaler.worker_manager.aws_hpc.tracking import (
     STUCK_SECONDS,
     UNANSWERED_SECONDS,
@@ -75,6 +75,8 @@ CLOSE_SECONDS = 12.0
 CLOSE_PAUSE_SECONDS = 0.5
 
 _log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
@@ -145,8 +147,7 @@ class BatchExecutor:
             taken += batch.keys
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
-        with self._lock:
-            self._tracking.cancel(keys)
+        self._locked(self._tracking.cancel, keys)
         self._wake()
 
     def close(self) -> None:
@@ -175,8 +176,7 @@ class BatchExecutor:
         request, call_key = self._request(self._count, batch)
         if call_key:
             self._objects.put(call_key, batch.data)
-        with self._lock:
-            made = self._tracking.add(self._count, request["jobName"], batch.keys, call_key, time.monotonic())
+        made = self._locked(self._tracking.add, self._count, request["jobName"], batch.keys, call_key, time.monotonic())
         try:
             job_id = self._service.submit(request)
         except AwsError as error:
@@ -187,8 +187,7 @@ class BatchExecutor:
                 self._tracking.unanswered(made, time.monotonic())
             _log.warning("%s; looking whether the job is there", error)
         else:
-            with self._lock:
-                self._tracking.accepted(made, job_id)
+            self._locked(self._tracking.accepted, made, job_id)
         self._wake()
 
     def _request(self, number: int, batch: Batch) -> tuple[Fields, str]:
@@ -257,30 +256,31 @@ class BatchExecutor:
             self._has_updates = False
             return not self._is_closing
 
+    def _locked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        with self._lock:
+            return function(*arguments, **named)
+
     def _wake(self) -> None:
         with self._lock:
             self._has_updates = True
             self._lock.notify_all()
 
     def _poll(self) -> None:
-        """Do one poll. Raises AwsError; the next poll begins anew."""
+        """Do one poll. Raises AwsError; the next poll starts over."""
         self._find_unanswered()
         self._find_earlier()
         self._terminate_pending()
         self._terminate_given_up()
-        with self._lock:
-            known = self._tracking.known()
+        known = self._locked(self._tracking.known)
         if known:
             self._poll_jobs(known)
         else:
             self._stuck_reason = ""
-        with self._lock:
-            obsolete = self._tracking.take_obsolete(OBSOLETE_AT_ONCE)
+        obsolete = self._locked(self._tracking.take_obsolete, OBSOLETE_AT_ONCE)
         try:
             self._objects.delete(obsolete)
         except AwsError:
-            with self._lock:
-                self._tracking.discard(obsolete)
+            self._locked(self._tracking.discard, obsolete)
             raise
 
     def _fail(self, keys: Iterable[CallKey], outcome: Outcome, text: str) -> None:
@@ -290,8 +290,7 @@ class BatchExecutor:
     # -- pending terminations
 
     def _find_unanswered(self) -> None:
-        with self._lock:
-            unanswered = self._tracking.without_id()
+        unanswered = self._locked(self._tracking.without_id)
         for made in unanswered:
             asked_at = time.monotonic()
             job_id = self._service.find(made.name)
@@ -312,8 +311,7 @@ class BatchExecutor:
         earlier = [
             each for each, job in alive.items() if not self._context.is_of_session(job["jobName"], self._session)
         ]
-        with self._lock:
-            new = self._tracking.found_earlier(earlier, now)
+        new = self._locked(self._tracking.found_earlier, earlier, now)
         if new:
             _log.warning("terminating %d jobs that an earlier agent has left: their tasks are run again", new)
 
@@ -323,8 +321,7 @@ class BatchExecutor:
             job_ids = list(self._tracking.terminations)
         errors = list(self._pool.map(self._try_terminate, job_ids))
         for job_id, error in zip(job_ids, errors, strict=True):
-            with self._lock:
-                is_tried_again = self._tracking.terminated(job_id, is_done=error is None)
+            is_tried_again = self._locked(self._tracking.terminated, job_id, is_done=error is None)
             if not is_tried_again:
                 _log.error("the job %s may still run: %s", job_id, error)
         # A refusal may be about children of an array that was submitted just now, which Batch does not know yet.
@@ -334,14 +331,12 @@ class BatchExecutor:
 
     def _terminate_given_up(self) -> None:
         now = time.monotonic()
-        with self._lock:
-            names = self._tracking.given_up(now)
+        names = self._locked(self._tracking.given_up, now)
         for name in names:
             job_id = self._service.find(name)
             if job_id is not None:
                 self._service.terminate(job_id, STOP_REASON)
-            with self._lock:
-                self._tracking.searched(name, is_found=job_id is not None, now=now)
+            self._locked(self._tracking.searched, name, is_found=job_id is not None, now=now)
 
     def _try_terminate(self, job_id: str) -> AwsError | None:
         try:
@@ -394,8 +389,7 @@ class BatchExecutor:
         for made in known:
             job = described.get(made.job_id)
             if job is None:
-                with self._lock:
-                    lost = self._tracking.not_found(made, time.monotonic())
+                lost = self._locked(self._tracking.not_found, made, time.monotonic())
                 self._fail(lost, Outcome.WORKER_LOST, f"AWS Batch does not know the job {made.job_id} any more")
                 continue
             made.not_found_since = None
@@ -404,22 +398,19 @@ class BatchExecutor:
         with self._lock:
             ended = [(each.number, index) for each in known for index in sorted(each.ended & each.open)]
         listed = self._take_results()
-        self._classify([place for place in ended if place not in listed])
+        self._classify([position for position in ended if position not in listed])
         for made in known:
-            with self._lock:
-                has_lost = self._tracking.has_lost_successes(made, counts.get(made.number, {}))
+            has_lost = self._locked(self._tracking.has_lost_successes, made, counts.get(made.number, {}))
             if has_lost and made.size > 1:
                 indexes = self._children(made, "SUCCEEDED")
-                with self._lock:
-                    self._tracking.ended(made, indexes)
+                self._locked(self._tracking.ended, made, indexes)
         self._update_stuck_reason(known, described, counts)
 
     def _poll_children(self, made: CallSubmission, job: Fields, counts: Mapping[str, int]) -> None:
         if made.size == 1:
             statuses = [job["status"]] if job["status"] in ("RUNNING", *ENDED) else []
         else:
-            with self._lock:
-                statuses = self._tracking.statuses_to_list(made, counts)
+            statuses = self._locked(self._tracking.statuses_to_list, made, counts)
         for status in statuses:
             indexes = [0] if made.size == 1 else self._children(made, status)
             with self._lock:
@@ -463,27 +454,25 @@ class BatchExecutor:
             self._report(CallFinished(*key, data))
         return None
 
-    def _classify(self, places: Sequence[tuple[int, int]]) -> None:
+    def _classify(self, positions: Sequence[tuple[int, int]]) -> None:
         """Report why jobs ended without a result."""
         with self._lock:
             known = {each.number: each for each in self._tracking.known()}
-        jobs = {known[number].job(index): (number, index) for number, index in places if number in known}
+        jobs = {known[number].job(index): (number, index) for number, index in positions if number in known}
         if not jobs:
             return
         for job_id, job in self._service.describe(jobs).items():
             if job["status"] not in ENDED:
                 continue  # the list was out of date
             outcome, text = classify_exit(job, self._context.job_timeout_minutes)
-            with self._lock:
-                key = self._tracking.failed(*jobs[job_id], time.monotonic())
+            key = self._locked(self._tracking.failed, *jobs[job_id], time.monotonic())
             if key is not None:
                 self._fail([key], outcome, text)
 
     def _update_stuck_reason(
         self, known: Sequence[CallSubmission], described: Mapping[str, Fields], counts: Mapping[int, Mapping[str, int]]
     ) -> None:
-        with self._lock:
-            is_stuck = self._tracking.is_stuck(counts.values(), time.monotonic(), self._stuck_seconds)
+        is_stuck = self._locked(self._tracking.is_stuck, counts.values(), time.monotonic(), self._stuck_seconds)
         if not is_stuck:
             self._stuck_reason = ""
         elif not self._stuck_reason:

@@ -13,7 +13,7 @@ from scaler.errors import ScalerError
 from scaler.worker.job import run_call
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc.bundle import call_of, compress
-from scaler.worker_manager.aws_hpc.job_spec import (
+from scaler.worker_manager.aws_hpc.requests import (
     EXIT_NO_CALL,
     EXIT_NO_RESULT,
     EXIT_TERMINATED,

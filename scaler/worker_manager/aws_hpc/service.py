@@ -1,133 +1,24 @@
-"""AWS Batch as both modes use it: which requests they make, and the calls themselves.
-
-The methods of `BatchService` may be called from any thread.
-"""
+"""AWS Batch and S3 as the managers use them. All methods may be called from any thread, and raise AwsError."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import boto3
 
-from scaler.worker_manager.aws.calls import AwsCalls, AwsClient, AwsError, aws_session
-from scaler.worker_manager.aws_hpc.context import SETUP, BatchContext
-from scaler.worker_manager.aws_hpc.job_spec import (
-    MAX_PARAMETER_CHARACTERS,
-    MAX_REQUEST_CHARACTERS,
-    MAX_VARIABLES_CHARACTERS,
-    PARAMETER,
-    InputFrom,
-    as_text,
+from scaler.worker_manager.aws.calls import AwsCalls, AwsClient, AwsError, aws_session, steady
+from scaler.worker_manager.aws_hpc.requests import (
+    SETUP,
+    BatchContext,
+    Definition,
+    Fields,
 )
-
-Fields = dict[str, Any]
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
 MAX_DESCRIBED = 100
-
-MODULE = "module"
-"""The parameter that names the module for a job definition whose own command takes one, such as that of `setup`."""
-HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")
-"""Reasons with which Batch takes a host away. Source: the user guide of AWS Batch, job retries."""
-ATTEMPTS = 3
-"""Batch runs a job whose host it takes away this often. After that the scheduler runs the task again, uncharged."""
-MAX_TEXT_BYTES = MAX_PARAMETER_CHARACTERS // 4 * 3
-"""More bytes do not fit into a request as text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """An active job definition. takes_module: its command takes the module's name as a parameter."""
-
-    arn: str
-    vcpus: float
-    takes_module: bool
-    own_characters: int = 0
-    """Length of its command and variables as JSON: they count with what a job overrides."""
-
-    @classmethod
-    def of(cls, described: Mapping[str, Any]) -> Definition:
-        """Return a definition as DescribeJobDefinitions shows it."""
-        container = described.get("containerProperties") or {}
-        requirements = container.get("resourceRequirements") or ()
-        command = container.get("command") or ()
-        own = [list(command), container.get("environment") or []]
-        given = [entry["value"] for entry in requirements if entry.get("type") == "VCPU"]
-        return cls(
-            arn=str(described["jobDefinitionArn"]),
-            vcpus=float(given[0] if given else container.get("vcpus") or 1),
-            takes_module=f"Ref::{MODULE}" in command,
-            own_characters=len(json.dumps(own)),
-        )
-
-
-def submission(
-    context: BatchContext,
-    definition: Definition,
-    name: str,
-    module: str,
-    variables: Mapping[str, str],
-    *,
-    size: int,
-    repeat: bool,
-    parameters: Mapping[str, str] | None = None,
-) -> Fields:
-    """Return the parameters of SubmitJob. size: how many children, 1 for a plain job.
-
-    repeat: Batch runs it again when it takes its host away.
-    """
-    overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
-    given = dict(parameters or {})
-    if definition.takes_module:
-        given[MODULE] = module
-    else:
-        overrides["command"] = ["python", "-m", module]
-    request: Fields = {
-        "jobName": name,
-        "jobQueue": context.job_queue,
-        "jobDefinition": definition.arn,
-        "containerOverrides": overrides,
-        "retryStrategy": _repeats() if repeat else {"attempts": 1},
-        "timeout": {"attemptDurationSeconds": context.job_timeout_minutes * 60},
-        "tags": context.tags,
-        "propagateTags": True,
-    }
-    if given:
-        request["parameters"] = given
-    if size > 1:
-        request["arrayProperties"] = {"size": size}
-    return request
-
-
-def fits(request: Fields, definition: Definition) -> bool:
-    """Tell whether Batch takes a request, and ECS the overrides that Batch makes of it."""
-    overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
-    return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
-
-
-def encodings_for(data: bytes, size: int) -> Sequence[tuple[InputFrom, str]]:
-    """Return where calls may travel inside a request and their text there, the best place first.
-
-    Only a job that is no array reads its parameters: the children of an array would all call DescribeJobs at once.
-    """
-    if len(data) > MAX_TEXT_BYTES:
-        return ()
-    text = as_text(data)
-    return (("variable", text),) if size > 1 else (("variable", text), ("parameter", text))
-
-
-def parameters_for(input_from: InputFrom, text: str) -> dict[str, str]:
-    """Return the parameters that carry a call."""
-    return {PARAMETER: text} if input_from == "parameter" else {}
-
-
-def _repeats() -> Fields:
-    rules: list[Fields] = [{"onStatusReason": reason, "action": "RETRY"} for reason in HOST_LOSSES]
-    return {"attempts": ATTEMPTS, "evaluateOnExit": [*rules, {"onReason": "*", "action": "EXIT"}]}
 
 
 class BatchService:
@@ -233,3 +124,98 @@ def index_in(job_id: str) -> int:
 def child_id(job_id: str, index: int, size: int) -> str:
     """Return the id of a child, or of the plain job that stands for the only one."""
     return job_id if size == 1 else f"{job_id}:{index}"
+
+
+DELETED_AT_ONCE = 1000
+"""Most keys of one DeleteObjects."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultKey:
+    """The key of the result of one call."""
+
+    number: int
+    """Of the submission that the call was part of."""
+    index: int
+    key: str
+
+
+class SessionObjects:
+    """Its methods may be called from any thread. All raise AwsError."""
+
+    def __init__(self, context: BatchContext, session: str, s3: AwsClient) -> None:
+        self._s3 = s3
+        self._context = context
+        self._bucket = context.s3_bucket
+        self._prefix = context.session_keys(session)
+
+    def check(self) -> None:
+        """Check that the bucket exists and may be used."""
+        try:
+            self._s3.call("HeadBucket", Bucket=self._bucket)
+        except AwsError as error:
+            if error.code in ("404", "NoSuchBucket", "NotFound"):
+                text = f"there is no bucket {self._bucket!r}: {SETUP} makes it, or change s3_bucket"
+                raise AwsError(text, "refused", error.code) from error
+            raise
+
+    def call_key(self, number: int) -> str:
+        """Return the key of the calls of a submission."""
+        return f"{self._prefix}calls/{number}"
+
+    def result_prefix(self, number: int) -> str:
+        """Return the prefix of the keys of a submission's results; the index follows."""
+        return f"{self._prefix}results/{number}/"
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object."""
+        self._s3.call("PutObject", Bucket=self._bucket, Key=key, Body=data)
+
+    def get(self, key: str) -> bytes:
+        """Return an object."""
+        answer = self._s3.call("GetObject", Bucket=self._bucket, Key=key)
+        with self._s3.errors("GetObject"):
+            data: bytes = answer["Body"].read()
+        return data
+
+    def results(self) -> list[ResultKey]:
+        """Return all results that exist, of all submissions."""
+        prefix = f"{self._prefix}results/"
+        found = []
+        for key in self._keys(prefix):
+            number, _, index = key.removeprefix(prefix).partition("/")
+            if number.isdecimal() and index.isdecimal():
+                found.append(ResultKey(int(number), int(index), key))
+        return found
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects. Those that do not exist are no error."""
+        for at in range(0, len(keys), DELETED_AT_ONCE):
+            batch = [{"Key": key} for key in keys[at : at + DELETED_AT_ONCE]]
+            answer = self._s3.call("DeleteObjects", Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
+            for error in answer.get("Errors", [])[:1]:
+                raise AwsError(f"S3 DeleteObjects refused ({error['Code']}): {steady(error['Message'])}", "refused")
+
+    def clear(self) -> int:
+        """Remove all objects of this session. Returns how many."""
+        left = list(self._keys(self._prefix))
+        self.delete(left)
+        return len(left)
+
+    def clear_others(self) -> int:
+        """Remove the objects of earlier sessions of this manager. Returns how many."""
+        left = [key for key in self._keys(self._context.keys) if not key.startswith(self._prefix)]
+        self.delete(left)
+        return len(left)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._s3.close()
+
+    def _keys(self, prefix: str) -> Iterator[str]:
+        pages: Iterable[dict[str, list[dict[str, str]]]] = self._s3.pages(
+            "ListObjectsV2", Bucket=self._bucket, Prefix=prefix
+        )
+        for page in pages:
+            for entry in page.get("Contents", []):
+                yield entry["Key"]

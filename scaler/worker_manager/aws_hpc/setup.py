@@ -28,11 +28,10 @@ from scaler.worker_manager.aws.setup import (
     role_name,
     run,
 )
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import environment_and_queue
-from scaler.worker_manager.aws_hpc.job_spec import JOB_MODULE
-from scaler.worker_manager.aws_hpc.objects import DELETED_AT_ONCE
-from scaler.worker_manager.aws_hpc.service import MODULE
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE
+from scaler.worker_manager.aws_hpc.service import DELETED_AT_ONCE
 
 if TYPE_CHECKING:
     from scaler.config.commands import Verb

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from scaler.worker.call import Call
 from scaler.worker.executor import CallKey
+from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE
 from scaler.worker_manager.aws_hpc.bundle import pack_bundle
 from scaler.worker_manager.aws_hpc.service import child_id
-from scaler.worker_manager.aws_hpc.settings import MAX_ARRAY_SIZE
 from scaler.worker_manager.units import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2

@@ -8,10 +8,75 @@ Tasks outlive their manager: they carry its mark in `startedBy`, by which a mana
 
 from __future__ import annotations
 
+import re
+import sys
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from scaler.config.setting import Setting
+from scaler.config.values import Check, Name, Names, length
+from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
+from scaler.worker_manager.aws import FARGATE_MEMORY_GB, AwsSettings, check_fargate
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_raw_ecs.backend:EcsBackend",
-    settings="scaler.worker_manager.aws_raw_ecs.settings:AwsRawEcsConfig",
+    settings="scaler.worker_manager.aws_raw_ecs:AwsRawEcsConfig",
     provision="scaler.worker_manager.aws_raw_ecs.setup:provision",
 )
+NOT_GIVEN = "not-given"
+"""Stands for subnets, which the manager needs and `setup` does not."""
+
+
+def _python_version(value: str) -> str:
+    if not re.fullmatch(r"3\.\d{1,2}", value):
+        raise ValueError("must be a version such as 3.12")
+    return value
+
+
+def _cpus(value: int) -> int:
+    if value not in FARGATE_MEMORY_GB:
+        raise ValueError("must be 1, 2, 4, 8 or 16")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
+    """Worker manager aws_raw_ecs: ECS tasks on Fargate."""
+
+    setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults, "ecs_subnets": (NOT_GIVEN,)}
+
+    type: Literal["aws_raw_ecs"] = "aws_raw_ecs"
+    """What the workers run on."""
+    ecs_subnets: Annotated[Names, Check(length(1, 16)), Setting(metavar="SUBNET")]
+    """Subnets that the tasks are in; from there they must reach the scheduler."""
+    ecs_security_groups: Annotated[
+        Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
+    ] = ()
+    """Security groups of the tasks."""
+    ecs_assign_public_ip: bool = False
+    """Give each task a public address, which it needs in a public subnet to pull its image."""
+    ecs_cluster: Annotated[Name, Setting(metavar="NAME")] = "scaler-cluster"
+    """The ECS cluster; `setup` creates it."""
+    ecs_task_definition: Annotated[Name, Setting(metavar="NAME")] = "scaler-task-definition"
+    """Family of the task definition; the manager registers a revision when its settings differ from the newest."""
+    ecs_task_image: Annotated[
+        Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
+    ] = None
+    """Image of the worker's container, such as one made with docker/worker.Dockerfile."""
+    ecs_task_cpu: Annotated[int, Check(_cpus), Setting(metavar="COUNT")] = 4
+    """CPUs of a task, and workers in it."""
+    ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
+    """Memory of a task in GB; Fargate has ranges for every number of CPUs."""
+    ecs_python_requirements: Annotated[str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")] = ""
+    """What the container installs with pip before it starts, separated by blanks; an own image needs nothing."""
+    ecs_python_version: Annotated[
+        str, Setting(default_text="the manager's", metavar="VERSION"), Check(_python_version)
+    ] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    """Python of the default image: clients and workers must have the same."""
+    ecs_capacity_provider: Literal["FARGATE", "FARGATE_SPOT"] = "FARGATE"
+    """FARGATE_SPOT costs less; its tasks may be taken away with two minutes of notice."""
+
+    def check(self) -> None:
+        super().check()
+        check_fargate("ecs_task_cpu", self.ecs_task_cpu, "ecs_task_memory", self.ecs_task_memory)

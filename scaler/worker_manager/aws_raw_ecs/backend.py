@@ -18,6 +18,7 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsCalls, AwsClient, AwsError, steady
 from scaler.worker_manager.aws.containers import exit_text, unreachable, versions
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import (
     CONTAINER,
     SETUP,
@@ -30,7 +31,6 @@ from scaler.worker_manager.aws_raw_ecs.definition import (
     started_by,
     worker_container,
 )
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.backend import BackendError
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, Stopped
 from scaler.worker_manager.units import SeenUnit

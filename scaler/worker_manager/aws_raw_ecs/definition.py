@@ -21,7 +21,7 @@ from scaler.worker_manager.aws.containers import (
     worker_document,
 )
 from scaler.worker_manager.aws.setup import MANAGED_TAG
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 
 CONTAINER = "worker"
 STOP_SECONDS = 120

@@ -22,8 +22,8 @@ from scaler.worker_manager.aws.setup import (
     role_name,
     run,
 )
+from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition, image_of, registered
-from scaler.worker_manager.aws_raw_ecs.settings import NOT_GIVEN, AwsRawEcsConfig
 
 if TYPE_CHECKING:
     from scaler.config.commands import Verb
@@ -98,7 +98,7 @@ def _cluster(account: Account, config: AwsRawEcsConfig) -> Resource:
         detail=detail,
         in_use=in_use,
         foreign_note="made by others",
-        changes_foreign=True,  # tasks need the provider, whoever made the cluster
+        changes_foreign=True,  # tasks need the provider
         shows_changes_apart=True,
     )
 

@@ -16,7 +16,7 @@ from scaler.config.setting import describe
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import PROCESSOR_SETTINGS, ClusterConfig, WorkerManagerConfig
 from scaler.errors import ConfigError, UsageError
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 

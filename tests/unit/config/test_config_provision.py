@@ -8,8 +8,8 @@ import pytest
 
 from scaler.config.commands import Provision, parse_worker_manager
 from scaler.errors import ConfigError, UsageError
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.runner import provisioner_of
 
 FILE = """

@@ -15,9 +15,9 @@ from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import describe
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
-from scaler.worker_manager.aws.settings import AwsSettings
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
+from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 

@@ -12,6 +12,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import age_seconds, reason_of, state_of, unit_id_of
 from scaler.worker_manager.aws_raw_ecs.definition import (
     document_of,
@@ -23,7 +24,6 @@ from scaler.worker_manager.aws_raw_ecs.definition import (
     wanted_definition,
     worker_container,
 )
-from scaler.worker_manager.aws_raw_ecs.settings import AwsRawEcsConfig
 from scaler.worker_manager.polled import STOP_REASON
 
 VERSIONS = {"scaler": "1.2", "cloudpickle": "3.1"}

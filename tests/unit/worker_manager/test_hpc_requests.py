@@ -12,12 +12,19 @@ from scaler.config.load import model_of
 from scaler.errors import ConfigError
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
-from scaler.worker_manager.aws_hpc import tracking
-from scaler.worker_manager.aws_hpc.context import BatchContext
+from scaler.worker_manager.aws_hpc import AwsHpcConfig, tracking
 from scaler.worker_manager.aws_hpc.exits import classify_exit, reason_of
-from scaler.worker_manager.aws_hpc.job_spec import JobSpec, from_text, index_of
-from scaler.worker_manager.aws_hpc.service import Definition, counts_of, encodings_for, fits, index_in, submission
-from scaler.worker_manager.aws_hpc.settings import AwsHpcConfig
+from scaler.worker_manager.aws_hpc.requests import (
+    BatchContext,
+    Definition,
+    JobSpec,
+    encodings_for,
+    fits,
+    from_text,
+    index_of,
+    submission,
+)
+from scaler.worker_manager.aws_hpc.service import counts_of, index_in
 from scaler.worker_manager.aws_hpc.tracking import FIRST_POLL_SECONDS, LAST_POLL_SECONDS, batches_of, poll_interval
 
 DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)

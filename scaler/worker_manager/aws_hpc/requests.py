@@ -1,0 +1,290 @@
+"""What jobs of a manager have in common, what they run, and the requests that submit them.
+
+A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of the manager and its scheduler, by which jobs of an
+earlier process of the same manager are found; the session is different for each process.
+
+A call travels inside the job's request when it fits, and otherwise through S3. A request has room in two places: the
+container's variables, and the parameters of a job that is no array, which the job reads with DescribeJobs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, get_args
+
+from scaler.errors import ConfigError
+from scaler.worker_manager.aws.calls import tag_value
+from scaler.worker_manager.aws.containers import is_loopback
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
+
+MANAGER_TAG = "scaler:manager"
+CLUSTER_TAG = "scaler:cluster"
+SETUP = "`scaler_worker_manager aws_hpc setup`"
+MAX_BASE_CHARACTERS = 64
+"""Of a job's name, which may have 128."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchContext:
+    """What all jobs of a manager have in common. JSON values only: the offload agent's configuration contains it."""
+
+    manager: str
+    cluster: str
+    """The scheduler's address, with the host's name when the address is a loopback address."""
+    name: str
+    job_queue: str
+    job_definition: str
+    s3_bucket: str
+    s3_prefix: str
+    job_timeout_minutes: int
+    aws_region: str
+    aws_endpoint_url: str | None
+    aws_profile: str | None
+
+    @classmethod
+    def of(cls, config: AwsHpcConfig) -> Self:
+        """Return the context of a configuration."""
+        address = config.worker_scheduler_address
+        return cls(
+            manager=config.worker_manager_id,
+            # The same file started on two machines must not end the jobs of the other.
+            cluster=f"{address} on {platform.node()}" if is_loopback(address) else address,
+            name=config.name or config.worker_manager_id,
+            job_queue=config.job_queue,
+            job_definition=config.job_definition,
+            s3_bucket=config.s3_bucket,
+            s3_prefix=config.s3_prefix,
+            job_timeout_minutes=config.job_timeout_minutes,
+            aws_region=config.aws_region,
+            aws_endpoint_url=config.aws_endpoint_url,
+            aws_profile=config.aws_profile,
+        )
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the context from JSON values."""
+        return cls(**values)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the context as JSON values."""
+        return asdict(self)
+
+    @property
+    def mark(self) -> str:
+        """The part of the names of all jobs of this manager and scheduler."""
+        return hashlib.sha256(f"{self.manager}\0{self.cluster}".encode()).hexdigest()[:12]
+
+    def job_name(self, session: str, number: int) -> str:
+        """Return the name of a job: letters, digits, hyphens and underscores."""
+        base = re.sub(r"[^A-Za-z0-9_-]", "_", self.name)[:MAX_BASE_CHARACTERS]
+        if not base[:1].isalnum():
+            base = f"scaler{base}"[:MAX_BASE_CHARACTERS]
+        return f"{base}-{self.mark}-{session}-{number}"
+
+    def owns(self, job_name: str) -> bool:
+        """Tell whether a job is this manager's, of any session, mode and `name`."""
+        return re.fullmatch(rf".*-{self.mark}-[0-9a-f]+-\d+", job_name) is not None
+
+    def is_of_session(self, job_name: str, session: str) -> bool:
+        """Tell whether this session submitted a job that this manager owns."""
+        return f"-{self.mark}-{session}-" in job_name
+
+    @property
+    def keys(self) -> str:
+        """The prefix of the keys of all objects of this manager; a session follows."""
+        manager = re.sub(r"[^A-Za-z0-9!_.*'()-]", "_", self.manager)
+        return f"{self.s3_prefix}/{manager}/{self.mark}-"
+
+    def session_keys(self, session: str) -> str:
+        """Return the prefix of the keys of a session's objects."""
+        return f"{self.keys}{session}/"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags of all jobs."""
+        return {MANAGER_TAG: tag_value(self.manager), CLUSTER_TAG: tag_value(self.cluster)}
+
+
+JOB_SPEC_VARIABLE = "SCALER_JOB"
+INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
+JOB_VARIABLE = "AWS_BATCH_JOB_ID"
+PARAMETER = "call"
+JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
+WORKER_MODULE = "scaler.worker"
+
+MAX_VARIABLES_CHARACTERS = 8192 - 1192
+"""Batch starts containers through ECS, which takes overrides of 8,192 characters. The job definition's own command and
+variables count too, and some hundred characters that Batch adds; 7,680 have been too many. Batch accepts a longer
+request, and its job fails."""
+MAX_PARAMETER_CHARACTERS = 28 * 1024
+MAX_REQUEST_CHARACTERS = 30 * 1024
+"""Of a whole SubmitJob. Source: service quotas of AWS Batch."""
+FIRST_BYTES = 128 * 1024
+"""A job reads this much of the object with the calls at first."""
+
+EXIT_NO_CALL = 90
+"""The job could not read its call: its task did not start."""
+EXIT_NO_RESULT = 91
+"""The task ran, and its result could not be written."""
+EXIT_TERMINATED = 143
+"""The job received SIGTERM: 128 and its number, as shells report it."""
+
+InputFrom = Literal["variable", "parameter", "s3"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """results: the prefix of the keys of results; a job's index follows. input: base64, or a key."""
+
+    region: str
+    bucket: str
+    results: str
+    input_from: InputFrom
+    input: str
+
+    def to_json(self) -> str:
+        """Return the value of the variable."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> JobSpec:
+        """Read it. Raises ConfigError."""
+        text = environment.get(JOB_SPEC_VARIABLE, "")
+        try:
+            document: Any = json.loads(text)
+            if document["input_from"] not in get_args(InputFrom):
+                raise ValueError(document["input_from"])
+            return cls(**document)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ConfigError(
+                f"{JOB_SPEC_VARIABLE} is no job of this version of scaler ({text[:200]!r}): "
+                "`scaler_worker_manager aws_hpc` submits such jobs; use the same version in the job's image"
+            ) from error
+
+
+def index_of(environment: Mapping[str, str]) -> int:
+    """Return the index of a job in its array; 0 for a job that is no child."""
+    return int(environment.get(INDEX_VARIABLE, "0"))
+
+
+def as_text(data: bytes) -> str:
+    """Return bytes as text for a request."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def from_text(text: str) -> bytes:
+    """Return the bytes of a text that `as_text` made. Raises ConfigError."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ConfigError(f"a call of {len(text)} characters cannot be decoded: {error}") from error
+
+
+Fields = dict[str, Any]
+
+MODULE = "module"
+"""The parameter that names the module for a job definition whose own command takes one, such as that of `setup`."""
+HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")
+"""Reasons with which Batch takes a host away. Source: the user guide of AWS Batch, job retries."""
+ATTEMPTS = 3
+"""Batch runs a job whose host it takes away this often. After that the scheduler runs the task again, uncharged."""
+MAX_TEXT_BYTES = MAX_PARAMETER_CHARACTERS // 4 * 3
+"""More bytes do not fit into a request as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An active job definition. takes_module: its command takes the module's name as a parameter."""
+
+    arn: str
+    vcpus: float
+    takes_module: bool
+    own_characters: int = 0
+    """Length of its command and variables as JSON: they count with what a job overrides."""
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Definition:
+        """Return a definition as DescribeJobDefinitions shows it."""
+        container = described.get("containerProperties") or {}
+        requirements = container.get("resourceRequirements") or ()
+        command = container.get("command") or ()
+        own = [list(command), container.get("environment") or []]
+        given = [entry["value"] for entry in requirements if entry.get("type") == "VCPU"]
+        return cls(
+            arn=str(described["jobDefinitionArn"]),
+            vcpus=float(given[0] if given else container.get("vcpus") or 1),
+            takes_module=f"Ref::{MODULE}" in command,
+            own_characters=len(json.dumps(own)),
+        )
+
+
+def submission(
+    context: BatchContext,
+    definition: Definition,
+    name: str,
+    module: str,
+    variables: Mapping[str, str],
+    *,
+    size: int,
+    repeat: bool,
+    parameters: Mapping[str, str] | None = None,
+) -> Fields:
+    """Return the parameters of SubmitJob. size: how many children, 1 for a plain job.
+
+    repeat: Batch runs it again when it takes its host away.
+    """
+    overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
+    given = dict(parameters or {})
+    if definition.takes_module:
+        given[MODULE] = module
+    else:
+        overrides["command"] = ["python", "-m", module]
+    request: Fields = {
+        "jobName": name,
+        "jobQueue": context.job_queue,
+        "jobDefinition": definition.arn,
+        "containerOverrides": overrides,
+        "retryStrategy": _repeats() if repeat else {"attempts": 1},
+        "timeout": {"attemptDurationSeconds": context.job_timeout_minutes * 60},
+        "tags": context.tags,
+        "propagateTags": True,
+    }
+    if given:
+        request["parameters"] = given
+    if size > 1:
+        request["arrayProperties"] = {"size": size}
+    return request
+
+
+def fits(request: Fields, definition: Definition) -> bool:
+    """Tell whether Batch takes a request, and ECS the overrides that Batch makes of it."""
+    overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
+    return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
+
+
+def encodings_for(data: bytes, size: int) -> Sequence[tuple[InputFrom, str]]:
+    """Return where calls may travel inside a request and their text there, the best place first.
+
+    Only a job that is no array reads its parameters: the children of an array would all call DescribeJobs at once.
+    """
+    if len(data) > MAX_TEXT_BYTES:
+        return ()
+    text = as_text(data)
+    return (("variable", text),) if size > 1 else (("variable", text), ("parameter", text))
+
+
+def parameters_for(input_from: InputFrom, text: str) -> dict[str, str]:
+    """Return the parameters that carry a call."""
+    return {PARAMETER: text} if input_from == "parameter" else {}
+
+
+def _repeats() -> Fields:
+    rules: list[Fields] = [{"onStatusReason": reason, "action": "RETRY"} for reason in HOST_LOSSES]
+    return {"attempts": ATTEMPTS, "evaluateOnExit": [*rules, {"onReason": "*", "action": "EXIT"}]}
