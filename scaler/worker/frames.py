@@ -1,13 +1,13 @@
 """How agent and processor write to each other: datagrams on three socket pairs. Pure.
 
 Tasks come on a socket of their own, because the agent may take them back. What they refer to (specs, definitions, the
-storage's address) is said before, on another one: a processor reads there until it knows the spec of its task.
+storage's address) is announced before, on another one: a processor reads there until it knows the spec of its task.
 
 A datagram begins with its kind. One larger than `LARGE_DATAGRAM_BYTES` travels as a memory file whose descriptor is
 attached to a LARGE datagram. Results are rows of `RESULT` followed by all their payloads, so that a processor can
 write them straight into the page that it shares with its agent (see `page.py`) and send that page's bytes as they are.
 
-A processor runs user code, so nothing it says is trusted: every length is checked, and nonsense is a ProtocolError.
+A processor runs user code, so what it sends is not trusted: every length is checked, with ProtocolError if it is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from scaler.errors import ProtocolError
-from scaler.ids import ID_BYTES, PEER_ID_BYTES
 
 Buffer = bytes | bytearray | memoryview
 
@@ -192,25 +191,15 @@ def skip_rows(results: Results, count: int) -> Results:
     return Results(results.batch, results.rows[count:], results.payloads[offset:])
 
 
-def pack_channel(peer: bytes) -> bytes:
-    return bytes((ToAgent.CHANNEL,)) + peer
+def pack_id(kind: ToAgent, identifier: bytes) -> bytes:
+    """Return a datagram that names what its attached descriptors are for: a nested client or a task."""
+    return bytes((kind,)) + identifier
 
 
-def unpack_channel(datagram: Buffer) -> bytes:
-    """Return the nested client's peer id. Raises ProtocolError."""
-    if len(datagram) != 1 + PEER_ID_BYTES:
-        raise ProtocolError("a CHANNEL datagram has the wrong length")
-    return bytes(datagram[1:])
-
-
-def pack_output(task: bytes) -> bytes:
-    return bytes((ToAgent.OUTPUT,)) + task
-
-
-def unpack_output(datagram: Buffer) -> bytes:
-    """Return the id of the task whose output comes through the attached pipes. Raises ProtocolError."""
-    if len(datagram) != 1 + ID_BYTES:
-        raise ProtocolError("an OUTPUT datagram has the wrong length")
+def unpack_id(datagram: Buffer, size_bytes: int) -> bytes:
+    """Return the id in such a datagram. Raises ProtocolError."""
+    if len(datagram) != 1 + size_bytes:
+        raise ProtocolError(f"a datagram of kind {datagram[0]} has the wrong length")
     return bytes(datagram[1:])
 
 

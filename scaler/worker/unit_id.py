@@ -42,7 +42,7 @@ def _ecs_task_id(base: str) -> str:
 
 
 def _get(url: str) -> bytes:
-    # Not urllib.request, which would go through a proxy of the environment. Most workers ask nobody, so it is not
+    # Not urllib.request, which would go through a proxy of the environment. Most workers need no request, so it is not
     # imported with the module: it brings all of email, 1 MB.
     import http.client  # noqa: PLC0415
 

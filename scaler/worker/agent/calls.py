@@ -51,64 +51,6 @@ class CallInFlight:
     started_at: float | None = None
 
 
-class ServiceBackoff:
-    """What keeps calls from running, and how long to start none because of it.
-
-    Calls that the executor did not take, and calls that it took and lost, are counted apart. The scheduler sends a lost
-    task again at once, so a service that loses all of them must be asked less and less often.
-    """
-
-    __slots__ = ("_loss", "_losses", "_refusal", "_refusals", "_refused_at", "executor_reason")
-
-    def __init__(self) -> None:
-        self._refusals = BackoffByCause()
-        self._losses = BackoffByCause()
-        self._refusal = ""
-        self._refused_at = 0.0
-        self._loss = ""
-        self.executor_reason = ""
-        """The executor's own reason; empty for none."""
-
-    def refused(self, text: str, now: float, jitter: float) -> None:
-        """Calls were not taken. jitter: see `BackoffByCause.failed`."""
-        self._refusals.failed(text, now, jitter)
-        self._refusal = text
-        self._refused_at = now
-
-    def accepted(self) -> None:
-        self._refusals.succeeded()
-        self._refusal = ""
-
-    def lost(self, text: str, dispatched_at: float, now: float, jitter: float) -> None:
-        """A call was lost that was dispatched then. Those that are lost together count once."""
-        self._losses.failed(_LOSSES, now, jitter, tried_at=dispatched_at)
-        self._loss = text
-
-    def finished(self) -> None:
-        """A result came."""
-        self._losses.succeeded()
-        self._loss = ""
-
-    def wait_seconds(self, now: float, *, has_new_tasks: bool = False) -> float:
-        """Return how long to start no calls. has_new_tasks: tasks have come since the last refusal."""
-        refusal = self._refusals.wait_seconds(now)
-        if has_new_tasks:
-            refusal = min(refusal, max(0.0, self._refused_at + NEW_TASKS_SECONDS - now))
-        return max(refusal, self._losses.wait_seconds(now))
-
-    @property
-    def reason(self) -> str:
-        """Return all reasons as display text; empty when nothing keeps calls from running."""
-        found = []
-        if self.executor_reason:
-            found.append(self.executor_reason)
-        if self._refusal:
-            found.append(f"tasks cannot be handed on: {self._refusal}; trying again")
-        if self._loss and self._losses.failing:
-            found.append(f"tasks are lost again and again: {self._loss}")
-        return "; ".join(found)
-
-
 class ServiceCalls:
     """All calls of an agent."""
 
@@ -126,8 +68,14 @@ class ServiceCalls:
         """Calls whose start is to be reported, and when."""
         self._added_at_refusal = 0
         """How many attempts had come to the queue when the executor last refused calls."""
-        self.backoff = ServiceBackoff()
+        # A service that loses all calls must be asked less and less often, since the scheduler sends a lost task again
+        # at once. So calls that were not taken and calls that were lost are counted apart.
+        self._refusals = BackoffByCause()
+        self._losses = BackoffByCause()
+        self._refused_at = 0.0
+        self._refusal = self._loss = self._executor_reason = ""
         self._reason = ""
+        """What keeps calls from running, as it is shown."""
         self._storage_address = ""
 
     # -- what happened ---------------------------------------------------------------------------------------------
@@ -136,7 +84,8 @@ class ServiceCalls:
         """Take in a report. Reports about calls that are not waited for are dropped."""
         match item:
             case CallsAccepted():
-                self.backoff.accepted()
+                self._refusals.succeeded()
+                self._refusal = ""
             case CallsRefused(keys, text):
                 self._refused(keys, text, now)
             case CallStarted(task, attempt):
@@ -148,14 +97,16 @@ class ServiceCalls:
                 if call is not None:
                     del self._in_flight[task]
                     self._arriving[call.number] = call.item
-                    self.backoff.finished()
+                    self._losses.succeeded()
+                    self._loss = ""
                     streams = call.item.spec.wire.stream_output
                     self._state.commands.append(DeliverResult(call.number, (task, attempt), streams, data))
             case CallFailed(task, attempt, outcome, text):
                 call = self._find((task, attempt))
                 if call is not None:
                     if outcome is Outcome.NOT_STARTED:
-                        self.backoff.lost(text, call.dispatched_at, now, _jitter(task))
+                        self._losses.failed(_LOSSES, now, _jitter(task), tried_at=call.dispatched_at)
+                        self._loss = text
                     del self._in_flight[task]
                     self._state.killed(call.item, outcome, text)
             case CallCompleted(number, key, outcome, payload, duration_us, cpu_us, peak_bytes):
@@ -167,7 +118,7 @@ class ServiceCalls:
                 if ended is not None:
                     self._state.ended(ended, outcome, payload, duration_us, cpu_us, peak_bytes)
             case ExecutorDegraded(text):
-                self.backoff.executor_reason = text
+                self._executor_reason = text
             case _:
                 assert_never(item)
 
@@ -217,15 +168,24 @@ class ServiceCalls:
         """Start calls for queued attempts while there are slots: once after the inputs of a step."""
         queue = self._state.queue
         if may_start and queue.waiting:
-            wait = self.backoff.wait_seconds(now, has_new_tasks=queue.added > self._added_at_refusal)
+            wait = self.wait_seconds(now)
             if wait > 0:
                 self._state.wake_by(now + wait)
             while wait <= 0 and len(self._in_flight) < self._state.config.slots and (item := queue.take()) is not None:
                 self._start(item, now)
-        reason = self.backoff.reason
+        refusal = f"tasks cannot be handed on: {self._refusal}; trying again" if self._refusal else ""
+        loss = f"tasks are lost again and again: {self._loss}" if self._loss and self._losses.failing else ""
+        reason = "; ".join(filter(None, (self._executor_reason, refusal, loss)))
         if reason != self._reason:
             self._reason = reason
             self._state.commands.append(ShowDegradedReason(reason))
+
+    def wait_seconds(self, now: float) -> float:
+        """Return how long to start no calls."""
+        refusal = self._refusals.wait_seconds(now)
+        if self._state.queue.added > self._added_at_refusal:
+            refusal = min(refusal, max(0.0, self._refused_at + NEW_TASKS_SECONDS - now))
+        return max(refusal, self._losses.wait_seconds(now))
 
     def tick(self, _snapshots: Mapping[int, Snapshot], now: float, _may_start: bool) -> None:
         """Report calls that have run for a while, and end those that have run out of time."""
@@ -303,7 +263,9 @@ class ServiceCalls:
     def _refused(self, keys: Iterable[CallKey], text: str, now: float) -> None:
         """The executor did not take these, and may do so later."""
         back = [call.item for key in keys if (call := self._find(key)) is not None]
-        self.backoff.refused(text, now, _jitter(back[0].id if back else b""))
+        self._refusals.failed(text, now, _jitter(back[0].id if back else b""))
+        self._refusal = text
+        self._refused_at = now
         self._added_at_refusal = self._state.queue.added
         for item in back:
             del self._in_flight[item.id]

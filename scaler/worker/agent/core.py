@@ -62,110 +62,45 @@ class LeaseStage(IntEnum):
     """The death timeout: this worker ends."""
 
 
-class Liveness:
-    """Measures the time since the scheduler was last heard."""
-
-    __slots__ = ("_checked_at", "_death_seconds", "_lease_seconds", "heard_at")
-
-    def __init__(self, now: float, death_timeout_seconds: float) -> None:
-        self._death_seconds = death_timeout_seconds
-        self._lease_seconds = float("inf")
-        self._checked_at = now
-        self.heard_at = now
-
-    def welcomed(self, lease_seconds: float, now: float) -> None:
-        """Note the scheduler's lease: after so much silence it gives this worker's tasks to others."""
-        self._lease_seconds = lease_seconds
-        self.heard_at = now
-
-    def stage(self, now: float) -> LeaseStage:
-        """Return the stage of the lease."""
-        has_stalled = now - self._checked_at > STALL_SECONDS
-        self._checked_at = now
-        silent = now - self.heard_at
-        if silent < self._lease_seconds * START_NOTHING_AT and silent < self._death_seconds:
-            return LeaseStage.NORMAL
-        if has_stalled:
-            return LeaseStage.START_NOTHING
-        if silent >= self._death_seconds:
-            return LeaseStage.DEATH
-        return LeaseStage.START_NOTHING if silent < self._lease_seconds * KILL_ONCE_AT else LeaseStage.KILL_ONCE
-
-
-class DrainState:
-    """How a worker leaves. Law: once it has begun it never stops, and its first text stays.
-
-    A worker that others than the scheduler ask to end sends the scheduler a Drain, and stays until it has answered:
-    what the scheduler had sent before is then here, and given back. Otherwise such tasks would be lost with the worker,
-    and charged.
-    """
-
-    __slots__ = ("_is_answered", "_unanswered_until", "deadline", "text")
-
-    def __init__(self) -> None:
-        self.text = ""
-        """Why it leaves; empty: it does not."""
-        self.deadline = float("inf")
-        """What runs then is ended."""
-        self._is_answered = False
-        self._unanswered_until = float("inf")
-
-    def requested(self, text: str) -> None:
-        """The scheduler sends no more tasks: by itself, or as its answer."""
-        self.text = self.text or text or "drained"
-        self._is_answered = True
-
-    def begin(self, text: str, grace_seconds: float, has_scheduler: bool, state: AgentState, now: float) -> None:
-        """Leave for another reason than the scheduler's wish."""
-        self.text = self.text or text
-        self.deadline = min(self.deadline, now + grace_seconds)
-        if has_scheduler and not self._is_answered:
-            self._unanswered_until = min(self._unanswered_until, now + DRAIN_ANSWER_SECONDS)
-            state.send(Drain(self.text))
-        else:
-            self._is_answered = True
-        state.wake_by(min(self.deadline, self._unanswered_until))
-
-    def welcomed(self, state: AgentState, now: float) -> None:
-        """A session was opened in which the scheduler does not know of it."""
-        if self.text:
-            self._is_answered = False
-            self._unanswered_until = now + DRAIN_ANSWER_SECONDS
-            state.send(Drain(self.text))
-
-    def is_settled(self, now: float) -> bool:
-        """Return True if no more tasks can come."""
-        return self._is_answered or now >= self._unanswered_until
-
-
 class AgentCore:
-    """Decides for one agent: `step`, and `wake_at`, when the next `TimeElapsed` is due."""
+    """Decides for one agent: `step`, and `wake_at`, when the next `TimeElapsed` is due.
+
+    Drain: once it has begun it never stops. A worker that others than the scheduler ask to end sends the scheduler a
+    Drain, and stays until it has answered: what the scheduler had sent before is then here, and given back. Otherwise
+    such tasks would be lost with the worker, and charged.
+    """
 
     def __init__(self, config: WorkerConfig, make_executor: Callable[[AgentState], TaskExecutor], now: float) -> None:
         self._config = config
         self._state = AgentState(config, now)
         self._executor = make_executor(self._state)
-        self._liveness = Liveness(now, config.death_timeout_seconds)
-        self._stage = LeaseStage.NORMAL
-        self._drain = DrainState()
+        self.wake_at = now
         self._has_scheduler = False
         self._has_ended = False
-
+        self._stage = LeaseStage.NORMAL
+        self._lease_seconds = float("inf")
+        """After this time without contact the scheduler gives this worker's tasks to others."""
+        self._heard_at = self._checked_at = now
+        self._drain_text = ""
+        """Why the worker leaves; empty: it does not."""
+        self._drain_deadline = float("inf")
+        """What runs then is ended."""
+        self._drain_answer_until = 0.0
+        """Until then an answer to Drain is waited for."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             TimeElapsed: self._tick,
             Welcomed: self._welcomed,
-            StopRequested: self._stop,
+            StopRequested: lambda event, now: self._leave(event.text, config.stop_grace_seconds, now),
             Resumed: lambda _event, _now: None,
             Run: self._run,
             Recall: self._recall,
-            ForgetFunctions: self._forget_functions,
-            Drain: self._drain_requested,
-            Shutdown: self._shutdown,
+            ForgetFunctions: lambda message, _now: self._forget_functions(message.ids),
+            Drain: self._drained,
+            Shutdown: lambda message, _now: self._end(EndAgent(0, message.text or "the cluster was shut down")),
             HeartbeatEcho: lambda _message, _now: None,  # the shell's
             Relay: lambda _message, _now: None,
         }
         """What takes in an event or a message of the scheduler; the executor takes all other inputs."""
-        self.wake_at = now
 
     def step(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
         """Take in what has happened; return what to do, in order."""
@@ -173,9 +108,9 @@ class AgentCore:
         for item in inputs:
             kind = type(item)
             if kind is Received or kind is Resumed:
-                self._liveness.heard_at = now
+                self._heard_at = now
                 if self._stage is not LeaseStage.NORMAL:
-                    self._stage = self._liveness.stage(now)
+                    self._stage = self._lease_stage(now)
             if kind is Received:
                 message = cast("Received", item).message
                 handlers.get(type(message), self._log_unexpected)(message, now)
@@ -183,10 +118,10 @@ class AgentCore:
                 handlers[kind](item, now)
             else:
                 self._executor.take(item, now)  # type: ignore[arg-type]
-        if self._drain.text and not self._has_ended:
+        if self._drain_text and not self._has_ended:
             self._state.returned(list(self._state.queue.drain()), started=False)
-            if not self._state.queue.attempts and self._drain.is_settled(now):
-                self._end(EndAgent(0, self._drain.text))
+            if not self._state.queue.attempts and now >= self._drain_answer_until:
+                self._end(EndAgent(0, self._drain_text))
         if not self._has_ended:
             self._executor.settle(now, self._stage is LeaseStage.NORMAL)
         self.wake_at = self._state.wake_at
@@ -207,19 +142,29 @@ class AgentCore:
 
     # -- events and messages of the scheduler ----------------------------------------------------------------------
 
-    def _stop(self, event: StopRequested, now: float) -> None:
-        self._drain.begin(event.text, self._config.stop_grace_seconds, self._has_scheduler, self._state, now)
+    def _leave(self, text: str, grace_seconds: float, now: float) -> None:
+        """Leave for another reason than the scheduler's wish."""
+        is_leaving = bool(self._drain_text)
+        self._drain_text = self._drain_text or text
+        self._drain_deadline = min(self._drain_deadline, now + grace_seconds)
+        self._state.wake_by(self._drain_deadline)
+        if self._has_scheduler and not is_leaving:
+            self._request_drain(now)
         self._executor.reclaim()
 
-    def _forget_functions(self, message: ForgetFunctions, _now: float) -> None:
-        self._executor.forget_functions(self._state.specs.forget(message.ids), message.ids)
+    def _request_drain(self, now: float) -> None:
+        self._drain_answer_until = now + DRAIN_ANSWER_SECONDS
+        self._state.send(Drain(self._drain_text))
+        self._state.wake_by(self._drain_answer_until)
 
-    def _drain_requested(self, message: Drain, _now: float) -> None:
-        self._drain.requested(message.text)
+    def _drained(self, message: Drain, _now: float) -> None:
+        """The scheduler sends no more tasks: by itself, or as its answer."""
+        self._drain_text = self._drain_text or message.text or "drained"
+        self._drain_answer_until = 0.0
         self._executor.reclaim()
 
-    def _shutdown(self, message: Shutdown, _now: float) -> None:
-        self._end(EndAgent(0, message.text or "the cluster was shut down"))
+    def _forget_functions(self, functions: list[bytes]) -> None:
+        self._executor.forget_functions(self._state.specs.forget(functions), functions)
 
     def _log_unexpected(self, message: Message, _now: float) -> None:
         text = f"unexpected message {type(message).__name__} from the scheduler"
@@ -233,7 +178,8 @@ class AgentCore:
             why_not = self._executor.forget_all()
             if why_not:
                 # It stays until it has given back what the scheduler sends it meanwhile, so that no task is charged.
-                self._drain.begin(f"{text}, {why_not}", 0.0, False, self._state, now)
+                self._drain_text = self._drain_text or f"{text}, {why_not}"
+                self._drain_deadline = now
             else:
                 self._state.log(LogLevel.WARNING, f"{text}: it starts afresh")
             for _ in self._state.queue.drain():
@@ -241,8 +187,10 @@ class AgentCore:
             self._state.queue.attempts.clear()
             self._state.specs.clear()
         self._has_scheduler = True
-        self._drain.welcomed(self._state, now)
-        self._liveness.welcomed(welcome.lease_seconds, now)
+        if self._drain_text:
+            self._request_drain(now)
+        self._lease_seconds = welcome.lease_seconds
+        self._heard_at = now
         self._stage = LeaseStage.NORMAL
         self._executor.use_storage(self._config.object_storage_address or welcome.object_storage_address)
 
@@ -264,7 +212,7 @@ class AgentCore:
             ):
                 item = Attempt(identifier, number, known, payload, values, rank)
                 is_full = len(attempts) >= limit and len(attempts) >= limit + self._executor.extra_capacity
-                if is_full or identifier in attempts or self._drain.text:
+                if is_full or identifier in attempts or self._drain_text:
                     refused.append(item)
                 else:
                     queue.add(item)
@@ -292,15 +240,28 @@ class AgentCore:
         self._state.wake_at = now + IDLE_TICK_SECONDS
         self._check_lease(now)
         self._executor.tick(event.snapshots, now, self._stage is LeaseStage.NORMAL)
-        if now >= self._drain.deadline:
-            text = f"the worker was told to end ({self._drain.text}) while the task ran"
+        if now >= self._drain_deadline:
+            text = f"the worker was told to end ({self._drain_text}) while the task ran"
             self._executor.end_running(KillReason(Outcome.NOT_STARTED, text))
         else:
-            self._state.wake_by(self._drain.deadline)
+            self._state.wake_by(self._drain_deadline)
+
+    def _lease_stage(self, now: float) -> LeaseStage:
+        has_stalled = now - self._checked_at > STALL_SECONDS
+        self._checked_at = now
+        silent = now - self._heard_at
+        death_seconds = self._config.death_timeout_seconds
+        if silent < self._lease_seconds * START_NOTHING_AT and silent < death_seconds:
+            return LeaseStage.NORMAL
+        if has_stalled:
+            return LeaseStage.START_NOTHING
+        if silent >= death_seconds:
+            return LeaseStage.DEATH
+        return LeaseStage.START_NOTHING if silent < self._lease_seconds * KILL_ONCE_AT else LeaseStage.KILL_ONCE
 
     def _check_lease(self, now: float) -> None:
         before = self._stage
-        stage = self._stage = self._liveness.stage(now)
+        stage = self._stage = self._lease_stage(now)
         if stage is before:
             return
         if stage is not LeaseStage.NORMAL:
@@ -311,8 +272,7 @@ class AgentCore:
             text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
             self._executor.end_running(KillReason(Outcome.WORKER_LOST, text), once_only=True)
         elif stage is LeaseStage.DEATH:
-            seconds = self._config.death_timeout_seconds
-            why = f"no contact with the scheduler for {seconds:g} s (death_timeout_seconds)"
+            why = f"no contact with the scheduler for {self._config.death_timeout_seconds:g} s (death_timeout_seconds)"
             self._end(EndAgent(1, why, is_silence=True))
 
     def _end(self, command: EndAgent) -> None:

@@ -411,7 +411,7 @@ class ProcessorPool:
                 continue
             command.tasks.append(pack_task(spec.number, item.id, item.attempt, item.payload, item.inputs))
             item.executor = number
-            item.cost_us = spec.duration.mean_us
+            item.cost_us = spec.mean_us
             processor.work_us += item.cost_us
             processor.dispatched.append(item)
             if not processor.has_capacity():
@@ -490,7 +490,7 @@ class ProcessorPool:
             processor.results += 1
             payload = bytes(payloads[at : at + size])
             at += size
-            item.spec.duration.observe(duration_us)
+            item.spec.observe(duration_us)
             if not is_forgotten:
                 state.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes)
         processor.is_full = False

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from scaler.errors import ProtocolError, ScalerError
+from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Relay, RelayClosed
 from scaler.worker.agent.core import TaskExecutor
@@ -42,9 +43,8 @@ from scaler.worker.frames import (
     Snapshot,
     ToAgent,
     ToProcessor,
-    unpack_channel,
+    unpack_id,
     unpack_large,
-    unpack_output,
     unpack_printed,
     unpack_results,
 )
@@ -326,9 +326,9 @@ class ProcessorBackend:
             case ToAgent.READY | ToAgent.FAILED | ToAgent.BLOCKED | ToAgent.UNBLOCKED:
                 found.append(ProcessorSignalled(number, kind, datagram[1:].decode("utf-8", "replace")))
             case ToAgent.CHANNEL:
-                self._relays.open(unpack_channel(datagram), number, descriptors.pop())
+                self._relays.open(unpack_id(datagram, PEER_ID_BYTES), number, descriptors.pop())
             case ToAgent.OUTPUT:
-                task = unpack_output(datagram)
+                task = unpack_id(datagram, ID_BYTES)
                 self._pipes.open(task, tuple(descriptors))
                 descriptors.clear()
             case ToAgent.PRINTED:

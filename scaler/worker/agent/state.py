@@ -15,25 +15,10 @@ from scaler.worker.agent.events import Command, LogLevel, SendToScheduler, Write
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
 MAX_SPECS = 4096
-"""Specs that an agent remembers. One that returns after it fell out is announced to the processors anew."""
+"""Specs that an agent remembers. One that returns after it fell out is announced to the processors again."""
 UNKNOWN_COST_US = 10_000.0
 """Assumed duration of a task whose function has no measurement."""
 _WEIGHT = 0.25
-
-
-class TaskDuration:
-    """How long the tasks of one function take here: a moving mean, in microseconds."""
-
-    __slots__ = ("mean_us",)
-
-    def __init__(self) -> None:
-        self.mean_us = UNKNOWN_COST_US
-
-    def observe(self, duration_us: float) -> None:
-        if self.mean_us == UNKNOWN_COST_US:
-            self.mean_us = float(duration_us)
-        else:
-            self.mean_us += _WEIGHT * (duration_us - self.mean_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,9 +27,16 @@ class KnownSpec:
 
     number: int
     wire: Spec
-    duration: TaskDuration
     limit_seconds: float
     """0: none."""
+    mean_us: float = UNKNOWN_COST_US
+    """How long its tasks take here: a moving mean."""
+
+    def observe(self, duration_us: float) -> None:
+        if self.mean_us == UNKNOWN_COST_US:
+            self.mean_us = float(duration_us)
+        else:
+            self.mean_us += _WEIGHT * (duration_us - self.mean_us)
 
     @property
     def functions(self) -> tuple[bytes, ...]:
@@ -60,7 +52,6 @@ class SpecCache:
         self._timeout_seconds = task_timeout_seconds
         self._specs: OrderedDict[Spec, KnownSpec] = OrderedDict()
         self._numbers = 0
-        self._durations: OrderedDict[bytes, TaskDuration] = OrderedDict()
         self.functions: dict[bytes, bytes] = {}
         """Payloads of functions and serializers, by their ids."""
 
@@ -77,7 +68,7 @@ class SpecCache:
             return known, None
         self._numbers += 1
         limits = [limit for limit in (spec.timeout_seconds, self._timeout_seconds) if limit > 0]
-        known = KnownSpec(self._numbers, spec, self._duration(spec.function), min(limits, default=0.0))
+        known = KnownSpec(self._numbers, spec, min(limits, default=0.0))
         self._specs[spec] = known
         evicted = self._specs.popitem(last=False)[1] if len(self._specs) > MAX_SPECS else None
         return known, evicted
@@ -87,23 +78,13 @@ class SpecCache:
         gone = set(identifiers)
         for identifier in gone:
             self.functions.pop(identifier, None)
-            self._durations.pop(identifier, None)
         stale = [spec for spec in self._specs if spec.function in gone or spec.serializer in gone]
         return [self._specs.pop(spec) for spec in stale]
 
     def clear(self) -> None:
         """Forget everything; numbers are not used again."""
         self._specs.clear()
-        self._durations.clear()
         self.functions.clear()
-
-    def _duration(self, function: bytes) -> TaskDuration:
-        duration = self._durations.get(function)
-        if duration is None:
-            duration = self._durations[function] = TaskDuration()
-            if len(self._durations) > MAX_SPECS:
-                self._durations.popitem(last=False)
-        return duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TextIO, cast
 
 from scaler.head_tail import HeadTailBuffer
-from scaler.worker.frames import pack_output, pack_printed
+from scaler.worker.frames import ToAgent, pack_id, pack_printed
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 """Captured and passed on of each stream of a task; the rest is read and dropped."""
@@ -143,7 +143,9 @@ class CapturedOutput:
     def __enter__(self) -> None:
         self._pipes = _Pipes()
         readers = array.array("i", self._pipes.readers)
-        self._control.sendmsg([pack_output(self._task_id)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, readers)])
+        self._control.sendmsg(
+            [pack_id(ToAgent.OUTPUT, self._task_id)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, readers)]
+        )
         for reader in readers:
             os.close(reader)
 

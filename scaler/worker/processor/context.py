@@ -14,7 +14,7 @@ from typing import Protocol
 from scaler.errors import ClientClosedError, ProtocolError
 from scaler.ids import new_peer_id
 from scaler.protocol.messages import MAX_BATCH_BYTES
-from scaler.worker.frames import BodyReader, ToAgent, pack_body_head, pack_channel
+from scaler.worker.frames import BodyReader, ToAgent, pack_body_head, pack_id
 from scaler.worker.processor.capture import PrintForwarder
 
 _READ_BYTES = 256 * 1024
@@ -137,7 +137,7 @@ class ProcessorContext:
         chosen = new_peer_id() if peer is None else peer
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
-        self._control.sendmsg([pack_channel(chosen)], attached)
+        self._control.sendmsg([pack_id(ToAgent.CHANNEL, chosen)], attached)
         theirs.close()
         return NestedChannel(ours, chosen)
 

@@ -24,7 +24,7 @@ _KILL_SECONDS = 2.0
 
 
 class OffloadBackend(LocalAgents):
-    """A `Backend` of one unit: an agent of so many slots."""
+    """A `Backend` of one unit: an agent with `slots` slots."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class OffloadBackend(LocalAgents):
             worker = config.worker_config(unit_id, unit_slots, stop_grace_seconds=stop_grace_seconds)
             return OffloadConfig.around(worker, executor, settings)
 
-        patience = stop_grace_seconds + CLOSE_SECONDS
+        stop_seconds = stop_grace_seconds + CLOSE_SECONDS
         super().__init__(
-            Capacity(slots, slots, 1, starting=1, stop_seconds=patience + _KILL_SECONDS),
+            Capacity(slots, slots, 1, starting=1, stop_seconds=stop_seconds + _KILL_SECONDS),
             config.worker_manager_id,
             COMMAND,
             document,
-            stop_grace_seconds=patience,
+            stop_grace_seconds=stop_seconds,
         )

@@ -21,7 +21,7 @@ class SymphonyConfig(WorkerManagerConfig):
     symphony_user: Annotated[str, Setting(metavar="NAME")] = "Guest"
     """Who connects."""
     symphony_password_file: Annotated[str | None, Setting(default_text="no password", metavar="PATH")] = None
-    """File whose first line is the password; nobody but its owner may read it."""
+    """File whose first line is the password; only its owner may read it."""
     session_name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
     """Name of the session, as Symphony's own tools show it."""
     session_priority: Annotated[

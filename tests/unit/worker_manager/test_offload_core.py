@@ -215,7 +215,7 @@ def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_l
     assert stage.refuse(1, 2, text="throttled") == ["start 1", "start 2"]
     assert stage.degraded == "tasks cannot be handed on: throttled; trying again"
     assert stage.refuse(1, text="throttled") == []
-    wait = stage.calls.backoff.wait_seconds(stage.now)
+    wait = stage.calls.wait_seconds(stage.now)
     assert 0 < wait < 1
     assert stage.pass_time(wait) == ["start 1"]
     stage.turn(CallsAccepted())
@@ -228,11 +228,11 @@ def test_tasks_that_come_after_a_refusal_do_not_wait_out_its_long_pause() -> Non
     stage.run(1)
     for _ in range(6):
         stage.refuse(1, text="too large")
-        stage.now += stage.calls.backoff.wait_seconds(stage.now)
+        stage.now += stage.calls.wait_seconds(stage.now)
         stage.turn(Resumed(b"schedulr"))
         stage.turn()
     stage.refuse(1, text="too large")
-    assert stage.calls.backoff.wait_seconds(stage.now) > 50
+    assert stage.calls.wait_seconds(stage.now) > 50
     assert stage.pass_time(NEW_TASKS_SECONDS) == [], "nothing is new"
     assert stage.run(2) == ["start 1", "start 2"]
     stage.refuse(1, 2, text="it is down")

@@ -1,1 +1,1 @@
-"""A door for third-party libraries; see `processor.py` beside this file."""
+"""An import path that third-party libraries use; see `processor.py`."""

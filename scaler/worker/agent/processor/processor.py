@@ -1,4 +1,4 @@
-"""A door for libraries that ask, under this name, whether they run inside a task."""
+"""For third-party libraries that ask, under this name, whether they run inside a task."""
 
 from __future__ import annotations
 
