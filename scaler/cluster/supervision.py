@@ -80,13 +80,13 @@ class ProcessEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class StopRequested:
+class ShutdownRequested:
     """hurry: kill all processes at once."""
 
     hurry: bool = False
 
 
-Input = ProcessStarted | ProcessNotStarted | ComponentReady | ProcessEnded | StopRequested
+Input = ProcessStarted | ProcessNotStarted | ComponentReady | ProcessEnded | ShutdownRequested
 
 # -- commands
 
@@ -155,15 +155,6 @@ class _Entry:
         return f"{self.component.name} (pid {self.pid})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    """The stop in progress: when remaining tiers are terminated, and when remaining processes are killed."""
-
-    terminate_all_at: float
-    kill_at: float
-    hurried: bool = False
-
-
 class Supervision:
     """The state of all components of one run."""
 
@@ -176,7 +167,9 @@ class Supervision:
             raise ValueError("two components have the same name")
         self._together = together
         self._start_seconds = start_seconds
-        self._stop: _Stop | None = None
+        self._terminate_all_at = self._kill_at = math.inf
+        """When the stop in progress terminates the remaining tiers, and kills the remaining processes."""
+        self._hurried = False
         self._commands: list[Command] = []
         self.addresses: dict[str, Mapping[str, str]] = {}
         """The addresses of each component that is or was ready, by their names."""
@@ -186,36 +179,40 @@ class Supervision:
         """1 after a failure, 2 when it was a component whose settings are invalid."""
 
     @property
+    def _stopping(self) -> bool:
+        return self._kill_at < math.inf
+
+    @property
     def ready(self) -> bool:
         """True when every component is ready and no stop is in progress."""
-        return self._stop is None and all(entry.phase is _Phase.RUNNING for entry in self._entries.values())
+        return not self._stopping and all(entry.phase is _Phase.RUNNING for entry in self._entries.values())
 
     @property
     def finished(self) -> bool:
         """True when a stop has begun and no process is left."""
-        return self._stop is not None and not any(entry.has_process for entry in self._entries.values())
+        return self._stopping and not any(entry.has_process for entry in self._entries.values())
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
         """Take the inputs and return the commands, in order. Without inputs: only the time has passed."""
         for item in inputs:
             self._take(item, now)
-        if self._stop is None:
+        if not self._stopping:
             self._expire(now)
-        if self._stop is None:
-            self._start_next()
+        if self._stopping:
+            self._stop_next(now)
         else:
-            self._stop_next(self._stop, now)
+            self._start_next()
         commands, self._commands = self._commands, []
         return commands
 
     def next_deadline(self) -> float | None:
         """Return when to step again without inputs, or None."""
-        if self._stop is None:
+        if not self._stopping:
             deadline = min((entry.ready_deadline for entry in self._entries.values()), default=math.inf)
         elif any(entry.is_alive and entry.is_unsignalled for entry in self._entries.values()):
-            deadline = self._stop.terminate_all_at
+            deadline = self._terminate_all_at
         elif any(entry.phase is _Phase.TERMINATED for entry in self._entries.values()):
-            deadline = self._stop.kill_at
+            deadline = self._kill_at
         else:
             return None
         return None if math.isinf(deadline) else deadline
@@ -232,12 +229,12 @@ class Supervision:
                 self._take_ready(self._entries[name], addresses)
             case ProcessEnded():
                 self._take_end(self._entries[item.name], item, now)
-            case StopRequested(hurry):
-                if self._stop is None:
+            case ShutdownRequested(hurry):
+                if not self._stopping:
                     self._report("stopping")
                     self._begin_stop(now)
                 if hurry:
-                    self._stop = _Stop(now, now, hurried=True)
+                    self._kill_at, self._hurried = now, True
             case _:
                 assert_never(item)
 
@@ -259,7 +256,7 @@ class Supervision:
                 code = EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
                 self._fail(f"{entry} ended before it was ready: {item.reason}", now, item.last_lines, code)
             case _Phase.RUNNING if item.returncode == 0:
-                if self._stop is None:
+                if not self._stopping:
                     self._report(f"{entry} has ended; stopping the rest")
                     self._begin_stop(now)
             case _Phase.RUNNING:
@@ -279,13 +276,13 @@ class Supervision:
             lines = "".join(f"\n    {line}" for line in last_lines)
             self.failure = f"{text}{'; its last lines:' if lines else ''}{lines}"
             self.exit_code = exit_code
-        if self._stop is None:
+        if not self._stopping:
             self._begin_stop(now)
 
     def _begin_stop(self, now: float) -> None:
         alive = (entry.component.grace_seconds for entry in self._entries.values() if entry.is_alive)
         begin = now + max(alive, default=0.0)
-        self._stop = _Stop(begin + TIER_SECONDS, begin + KILL_AFTER_SECONDS)
+        self._terminate_all_at, self._kill_at = begin + TIER_SECONDS, begin + KILL_AFTER_SECONDS
 
     def _report(self, text: str, *, is_failure: bool = False) -> None:
         self._commands.append(ReportLine(text, is_failure))
@@ -303,15 +300,15 @@ class Supervision:
                 entry.phase = _Phase.STARTING
                 self._commands.append(StartProcess(entry.component))
 
-    def _stop_next(self, stop: _Stop, now: float) -> None:
+    def _stop_next(self, now: float) -> None:
         alive = [entry for entry in self._entries.values() if entry.is_alive]
         highest = max((entry.component.tier for entry in alive), default=0)
         for entry in reversed(alive):
-            if now >= stop.kill_at and entry.phase is not _Phase.KILLED:
-                if not stop.hurried:
+            if now >= self._kill_at and entry.phase is not _Phase.KILLED:
+                if not self._hurried:
                     self._fail(f"{entry} did not end in time and is killed", now)
                 entry.phase = _Phase.KILLED
                 self._commands.append(KillProcess(entry.component.name))
-            elif entry.is_unsignalled and (entry.component.tier == highest or now >= stop.terminate_all_at):
+            elif entry.is_unsignalled and (entry.component.tier == highest or now >= self._terminate_all_at):
                 entry.phase = _Phase.TERMINATED
                 self._commands.append(TerminateProcess(entry.component.name))

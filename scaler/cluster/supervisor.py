@@ -35,8 +35,8 @@ from scaler.cluster.supervision import (
     ProcessNotStarted,
     ProcessStarted,
     ReportLine,
+    ShutdownRequested,
     StartProcess,
-    StopRequested,
     Supervision,
     TerminateProcess,
 )
@@ -381,7 +381,7 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 1024):
                 pass
-        self._inputs.append(StopRequested(self._hurry))
+        self._inputs.append(ShutdownRequested(self._hurry))
 
     def _take_ready(self, child: _Child) -> None:
         addresses = child.read_ready()

@@ -22,13 +22,13 @@ _FRAMES_SHOWN = 20
 class GuardedPolicy:
     """Wraps a policy. Not a policy itself: what it returns has been checked, and comes with a complaint."""
 
-    __slots__ = ("_good", "_name", "_policy", "_said")
+    __slots__ = ("_complained", "_good", "_name", "_policy")
 
     def __init__(self, policy: ScalingPolicy) -> None:
         self._policy = policy
         self._name = type(policy).__name__
         self._good: dict[str, Wanted] = {}
-        self._said: tuple[str, float] | None = None
+        self._complained: tuple[str, float] | None = None
 
     def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return what each manager should have, and what is wrong with the policy; empty for nothing new."""
@@ -70,9 +70,13 @@ class GuardedPolicy:
     def _complaint(self, cause: str, text: str, now: float) -> str:
         if not cause:
             return ""
-        if self._said is not None and self._said[0] == cause and now - self._said[1] < SAY_AGAIN_SECONDS:
+        if (
+            self._complained is not None
+            and self._complained[0] == cause
+            and now - self._complained[1] < SAY_AGAIN_SECONDS
+        ):
             return ""
-        self._said = (cause, now)
+        self._complained = (cause, now)
         return text
 
 

@@ -144,12 +144,12 @@ class Sizing:
             level = before
         # Units that were lost or could not be started yet stay wanted while they were needed recently.
         wanted = max(manager.units + plan.grown, min(before, level))
-        leaving = min(wanted - level, len(manager.pending_ages) + len(manager.idle_seconds))
+        surplus = min(wanted - level, len(manager.pending_ages) + len(manager.idle_seconds))
         if plan.grown and wanted > before:
             cooldown.grew(usual, now)
-        elif leaving > 0:
+        elif surplus > 0:
             cooldown.shrunk(now)
-            wanted -= leaving
+            wanted -= surplus
         reasons = [*plan.reasons, plan.limit] if plan.limit else plan.reasons
         return Wanted(wanted, "; ".join(reasons) or _idle_reason(wanted, cooldown.seconds(usual)))
 

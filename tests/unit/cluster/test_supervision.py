@@ -19,8 +19,8 @@ from scaler.cluster.supervision import (
     ProcessNotStarted,
     ProcessStarted,
     ReportLine,
+    ShutdownRequested,
     StartProcess,
-    StopRequested,
     Supervision,
     TerminateProcess,
 )
@@ -98,7 +98,7 @@ def test_each_readiness_is_one_line_with_address_and_pid() -> None:
 
 def test_a_stop_goes_down_tier_by_tier() -> None:
     world = World().all_ready()
-    assert orders(world.step(StopRequested())) == [TerminateProcess("more workers"), TerminateProcess("workers")]
+    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("more workers"), TerminateProcess("workers")]
     assert orders(world.ends("workers")) == []
     assert orders(world.ends("more workers")) == [TerminateProcess("scheduler")]
     assert orders(world.ends("scheduler")) == [TerminateProcess("storage")]
@@ -110,13 +110,13 @@ def test_a_stop_goes_down_tier_by_tier() -> None:
 
 def test_asking_twice_to_stop_changes_nothing() -> None:
     world = World().all_ready()
-    world.step(StopRequested())
-    assert orders(world.step(StopRequested())) == []
+    world.step(ShutdownRequested())
+    assert orders(world.step(ShutdownRequested())) == []
 
 
 def test_a_tier_that_lingers_does_not_hold_up_the_others_and_is_killed_within_the_limit() -> None:
     world = World().all_ready()
-    world.step(StopRequested())
+    world.step(ShutdownRequested())
     world.ends("workers")
     assert world.supervision.next_deadline() == world.now + TIER_SECONDS
     assert orders(world.wait(TIER_SECONDS)) == [TerminateProcess("scheduler"), TerminateProcess("storage")]
@@ -134,7 +134,7 @@ def test_one_that_has_to_ask_a_service_gets_its_grace_period_and_what_it_needs_s
     world = World((SCHEDULER, manager))
     world.ready("scheduler")
     world.ready("workers")
-    world.step(StopRequested())
+    world.step(ShutdownRequested())
     assert orders(world.wait(KILL_AFTER_SECONDS)) == []
     assert world.supervision.next_deadline() == world.now + 20.0 + TIER_SECONDS - KILL_AFTER_SECONDS
     assert orders(world.ends("workers")) == [TerminateProcess("scheduler")]
@@ -143,8 +143,8 @@ def test_one_that_has_to_ask_a_service_gets_its_grace_period_and_what_it_needs_s
 
 def test_a_hurried_stop_kills_everything_at_once_and_is_no_failure() -> None:
     world = World().all_ready()
-    world.step(StopRequested())
-    killed = orders(world.step(StopRequested(hurry=True)))
+    world.step(ShutdownRequested())
+    killed = orders(world.step(ShutdownRequested(hurry=True)))
     assert killed == [KillProcess(name) for name in ("more workers", "workers", "scheduler", "storage")]
     for component in ALL:
         world.ends(component.name, -9)
@@ -155,7 +155,7 @@ def test_a_hurried_stop_kills_everything_at_once_and_is_no_failure() -> None:
 def test_a_stop_during_the_start_starts_nothing_more_and_stops_what_there_is() -> None:
     world = World()
     world.ready("storage")
-    assert orders(world.step(StopRequested())) == [TerminateProcess("scheduler")]
+    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("scheduler")]
     assert orders(world.ends("scheduler", -15)) == [TerminateProcess("storage")], (
         "SIGTERM before it could take it: no failure"
     )
@@ -168,7 +168,7 @@ def test_a_stop_during_the_start_starts_nothing_more_and_stops_what_there_is() -
 def test_a_stop_between_the_order_to_start_and_the_start_stops_the_newborn() -> None:
     supervision = Supervision([STORAGE])
     assert supervision.step([], 0.0) == [StartProcess(STORAGE)]
-    supervision.step([StopRequested()], 0.0)
+    supervision.step([ShutdownRequested()], 0.0)
     assert not supervision.finished
     assert supervision.step([ProcessStarted("storage", 7)], 0.0) == [TerminateProcess("storage")]
 
@@ -207,7 +207,7 @@ def test_an_orderly_end_stops_the_rest_and_is_no_failure() -> None:
 
 def test_a_component_that_fails_while_it_is_stopped_is_a_failure() -> None:
     world = World().all_ready()
-    world.step(StopRequested())
+    world.step(ShutdownRequested())
     world.ends("workers", 1)
     assert world.supervision.failure is not None
     assert "workers (pid 1003) failed while it was stopped: exit code 1" in world.supervision.failure
@@ -230,7 +230,7 @@ def test_a_component_that_the_system_cannot_start_is_named() -> None:
 
 def test_a_readiness_that_comes_too_late_changes_nothing() -> None:
     world = World()
-    world.step(StopRequested())
+    world.step(ShutdownRequested())
     assert world.ready("storage") == []
     world.ends("storage")
     assert world.supervision.finished
