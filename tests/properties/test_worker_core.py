@@ -84,6 +84,7 @@ class Walk(CoreRig):
         self.check()
 
     def check(self) -> None:
+        self.finished.update((row[0], row[1]) for each in self.living().values() for row in each.page)
         self.begun.update(each.running for each in self.living().values() if each.running is not None)
         assert all(count == 1 for count in self.ended.values()), "an attempt ended twice"
         assert self.lost <= self.begun, "a task that never began was charged"
@@ -118,6 +119,7 @@ class Walk(CoreRig):
         number, processor = self.pick()
         if self.random.random() < 0.3:
             processor.reads_while_taken = self.random.randint(0, 3)
+            processor.finishes_while_taken = self.random.random() < 0.5
         if processor.killed or processor.paused or self.pool.processors[number].state is ProcessorState.WAITING:
             return
         self.signals(number, ToAgent.READY)

@@ -508,15 +508,16 @@ class ProcessorPool:
         processor.is_reclaiming = False
         processor.is_full = False
         processor.snapshot = answer.snapshot
-        for results, sent in answer.results:
-            self._take_results(processor, results, sent, now)
-        if answer.error:
-            self._ban(processor, answer.error)
+        # Before the results: one of a task that was read while those before it were taken may be among them.
         unread = set(answer.unread)
         back = [item for item in processor.dispatched if item.id in unread]
         if back:
             processor.dispatched = deque(item for item in processor.dispatched if item.id not in unread)
             processor.work_us = sum(item.cost_us for item in processor.dispatched)
+        for results, sent in answer.results:
+            self._take_results(processor, results, sent, now)
+        if answer.error:
+            self._ban(processor, answer.error)
         if processor.kill_reason is not None and processor.kill_reason.outcome is None:
             return
         recalled = [item for item in back if item.request in (RECALLED, CANCELLED)]

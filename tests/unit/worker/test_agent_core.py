@@ -235,6 +235,18 @@ def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started() -
     assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
 
 
+def test_a_task_that_is_read_and_finished_while_others_are_taken_back_has_its_result() -> None:
+    story = Story()
+    story.run(1)
+    story.work(duration_us=1000)
+    story.run(2, 3, 4)
+    story.hands[1].reads_while_taken = 1
+    story.hands[1].finishes_while_taken = True
+    story.recall(2, 4, kill=False)
+    assert story.returned(started=False) == [2, 4]
+    assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
+
+
 def test_a_running_task_is_killed_when_it_is_cancelled() -> None:
     story = Story()
     story.run(1, 2)

@@ -37,6 +37,7 @@ class FakeProcessor:
         self.page: list[ResultRow] = []
         self.sent: list[Results] = []
         self.reads_while_taken: int | None = None
+        self.finishes_while_taken = False
         self.granted = 0
         self.paused = False
         self.killed = False
@@ -85,6 +86,8 @@ class FakeProcessor:
             self.reads_while_taken = None
             self.unread = [pack_task(0, taken.pop(place), 1, b"", ())]
             self.begin(self.begun_at)
+            if self.finishes_while_taken:
+                self.finish()
         found = [(results, True) for results in self.sent]
         self.sent = []
         if self.page:
