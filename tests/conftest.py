@@ -30,6 +30,9 @@ END_SECONDS = 10.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the tests marked long in full length")
+    parser.addoption(
+        "--rewrite", action="store_true", help="write the expected texts that tests compare: read the diff"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

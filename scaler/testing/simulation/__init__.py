@@ -9,6 +9,6 @@ promises to users: exactly one outcome per task, the right value, and at most on
 """
 
 from scaler.testing.simulation.chances import Chances
-from scaler.testing.simulation.world import Report, World
+from scaler.testing.simulation.world import SimulationReport, World
 
-__all__ = ["Chances", "Report", "World"]
+__all__ = ["Chances", "SimulationReport", "World"]

@@ -60,7 +60,7 @@ class _NoScaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SimulationReport:
     """What a run came to. step_seconds are real, the others simulated."""
 
     tasks: int
@@ -162,7 +162,7 @@ class World:
         """A worker was told to cancel a task."""
         self._killed.add(task)
 
-    def run(self) -> Report:
+    def run(self) -> SimulationReport:
         """Run until every client has every outcome and every lease of the dead has ended, then judge."""
         self._wake_core(0.0)
         while not all(client.finished or not client.alive for client in self._clients):
@@ -387,7 +387,7 @@ class World:
 
     # -- the judge
 
-    def _judge(self) -> Report:
+    def _judge(self) -> SimulationReport:
         check(self.core.state)
         if self._watcher is not None:
             self._watcher.judge(self.now)
@@ -403,7 +403,7 @@ class World:
         once = self._once()
         for task, count in self._starts.items():
             assert count == 1 or task not in once, f"task {task.hex()} may start once, and started {count} times"
-        return Report(
+        return SimulationReport(
             self._tasks,
             outcomes,
             self.now,
