@@ -17,7 +17,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from scaler import logs
 from scaler.backoff import Backoff
@@ -72,18 +73,12 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
-class Connect(Protocol):
-    """Makes the connection to the scheduler, on the running loop."""
-
-    def __call__(self, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]) -> Connector: ...
-
-
-class Provisioner(Protocol):
-    """The function `provision` of a type. It prints a line for each step with `say`, does nothing again that exists
-    already, removes only what it has created, and returns the exit code. Raises ScalerError.
-    """
-
-    def __call__(self, config: WorkerManagerConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int: ...
+Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Connector]
+"""Makes the connection to the scheduler, on the running loop."""
+Provisioner = Callable[[WorkerManagerConfig, "Verb", bool, Callable[[str], None]], int]
+"""The function `provision(config, verb, dry_run, say)` of a type. It prints a line for each step with `say`, does
+nothing again that exists already, removes only what it has created, and returns the exit code. Raises ScalerError.
+"""
 
 
 def run(request: WorkerManagerConfig | Provision) -> int:
@@ -98,7 +93,7 @@ def run(request: WorkerManagerConfig | Provision) -> int:
 
     async def main(component: Component) -> int:
         logs.identify(manager=config.worker_manager_id)
-        runner = Runner(config, load_backend(config), _connect(config))
+        runner = Runner(config, load_backend(config), partial(_connect, config))
         return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
 
     return run_component("worker_manager", config, main, config.event_loop)
@@ -394,17 +389,13 @@ class Runner:
         return self._heartbeat_seconds if alive and not self._backend.capacity.outlive_manager else None
 
 
-def _connect(config: WorkerManagerConfig) -> Connect:
-    def connect(details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]) -> Connector:
-        return SocketConnector(
-            config.scheduler_address,
-            peer=new_peer_id(),
-            hello=own_hello(Role.MANAGER, details),
-            on_events=on_events,
-            io_threads=config.io_threads,
-        )
-
-    return connect
+def _connect(
+    config: WorkerManagerConfig, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]
+) -> Connector:
+    hello = own_hello(Role.MANAGER, details)
+    return SocketConnector(
+        config.scheduler_address, peer=new_peer_id(), hello=hello, on_events=on_events, io_threads=config.io_threads
+    )
 
 
 def _print(line: str) -> None:

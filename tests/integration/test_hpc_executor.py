@@ -321,7 +321,7 @@ def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -
 def test_what_an_earlier_agent_has_left_is_ended_also_when_batch_lists_it_late(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "EARLIER_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tracking, "SEARCH_PAUSE_SECONDS", 0.0)
     aws.batch.times.listing = NEVER_SECONDS
     with rig_of(aws) as other:
         other.run(*(other.call(time.sleep, 60) for _ in range(2)))
@@ -379,7 +379,7 @@ def test_a_submission_that_never_arrived_is_given_back_and_charged_to_nobody(aws
 def test_a_job_that_appears_after_it_was_given_up_is_terminated(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "GIVEN_UP_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(tracking, "SEARCH_PAUSE_SECONDS", 0.0)
     aws.batch.times.listing = NEVER_SECONDS
     with rig_of(aws, unanswered_seconds=0.2) as rig:
         aws.faults.add("SubmitJob", LoseReply(), times=1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_tasks_on_ecs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
         ecs_python_requirements="numpy==2.0",
     )
     recorder = Recorder(AwsClient(config, "ecs"))
-    backend = EcsBackend(config, recorder)
+    backend = EcsBackend(config, cast("AwsClient", recorder))
     [unit_id] = backend.start(1)
     backend.stop([unit_id])
     backend.close()
@@ -91,7 +91,7 @@ def test_tasks_on_ecs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
 def test_tasks_on_ecs_have_the_image_that_the_manager_was_told(aws: AwsEmulator) -> None:
     config = ecs_config(aws_endpoint_url=aws.endpoint_url, ecs_task_image="example.org/our/image:1")
     recorder = Recorder(AwsClient(config, "ecs"))
-    backend = EcsBackend(config, recorder)
+    backend = EcsBackend(config, cast("AwsClient", recorder))
     backend.stop(backend.start(1))
     backend.close()
     [container] = recorder.asked["RegisterTaskDefinition"]["containerDefinitions"]

@@ -162,19 +162,6 @@ class AwsAccess(Protocol):
     def aws_profile(self) -> str | None: ...
 
 
-class AwsCalls(Protocol):
-    """One service of AWS."""
-
-    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Call an operation by AWS's own spelling, such as RunTask. Raises AwsError."""
-
-    def pages(self, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Call an operation that answers in pages. Raises AwsError."""
-
-    def close(self) -> None:
-        """Close its connections."""
-
-
 def aws_session(settings: AwsAccess) -> boto3.session.Session:
     """Return the session that clients are made from. Raises UsageError for an unknown profile."""
     try:
@@ -184,7 +171,7 @@ def aws_session(settings: AwsAccess) -> boto3.session.Session:
 
 
 class AwsClient:
-    """`AwsCalls` by boto3. Its methods may be called from any thread.
+    """One service of AWS, by boto3. Its methods may be called from any thread.
 
     Raises UsageError for an unknown region or profile.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from scaler.worker_manager.aws.calls import AwsAccess, AwsCalls, AwsClient, AwsError
+from scaler.worker_manager.aws.calls import AwsAccess, AwsClient, AwsError
 
 if TYPE_CHECKING:
     from scaler.config.commands import Verb
@@ -49,9 +49,9 @@ class Account:
         self._say = say
         self.dry_run = dry_run
         self.pause_seconds = pause_seconds
-        self._clients: dict[str, AwsCalls] = {}
+        self._clients: dict[str, AwsClient] = {}
 
-    def client(self, service: str) -> AwsCalls:
+    def client(self, service: str) -> AwsClient:
         """Return the client of a service, made when it is first needed."""
         if service not in self._clients:
             self._clients[service] = AwsClient(self._access, service)

@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from dataclasses import asdict
+from typing import Any, ParamSpec, TypeVar, cast
 
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
@@ -35,6 +36,7 @@ from scaler.worker_manager.aws_hpc.exits import NO_REASON, classify_exit, reason
 from scaler.worker_manager.aws_hpc.requests import (
     JOB_MODULE,
     JOB_SPEC_VARIABLE,
+    PARAMETER,
     BatchContext,
     Definition,
     Fields,
@@ -42,7 +44,6 @@ from scaler.worker_manager.aws_hpc.requests import (
     JobSpec,
     encodings_for,
     fits,
-    parameters_for,
     submission,
 )
 from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, ResultKey, SessionObjects, counts_of, index_in
@@ -83,12 +84,12 @@ def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
     """Return the backend of mode offload: one local agent."""
     limit = config.max_task_concurrency
     slots = config.max_concurrent_jobs if limit < 0 else min(limit, config.max_concurrent_jobs)
-    return OffloadBackend(config, f"{__name__}:make_executor", max(1, slots), BatchContext.of(config).to_json())
+    return OffloadBackend(config, f"{__name__}:make_executor", max(1, slots), asdict(BatchContext.of(config)))
 
 
 def make_executor(config: OffloadConfig) -> BatchExecutor:
     """Return the executor of an agent. Raises UsageError."""
-    return BatchExecutor(BatchContext.from_json(config.executor_settings))
+    return BatchExecutor(BatchContext(**cast("Any", config.executor_settings)))
 
 
 class BatchExecutor:
@@ -133,7 +134,7 @@ class BatchExecutor:
         self._service.check_queue()
         self._definition = self._service.definition()
         self._objects.check()
-        self._find_earlier()
+        self._find_unwanted()
         self._terminate_pending()
         self._thread.start()
 
@@ -218,7 +219,7 @@ class BatchExecutor:
             {JOB_SPEC_VARIABLE: spec.to_json()},
             size=len(batch.keys),
             repeat=batch.repeat,
-            parameters=parameters_for(input_from, text),
+            parameters={PARAMETER: text} if input_from == "parameter" else None,
         )
 
     # -- the polling thread
@@ -268,9 +269,8 @@ class BatchExecutor:
     def _poll(self) -> None:
         """Do one poll. Raises AwsError; the next poll starts over."""
         self._find_unanswered()
-        self._find_earlier()
+        self._find_unwanted()
         self._terminate_pending()
-        self._terminate_given_up()
         known = self._locked(self._tracking.known)
         if known:
             self._poll_jobs(known)
@@ -302,18 +302,16 @@ class BatchExecutor:
                     failed = self._tracking.not_listed(made, asked_at)
             self._fail(failed, Outcome.NOT_STARTED, "AWS Batch did not answer SubmitJob, and lists no such job")
 
-    def _find_earlier(self) -> None:
+    def _find_unwanted(self) -> None:
         now = time.monotonic()
-        with self._lock:
-            if not self._tracking.is_listing_due(now):
-                return
-        alive = self._service.alive()
-        earlier = [
-            each for each, job in alive.items() if not self._context.is_of_session(job["jobName"], self._session)
-        ]
-        new = self._locked(self._tracking.found_earlier, earlier, now)
-        if new:
-            _log.warning("terminating %d jobs that an earlier agent has left: their tasks are run again", new)
+        if not self._locked(self._tracking.is_search_due, now):
+            return
+        jobs = {job_id: str(job["jobName"]) for job_id, job in self._service.alive().items()}
+        if new := self._locked(self._tracking.listed, jobs, self._is_own, now):
+            _log.warning("terminating %d jobs of earlier agents or unanswered requests: their tasks are run again", new)
+
+    def _is_own(self, job_name: str) -> bool:
+        return self._context.is_of_session(job_name, self._session)
 
     def _terminate_pending(self) -> None:
         """Terminate jobs. Raises AwsError for the first that cannot be, after all were tried."""
@@ -328,15 +326,6 @@ class BatchExecutor:
         for error in errors:
             if error is not None and error.kind != "refused":
                 raise error
-
-    def _terminate_given_up(self) -> None:
-        now = time.monotonic()
-        names = self._locked(self._tracking.given_up, now)
-        for name in names:
-            job_id = self._service.find(name)
-            if job_id is not None:
-                self._service.terminate(job_id, STOP_REASON)
-            self._locked(self._tracking.searched, name, is_found=job_id is not None, now=now)
 
     def _try_terminate(self, job_id: str) -> AwsError | None:
         try:

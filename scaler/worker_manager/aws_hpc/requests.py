@@ -31,6 +31,13 @@ MAX_BASE_CHARACTERS = 64
 """Of a job's name, which may have 128."""
 
 
+_SHARED = (
+    *("job_queue", "job_definition", "job_timeout_minutes", "s3_bucket", "s3_prefix"),
+    *("aws_region", "aws_endpoint_url", "aws_profile"),
+)
+"""Settings that the context has too."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchContext:
     """What all jobs of a manager have in common. JSON values only: the offload agent's configuration contains it."""
@@ -57,24 +64,8 @@ class BatchContext:
             # The same file started on two machines must not end the jobs of the other.
             cluster=f"{address} on {platform.node()}" if is_loopback(address) else address,
             name=config.name or config.worker_manager_id,
-            job_queue=config.job_queue,
-            job_definition=config.job_definition,
-            s3_bucket=config.s3_bucket,
-            s3_prefix=config.s3_prefix,
-            job_timeout_minutes=config.job_timeout_minutes,
-            aws_region=config.aws_region,
-            aws_endpoint_url=config.aws_endpoint_url,
-            aws_profile=config.aws_profile,
+            **{key: getattr(config, key) for key in _SHARED},
         )
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the context from JSON values."""
-        return cls(**values)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the context as JSON values."""
-        return asdict(self)
 
     @property
     def mark(self) -> str:
@@ -278,11 +269,6 @@ def encodings_for(data: bytes, size: int) -> Sequence[tuple[InputFrom, str]]:
         return ()
     text = as_text(data)
     return (("variable", text),) if size > 1 else (("variable", text), ("parameter", text))
-
-
-def parameters_for(input_from: InputFrom, text: str) -> dict[str, str]:
-    """Return the parameters that carry a call."""
-    return {PARAMETER: text} if input_from == "parameter" else {}
 
 
 def _repeats() -> Fields:

@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 
-from scaler.worker_manager.aws.calls import AwsCalls, AwsClient, AwsError, aws_session, steady
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_session, steady
 from scaler.worker_manager.aws_hpc.requests import (
     SETUP,
     BatchContext,
@@ -28,9 +28,9 @@ class BatchService:
         """session: from `aws_session`; one of its own by default."""
         self._context = context
         session = session or aws_session(context)
-        self._batch: AwsCalls = AwsClient(context, "batch", session=session)
+        self._batch = AwsClient(context, "batch", session=session)
         # SubmitJob has no client token that distinguishes a repeated call from a new one.
-        self._submitting: AwsCalls = AwsClient(context, "batch", session=session, attempts=1)
+        self._submitting = AwsClient(context, "batch", session=session, attempts=1)
 
     def definition(self) -> Definition:
         """Return the newest active revision of the job definition, or the named one. Raises AwsError."""

@@ -8,7 +8,7 @@ and not before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler.worker.call import Call
@@ -24,9 +24,8 @@ UNANSWERED_SECONDS = 20.0
 """A submission that was not answered and is not listed after this time counts as failed."""
 GIVEN_UP_SECONDS = 600.0
 """A submission that counts as failed is searched for this long, and terminated when it appears nevertheless."""
-GIVEN_UP_PAUSE_SECONDS = 10.0
-EARLIER_PAUSE_SECONDS = 5.0
-"""Pause between listings of the jobs that earlier sessions have left."""
+SEARCH_PAUSE_SECONDS = 5.0
+"""Pause between searches for unwanted jobs."""
 MAX_TERMINATE_TRIES = 100
 NOT_FOUND_SECONDS = 120.0
 """A job that Batch does not know for this long does not exist."""
@@ -122,12 +121,12 @@ class Tracking:
         """Jobs to terminate, and how often that failed."""
         self._given_up: dict[str, float] = {}
         """Names of submissions that count as failed, and until when they are searched for."""
-        self._given_up_at = 0.0
-        self._earlier: set[str] = set()
-        """Jobs of earlier sessions that were found."""
-        self._earlier_at: float | None = now
-        """When to list them again; None when all of them must have been listed."""
-        self._earlier_until = now + LISTED_SECONDS
+        self._unwanted: set[str] = set()
+        """Jobs that a search has found."""
+        self._search_at = now
+        self._search_until = now + LISTED_SECONDS
+        """All jobs of earlier sessions must have been listed by then: one submitted just before a restart is late."""
+        self._is_searching = True
         self.progress_at = now
         """When a call was submitted, began or ended last, as far as was seen."""
 
@@ -162,6 +161,7 @@ class Tracking:
         if since is None or now - since < self._unanswered_seconds:
             return []
         self._given_up[submission.name] = now + GIVEN_UP_SECONDS
+        self._is_searching = True
         return self.refused(submission)
 
     def refused(self, submission: CallSubmission) -> list[CallKey]:
@@ -207,7 +207,7 @@ class Tracking:
 
     def is_idle(self) -> bool:
         """Tell whether there is nothing to poll for."""
-        return not (self._submissions or self.terminations or self._given_up or self._earlier_at is not None)
+        return not (self._submissions or self.terminations or self._is_searching)
 
     # -- what Batch and S3 say
 
@@ -283,29 +283,24 @@ class Tracking:
         self.terminations[job_id] = tries + 1
         return True
 
-    def is_listing_due(self, now: float) -> bool:
-        """Tell whether to list the jobs of earlier sessions: one submitted just before a restart is listed late."""
-        return self._earlier_at is not None and now >= self._earlier_at
+    def is_search_due(self, now: float) -> bool:
+        """Tell whether to list all jobs: there may be some of earlier sessions, or of submissions given up."""
+        return self._is_searching and now >= self._search_at
 
-    def found_earlier(self, job_ids: Iterable[str], now: float) -> int:
-        """Terminate the listed jobs of earlier sessions. Returns how many are new."""
-        new = set(job_ids) - self._earlier
-        self._earlier |= new
+    def listed(self, jobs: Mapping[str, str], is_own: Callable[[str], bool], now: float) -> int:
+        """Terminate the unwanted ones of the listed jobs, names by id. Returns how many are new.
+
+        is_own: tells whether a job of this name was submitted by this session.
+        """
+        found = {job_id for job_id, name in jobs.items() if not is_own(name) or name in self._given_up}
+        new = found - self._unwanted
+        self._unwanted |= new
         self.terminate(new)
-        self._earlier_at = now + EARLIER_PAUSE_SECONDS if now < self._earlier_until else None
+        gone = {jobs[job_id] for job_id in found}
+        self._given_up = {name: until for name, until in self._given_up.items() if name not in gone and until > now}
+        self._is_searching = now < self._search_until or bool(self._given_up)
+        self._search_at = now + SEARCH_PAUSE_SECONDS
         return len(new)
-
-    def given_up(self, now: float) -> list[str]:
-        """Return the names of submissions to search for, when that is due."""
-        if not self._given_up or now < self._given_up_at:
-            return []
-        self._given_up_at = now + GIVEN_UP_PAUSE_SECONDS
-        return list(self._given_up)
-
-    def searched(self, name: str, *, is_found: bool, now: float) -> None:
-        """Note the search for a submission that counts as failed."""
-        if is_found or now > self._given_up[name]:
-            del self._given_up[name]
 
     # -- obsolete objects
 

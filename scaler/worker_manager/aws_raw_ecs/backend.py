@@ -16,7 +16,7 @@ from typing import Any
 
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import AwsCalls, AwsClient, AwsError, steady
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, steady
 from scaler.worker_manager.aws.containers import exit_text, unreachable, versions
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import (
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 class EcsBackend(PolledBackend):
     """Units are ECS tasks. ecs: boto3's client by default. Raises UsageError for settings that ECS cannot take."""
 
-    def __init__(self, config: AwsRawEcsConfig, ecs: AwsCalls | None = None) -> None:
+    def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
         limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
         super().__init__(
             service="ECS",
@@ -75,7 +75,7 @@ class EcsBackend(PolledBackend):
         # Both are made again for the task definition that is used; what is wrong with them is reported now.
         overrides(CONTAINER, self._document)
         start_command(config, versions())
-        self._ecs: AwsCalls = AwsClient(config, "ecs") if ecs is None else ecs
+        self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         """The parameters that all RunTask share, once the task definition is ensured."""
         self._unanswered: tuple[Fields, float] | None = None

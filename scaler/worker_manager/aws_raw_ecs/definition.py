@@ -11,7 +11,7 @@ from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import AwsCalls, AwsError, tag_value
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, tag_value
 from scaler.worker_manager.aws.containers import (
     MAX_OVERRIDES_CHARACTERS,
     default_image,
@@ -182,7 +182,7 @@ class EnsuredDefinition:
 
 
 def ensure_definition(
-    config: AwsRawEcsConfig, ecs: AwsCalls, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
+    config: AwsRawEcsConfig, ecs: AwsClient, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
 ) -> EnsuredDefinition:
     """Return the newest task definition, after registering it when it is missing or differs from the settings.
 
@@ -205,7 +205,7 @@ def ensure_definition(
     return EnsuredDefinition(made, is_new=True)
 
 
-def describe_definition(family: str, ecs: AwsCalls) -> tuple[Fields | None, list[dict[str, str]]]:
+def describe_definition(family: str, ecs: AwsClient) -> tuple[Fields | None, list[dict[str, str]]]:
     """Return the newest active revision of a family with its tags; None when there is none. Raises AwsError."""
     try:
         answer = ecs.call("DescribeTaskDefinition", taskDefinition=family, include=["TAGS"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_keys_begin_with_prefix_manager_and_session() -> None:
 
 
 def test_a_place_travels_as_json() -> None:
-    assert BatchContext.from_json(json.loads(json.dumps(context().to_json()))) == context()
+    assert BatchContext(**json.loads(json.dumps(asdict(context())))) == context()
 
 
 # -- requests

@@ -14,8 +14,12 @@ def keys(*numbers: int) -> list[tuple[bytes, int]]:
 def tracking_of() -> Tracking:
     """Return one that has found what earlier sessions have left: nothing."""
     made = Tracking(-1000.0)
-    made.found_earlier([], 0.0)
+    made.listed({}, own, 0.0)
     return made
+
+
+def own(job_name: str) -> bool:
+    return job_name.startswith("job-")
 
 
 def terminated(tracking: Tracking) -> list[str]:
@@ -102,9 +106,10 @@ def test_calls_of_a_job_that_is_not_there_may_be_submitted_again() -> None:
     assert tracking.without_id() == [made]
     assert tracking.not_listed(made, 20.0) == [], "it may be listed late"
     assert tracking.not_listed(made, 22.0) == keys(10, 11)
-    assert tracking.given_up(22.0) == ["job-1"]
-    assert tracking.given_up(23.0) == [], "it was searched for just now"
-    tracking.searched("job-1", is_found=True, now=23.0)
+    assert tracking.is_search_due(22.0), "it may appear nevertheless"
+    assert tracking.listed({"a": "job-1", "b": "job-2"}, own, 22.0) == 1
+    assert terminated(tracking) == ["a"]
+    assert not tracking.is_search_due(1e9)
     submitted(tracking, 2, 11, 10, job_id="b")
     assert tracking.arrived(2, 1, 1.0) == keys(10)[0]
     tracking.check()
@@ -146,17 +151,17 @@ def test_jobs_are_stuck_when_they_wait_for_long_and_none_runs() -> None:
     assert not tracking.is_stuck(waiting, 121.0, 120.0)
 
 
-def test_jobs_of_earlier_sessions_are_listed_until_all_of_them_must_have_been() -> None:
+def test_jobs_of_earlier_sessions_are_searched_until_all_of_them_must_have_been_listed() -> None:
     tracking = Tracking(0.0)
-    assert tracking.is_listing_due(0.0)
-    assert tracking.found_earlier(["a"], 0.0) == 1
-    assert not tracking.is_listing_due(1.0)
+    assert tracking.is_search_due(0.0)
+    assert tracking.listed({"a": "old-1", "mine": "job-1"}, own, 0.0) == 1
+    assert not tracking.is_search_due(1.0)
     assert not tracking.is_idle()
-    assert tracking.is_listing_due(6.0)
-    assert tracking.found_earlier(["a", "b"], 6.0) == 1, "one is listed late"
+    assert tracking.is_search_due(6.0)
+    assert tracking.listed({"a": "old-1", "b": "old-2"}, own, 6.0) == 1, "one is listed late"
     assert terminated(tracking) == ["a", "b"]
-    assert tracking.found_earlier([], 61.0) == 0
-    assert not tracking.is_listing_due(1e9)
+    assert tracking.listed({}, own, 61.0) == 0
+    assert not tracking.is_search_due(1e9)
     assert tracking.is_idle()
 
 
