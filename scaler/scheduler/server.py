@@ -115,13 +115,6 @@ def collect_when_small(living_tasks: int) -> None:
         give_memory_back()
 
 
-def _embedded_storage(bind_address: str, io_threads: int) -> EmbeddedStorage:
-    try:
-        return EmbeddedStorage(beside(bind_address, 1, ".storage"), io_threads=io_threads)
-    except UsageError as error:
-        raise UsageError(f"the object storage beside {bind_address}: {error}") from error
-
-
 class SchedulerServer:
     """One scheduler: its core, its listeners and its connection to the object storage, on the running loop."""
 
@@ -135,9 +128,8 @@ class SchedulerServer:
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
         self._core = SchedulerCore(config, policy.allocation, self._loop.time())
         self._recorder = Recorder(config, size_of)
-        self._storage = (
-            _embedded_storage(config.bind_address, config.io_threads) if config.object_storage_address is None else None
-        )
+        self._storage: EmbeddedStorage | None = None
+        self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._is_closed = False
@@ -148,9 +140,7 @@ class SchedulerServer:
         self._storage_status: StorageStatus | None = None
         self._storage_asked = False
         self._meter = LoadMeter()
-        self.storage_address = config.object_storage_address or self._embedded_address()
-        advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
-        self._advertised_storage = advertised_storage
+        self._advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
         self._listener: Listener = SocketListener(
             [config.bind_address],
             server_kind=Server.SCHEDULER,
@@ -169,7 +159,7 @@ class SchedulerServer:
                 on_events=on_events,
                 io_threads=config.io_threads,
             ),
-            self._welcome(config.client_timeout_seconds),
+            self._welcome(Role.MONITOR, ""),
             config.status_report_interval_seconds,
             self._server_status,
             self._loop,
@@ -182,8 +172,13 @@ class SchedulerServer:
         )
         self._schedule(self._loop.time())
 
-    def _embedded_address(self) -> str:
-        assert self._storage is not None, "without an address, the storage is embedded"
+    def _embed_storage(self) -> str:
+        """Start an object storage in this process, and return its address."""
+        bind_address = self._config.bind_address
+        try:
+            self._storage = EmbeddedStorage(beside(bind_address, 1, ".storage"), io_threads=self._config.io_threads)
+        except UsageError as error:
+            raise UsageError(f"the object storage beside {bind_address}: {error}") from error
         return self._storage.address
 
     @property
@@ -193,7 +188,7 @@ class SchedulerServer:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """What is where, by purpose."""
+        """The addresses of this process by purpose."""
         return {
             "scheduler": self._listener.addresses[0],
             "object_storage": self.storage_address,
@@ -217,40 +212,31 @@ class SchedulerServer:
         refused = check_versions(hello)
         if refused is not None:
             return refused
-        lease = self._config.worker_timeout_seconds
+        if hello.role not in (Role.CLIENT, Role.WORKER, Role.MANAGER):
+            return Refused(RefusalReason.ROLE, f"a {hello.role} does not belong on the scheduler's address")
+        if isinstance(hello.details, ManagerDetails):
+            record = self._core.state.manager_named(hello.details.manager_id)
+            if record is not None and record.id != peer and record.broken_at is None:
+                return Refused(
+                    RefusalReason.DUPLICATE,
+                    f"worker manager id {hello.details.manager_id!r} is in use by another worker manager of this "
+                    f"scheduler: give this one another worker_manager_id",
+                )
+        return self._welcome(hello.role, self._advertised_storage)
+
+    def _welcome(self, role: Role, storage_address: str) -> Welcome:
+        """Return the answer to a peer that may come in."""
+        is_service = role in (Role.WORKER, Role.MANAGER)
+        lease = self._config.worker_timeout_seconds if is_service else self._config.client_timeout_seconds
         heartbeat = lease / HEARTBEATS_IN_A_LEASE
-        match hello.role:
-            case Role.CLIENT:
-                lease = self._config.client_timeout_seconds
-                heartbeat = min(HEARTBEAT_SECONDS, lease / HEARTBEATS_IN_A_LEASE)
-            case Role.WORKER:
-                pass
-            case Role.MANAGER:
-                if isinstance(hello.details, ManagerDetails) and self._is_taken(peer, hello.details.manager_id):
-                    return Refused(
-                        RefusalReason.DUPLICATE,
-                        f"worker manager id {hello.details.manager_id!r} is in use by another worker manager of this "
-                        f"scheduler: give this one another worker_manager_id",
-                    )
-            case _:
-                return Refused(RefusalReason.ROLE, f"a {hello.role} does not belong on the scheduler's address")
         return Welcome(
             resumed=False,
             incarnation=self._incarnation,
             lease_seconds=lease,
-            heartbeat_seconds=heartbeat,
-            object_storage_address=self._advertised_storage,
+            heartbeat_seconds=heartbeat if is_service else min(HEARTBEAT_SECONDS, heartbeat),
+            object_storage_address=storage_address,
             max_pending_tasks=self._config.max_number_of_tasks_waiting,
         )
-
-    def _is_taken(self, peer: bytes, manager_id: str) -> bool:
-        record = self._core.state.manager_named(manager_id)
-        return record is not None and record.id != peer and record.broken_at is None
-
-    def _welcome(self, lease_seconds: float) -> Welcome:
-        """Return what a client or monitor is answered but for what concerns clients only."""
-        heartbeat = min(HEARTBEAT_SECONDS, lease_seconds / HEARTBEATS_IN_A_LEASE)
-        return Welcome(False, self._incarnation, lease_seconds, heartbeat, "")
 
     # -- steps
 
@@ -260,31 +246,28 @@ class SchedulerServer:
             if type(event) is Received:
                 self._received[type(event.message).__name__] += 1
                 if type(event.message) is Relay:
-                    self._unwrap(event.peer, event.message, inputs)
+                    try:
+                        self._unwrap(event.peer, event.message, inputs)
+                    except ProtocolError as error:
+                        ids = about(worker=event.peer.hex())
+                        _log.warning("worker %s relayed %s", event.peer.hex(), escaped(str(error)), extra=ids)
                     continue
             inputs.append(event)
         self._step(inputs)
 
     def _unwrap(self, worker: bytes, relay: Relay, inputs: list[Input]) -> None:
-        """Turn what a worker relays into an input from the client inside its task."""
-        try:
-            message = decode(relay.body)
-        except ProtocolError as error:
-            _log_relay(worker, f"a message that cannot be decoded: {error}")
-            return
+        """Turn what a worker relays into an input from the client inside its task. Raises ProtocolError."""
+        message = decode(relay.body)
         if type(message) not in MAY_SEND[Server.SCHEDULER][Role.CLIENT]:
-            _log_relay(worker, f"a {type(message).__name__}, which no client may send")
-            return
+            raise ProtocolError(f"a {type(message).__name__}, which no client may send")
         clients = self._core.state.clients
         client = clients.get(relay.client)
         if client is None:
             if len(clients) >= MAX_NESTED_CLIENTS:
-                _log_relay(worker, f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")
-                return
+                raise ProtocolError(f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")
             inputs.append(NestedOpened(relay.client, worker))
         elif client.via is None or client.via.id != worker:
-            _log_relay(worker, "a message of a client that is not in its tasks")
-            return
+            raise ProtocolError("a message of a client that is not in its tasks")
         inputs.append(Received(relay.client, message))
 
     def _step(self, inputs: Sequence[Input]) -> None:
@@ -404,11 +387,6 @@ class SchedulerServer:
         if known is not None:
             storage = storage._replace(objects=known.objects, bytes=known.bytes, limit_bytes=known.limit_bytes)
         return ServerStatus(time.time(), self._incarnation, scheduler, storage, self._sent, self._received)
-
-
-def _log_relay(worker: bytes, what: str) -> None:
-    text = "worker %s relayed %s"
-    _log.warning(text, worker.hex(), escaped(what), extra=about(worker=worker.hex()))
 
 
 def _log_fact(fact: Fact) -> None:

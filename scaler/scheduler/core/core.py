@@ -44,6 +44,7 @@ QUARANTINE_FAILURES = 5
 TICK_SECONDS = 0.25
 """The shell steps at least this often; a longer gap was a stall of the scheduler, and extends every peer's deadline."""
 EXPIRY_SECONDS = 0.5
+_NOT_ITS_OWN = "it is a task of another client, which may ask for itself; monitors may ask for all"
 
 
 class SchedulerCore:
@@ -124,17 +125,15 @@ class SchedulerCore:
             case Opened(peer, hello):
                 self._opened(peer, hello, now)
             case NestedOpened(peer, via):
-                self._nested_opened(peer, via, now)
-            case Broken(peer):
-                record = self.state.peer(peer)
-                if record is not None and record.broken_at is None:
-                    record.broke(now)
-                    self._touch(record)
-            case Resumed(peer):
+                worker = self.state.workers.get(via)
+                if worker is not None and self.state.peer(peer) is None:
+                    self.state.clients[peer] = ClientRecord(peer, f"in a task on {worker.name}", now, worker)
+            case Broken(peer) | Resumed(peer):
                 record = self.state.peer(peer)
                 if record is not None:
-                    record.resumed(now)
-                    self._touch(record)
+                    record.note_connection(now, is_broken=isinstance(item, Broken))
+                if isinstance(record, Worker):
+                    self._placement.update(record)
             case Closed(peer, text):
                 self._forget_peer(peer, text or "closed its connection", now, retain=False)
             case PolicyAnswered(wanted, complaint):
@@ -145,10 +144,6 @@ class SchedulerCore:
                 raise AssertionError("messages are applied by _received")
             case _:
                 assert_never(item)
-
-    def _touch(self, record: ClientRecord | Worker | ManagerRecord) -> None:
-        if isinstance(record, Worker):
-            self._placement.update(record)
 
     def _opened(self, peer: bytes, hello: messages.Hello, now: float) -> None:
         self._forget_peer(peer, "opened a new session", now, retain=True)
@@ -170,9 +165,6 @@ class SchedulerCore:
             self._expel(peer, str(error))
 
     def _worker_opened(self, peer: bytes, hello: messages.Hello, details: WorkerDetails, now: float) -> None:
-        if details.slots < 1 or details.queue_size < 0:
-            self._expel(peer, f"a worker with {details.slots} slots and queue size {details.queue_size}")
-            return
         worker = Worker(peer, f"{hello.hostname}|{hello.pid}|{peer.hex()[:8]}", now, details)
         self.state.workers[peer] = worker
         self._placement.add(worker)
@@ -181,20 +173,13 @@ class SchedulerCore:
 
     def _manager_opened(self, peer: bytes, details: ManagerDetails, now: float) -> None:
         if details.unit_slots < 1:
-            self._expel(peer, f"a worker manager whose units have {details.unit_slots} slots")
-            return
+            raise UsageError(f"a worker manager whose units have {details.unit_slots} slots")
         earlier = self.state.manager_named(details.manager_id)
         if earlier is not None:
             # The shell admits a second one only while the first is out of contact: it was restarted.
             self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
         self._elastic.join(peer, details, now)
         self._outbox.publish(peer_incident("joined", "manager", self.state.managers[peer]))
-
-    def _nested_opened(self, peer: bytes, via: bytes, now: float) -> None:
-        worker = self.state.workers.get(via)
-        if worker is None or self.state.peer(peer) is not None:
-            return
-        self.state.clients[peer] = ClientRecord(peer, f"in a task on {worker.name}", now, worker)
 
     def _give_up(self, peer: bytes, why: str, now: float) -> None:
         """End the session of a peer that was out of contact for too long."""
@@ -304,7 +289,8 @@ class SchedulerCore:
                 for identifier in objects.pinned_by(client.id):
                     objects.release(identifier, client.id)
             case messages.Explain(task):
-                self._outbox.send_to_client(client, messages.Explained(task, self._explain(client, task)))
+                text = explain(self.state, task, self.state.now) if task.startswith(client.id) else _NOT_ITS_OWN
+                self._outbox.send_to_client(client, messages.Explained(task, text))
             case messages.ReadLog(task):
                 log = self.state.logs.read(task) if task.startswith(client.id) else messages.TaskLog(task, b"", b"", 0)
                 self._outbox.send_to_client(client, log)
@@ -314,11 +300,6 @@ class SchedulerCore:
                 self._shutdown(client)
             case _:
                 self._not_allowed(client.id, message)
-
-    def _explain(self, client: ClientRecord, task: bytes) -> str:
-        if not task.startswith(client.id):
-            return "it is a task of another client, which may ask for itself; monitors may ask for all"
-        return explain(self.state, task, self.state.now)
 
     def _shutdown(self, client: ClientRecord) -> None:
         if self._config.protected:
@@ -336,7 +317,7 @@ class SchedulerCore:
             case messages.Done():
                 self._tasks.done(worker, message, now)
                 self._touched[worker] = None
-                if worker.failures_in_row >= QUARANTINE_FAILURES and not worker.draining and self._others_do_well():
+                if worker.failures_in_row >= QUARANTINE_FAILURES and not worker.draining:
                     self._quarantine(worker)
             case messages.Returned():
                 self._tasks.returned(worker, message, now)
@@ -370,11 +351,10 @@ class SchedulerCore:
             case _:
                 self._not_allowed(worker.id, message)
 
-    def _others_do_well(self) -> bool:
-        """Tell whether a worker is without failures: where all fail, or there is only one, the tasks are at fault."""
-        return any(not worker.failures_in_row and not worker.draining for worker in self.state.workers.values())
-
     def _quarantine(self, worker: Worker) -> None:
+        """Give a worker no more tasks, unless all fail, or there is only one: then the tasks are at fault."""
+        if all(other.failures_in_row or other.draining for other in self.state.workers.values()):
+            return
         why = f"{worker.failures_in_row} tasks in a row ended in a failure of the worker"
         worker.drain(quarantined=True)
         self._outbox.send(worker.id, messages.Drain(f"quarantined: {why}"))

@@ -5,8 +5,8 @@ For single questions: O(workers), and for a task in a queue O(tasks before it, u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from itertools import islice, takewhile
 from typing import assert_never
 
 from scaler.ids import ID_BYTES
@@ -43,10 +43,7 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
     if task is None:
         found = state.history.find(task_id)
         return _ended(*found, now) if found is not None else UNKNOWN
-    return _living(state, task, state.own_time(now))
-
-
-def _living(state: ClusterState, task: Task, now: float) -> str:
+    now = state.own_time(now)
     match task.state:
         case Waiting(missing=missing):
             return _waiting(task, missing)
@@ -76,7 +73,8 @@ def _waiting(task: Task, missing: int) -> str:
 def _assigned(task: Task, worker: Worker) -> str:
     if task.id in worker.blocked:
         return f"it runs on worker {worker.name} and waits for tasks of its own{_so_far(task)}"
-    ahead = sum(1 for other in _until(task, worker) if other.id not in worker.blocked)
+    before = takewhile(lambda other: other is not task, worker.tasks.values())
+    ahead = sum(other.id not in worker.blocked for other in before)
     if worker.broken_at is not None:
         return f"it was sent to worker {worker.name}, which is out of contact{_so_far(task)}"
     if ahead < worker.slots:
@@ -93,13 +91,6 @@ def _so_far(task: Task) -> str:
     if task.errors is None or not task.errors.texts:
         return ""
     return f"; this is attempt {task.attempt}, after {_last_error(task)}"
-
-
-def _until(task: Task, worker: Worker) -> Iterable[Task]:
-    for other in worker.tasks.values():
-        if other is task:
-            return
-        yield other
 
 
 def _ready(state: ClusterState, task: Task, now: float) -> str:

@@ -19,6 +19,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
 from scaler.protocol.messages import Finished, ManagerDetails, ManagerStatus, Spec, WorkerDetails, WorkerHeartbeat
 
@@ -166,14 +167,13 @@ class PeerRecord:
         """Note a message of this peer."""
         self.last_message_at = now
 
-    def broke(self, now: float) -> None:
-        """Note that the connection is gone."""
-        self.broken_at = now
-
-    def resumed(self, now: float) -> None:
-        """Note that the connection is back."""
-        self.broken_at = None
-        self.last_message_at = now
+    def note_connection(self, now: float, *, is_broken: bool) -> None:
+        """Note that the connection is gone, or is back."""
+        if not is_broken:
+            self.broken_at = None
+            self.last_message_at = now
+        elif self.broken_at is None:
+            self.broken_at = now
 
 
 @dataclass(slots=True, eq=False)
@@ -235,6 +235,8 @@ class Worker(PeerRecord):
     heartbeat_at: float = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.details.slots < 1 or self.details.queue_size < 0:
+            raise UsageError(f"a worker with {self.details.slots} slots and queue size {self.details.queue_size}")
         self.offers = Offers.of(self.details.capabilities)
         self.slots = self.details.slots
         self.limit = self.slots * (1 + self.details.queue_size)
