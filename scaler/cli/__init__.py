@@ -25,10 +25,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler_worker_adapter_symphony": (f"{_PARSE}worker_adapter_symphony", _MANAGER),
     "scaler_ui": (f"{_PARSE}webui", _WEB),
     "scaler_gui": (f"{_PARSE}webui", _WEB),
-    "scaler_top": (f"{_PARSE}top", "scaler.monitor.top.command:run"),
+    "scaler_top": (f"{_PARSE}top", "scaler.monitor.commands:run"),
 }
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
-    f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.questions:run") for verb in ("explain", "logs", "trace")
+    f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run") for verb in ("explain", "logs", "trace")
 }
 """The commands behind `scaler` when its first argument is one of these words and not a file."""
 

@@ -193,7 +193,7 @@ class Model:
         return min((task.ended_at for task in self._tasks.values() if task.ended_at is not None), default=None)
 
     @property
-    def kept(self) -> int:
+    def task_count(self) -> int:
         """How many tasks the model keeps."""
         return len(self._tasks)
 

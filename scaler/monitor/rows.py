@@ -92,15 +92,12 @@ def objects(table: object) -> list[Any]:
         return []
     inner = {each[0]: each[1] for each in columns if isinstance(each, list)}
     names = [each[0] if isinstance(each, list) else each for each in columns]
-    found = [dict(zip(names, values, strict=True)) for values in rows if _fits(values, names)]
+    rows = [values for values in rows if isinstance(values, list)]
+    found = [dict(zip(names, values, strict=True)) for values in rows if len(values) == len(names)]
     for name, columns in inner.items():
         for each in found:
             each[name] = objects({"columns": columns, "rows": each[name]})
     return found
-
-
-def _fits(values: object, names: list[str]) -> bool:
-    return isinstance(values, list) and len(values) == len(names)
 
 
 def decode_status(document: Document) -> Status:

@@ -66,7 +66,15 @@ class ServerStatus:
 def status(state: ClusterState, server: ServerStatus) -> bytes:
     """Return the document, smaller than `MAX_CONTROL_BYTES`."""
     census = _Census(state)
-    workers = nlargest(MAX_ROWS, state.workers.values(), key=_interest)
+    workers = nlargest(
+        MAX_ROWS,
+        state.workers.values(),
+        key=lambda worker: (
+            worker.broken_at is not None or worker.draining or worker.stalled,
+            worker.failures_in_row,
+            len(worker.tasks),
+        ),
+    )
     clients = nlargest(MAX_ROWS, state.clients.values(), key=lambda client: len(client.tasks))
     functions = nlargest(MAX_ROWS, census.functions, key=census.weight)
     managers = islice(state.managers.values(), MAX_ROWS)
@@ -158,11 +166,6 @@ def _totals(state: ClusterState, functions: int) -> Totals:
         managers=len(state.managers),
         functions=functions,
     )
-
-
-def _interest(worker: Worker) -> tuple[bool, int, int]:
-    degraded = worker.broken_at is not None or worker.draining or worker.stalled
-    return degraded, worker.failures_in_row, len(worker.tasks)
 
 
 def _worker(state: ClusterState, worker: Worker) -> WorkerRow:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar, cast
 from scaler.errors import UnreachableError
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
-from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.app import WebApp
 from scaler.monitor.web.server import listen, page_of, serve
 from scaler.protocol.messages import TaskLog
 from tests.browser.fake_cluster import FakeCluster
+from tests.unit.monitor.web_rig import web_config
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class WebServer:
 
     def __init__(self, monitor: FakeMonitor | None = None, interval_seconds: float = 0.1) -> None:
         self.monitor = monitor or FakeMonitor()
-        self._settings = WebSettings(broadcast_interval_seconds=interval_seconds)
+        self._settings = web_config(broadcast_interval_seconds=interval_seconds)
         self._port = 0
         self.url = ""
         self.start()

@@ -16,7 +16,7 @@ from scaler.monitor.top.app import TopApp
 from scaler.monitor.top.lines import Lines
 from scaler.protocol.messages import TaskLog
 
-WAIT_SECONDS = 4.0
+WAIT_SECONDS = 20.0
 TASK = "ab" * 16
 
 Story = Callable[["Stage"], Awaitable[None]]

@@ -8,7 +8,7 @@ import pytest
 
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module
-from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.app import WebApp
 from scaler.monitor.web.delta import MAX_TASKS_SENT, DeltaEncoder
 from scaler.monitor.web.stream import Broadcast
 from scaler.protocol.monitor_rows import ConnectionRow
@@ -22,10 +22,11 @@ from tests.unit.monitor.web_rig import (
     run,
     status,
     task,
+    web_config,
     worker,
 )
 
-FAST = WebSettings(broadcast_interval_seconds=0.01, task_rows=3)
+FAST = web_config(broadcast_interval_seconds=0.01, task_log_max_size=3)
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_a_browser_gets_a_picture_and_then_what_changes(monitor: PreparedMonitor
 
 def test_many_changes_are_told_together_and_not_more_often_than_the_interval(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        app = WebApp(monitor, WebSettings(broadcast_interval_seconds=0.2))
+        app = WebApp(monitor, web_config(broadcast_interval_seconds=0.2))
         loop = asyncio.get_running_loop()
         async with Stream(app) as stream:
             await stream.until(begun)
@@ -252,7 +253,7 @@ def test_who_was_away_for_longer_than_is_remembered_begins_anew(monitor: Prepare
 
 def test_who_comes_just_before_news_are_told_takes_them_from_nobody(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
-        app = WebApp(monitor, WebSettings(broadcast_interval_seconds=60.0))
+        app = WebApp(monitor, web_config(broadcast_interval_seconds=60.0))
         async with Stream(app) as first:
             await first.until(begun)
             monitor.model.apply_status(status(11.0, workers=[worker("x")]))

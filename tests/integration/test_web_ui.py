@@ -19,13 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scaler import Client
 from scaler.cluster.combo import ReservedPorts
+from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module
-from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.app import WebApp
 from scaler.monitor.web.server import listen, page_of, serve
 from tests.integration.settings_rig import Command, command, within
-from tests.unit.monitor.web_rig import Browser, PreparedMonitor, status, worker
+from tests.unit.monitor.web_rig import Browser, PreparedMonitor, status, web_config, worker
 
 WAIT_SECONDS = 10.0
 FAST = ("-sri", "0.1")
@@ -203,7 +204,7 @@ def test_nobody_at_the_address_is_said_in_the_log(ports: ReservedPorts, tmp_path
 class Served:
     """The application with a prepared model, at a socket."""
 
-    def __init__(self, settings: WebSettings) -> None:
+    def __init__(self, settings: WebUiConfig) -> None:
         self.monitor = PreparedMonitor(Model())
         self.app = WebApp(self.monitor, settings)
         self.stop = asyncio.Event()
@@ -221,7 +222,7 @@ def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: p
     monkeypatch.setattr(stream_module, "MAX_LOG_EVENTS", 3)
 
     async def scenario() -> None:
-        served = Served(WebSettings(broadcast_interval_seconds=0.01))
+        served = Served(web_config(broadcast_interval_seconds=0.01))
         frozen = socket.socket()
         frozen.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         frozen.setblocking(False)
@@ -252,7 +253,7 @@ def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: p
 
 def test_a_thousand_tasks_a_second_and_five_hundred_workers_are_small_events() -> None:
     async def scenario() -> list[int]:
-        served = Served(WebSettings(broadcast_interval_seconds=0.01))
+        served = Served(web_config(broadcast_interval_seconds=0.01))
         sizes: list[int] = []
         served.monitor.model.apply_status(status(1.0, workers=[worker(f"w{n}") for n in range(500)]))
         async with (

@@ -12,7 +12,7 @@ import httpx
 
 from scaler.cluster.combo import ReservedPorts
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.app import WebApp
 from scaler.monitor.web.server import listen, page_of, serve
 from scaler.net.connection import Listener, ListenerEvent, Opened, Received, Resumed
 from scaler.net.listener import SocketListener
@@ -27,7 +27,7 @@ from scaler.protocol.messages import (
     TaskLog,
     Welcome,
 )
-from tests.unit.monitor.web_rig import TASK, Browser, events, status, task
+from tests.unit.monitor.web_rig import TASK, Browser, events, status, task, web_config
 
 WAIT_SECONDS = 10.0
 
@@ -111,7 +111,7 @@ async def watched(address: str) -> AsyncIterator[Watched]:
             app.changed()
 
     monitor = MonitorConnection(address, changed, timeout_seconds=1.0)
-    app = WebApp(monitor, WebSettings(broadcast_interval_seconds=0.02))
+    app = WebApp(monitor, web_config(broadcast_interval_seconds=0.02))
     listening, stop = listen("127.0.0.1", 0), asyncio.Event()
     page = page_of(listening)
     serving = asyncio.ensure_future(serve(app, listening, stop))

@@ -29,13 +29,13 @@ SIDE_FROM = 120
 """From this width on, counts are beside the table; below it they are under it."""
 SIDE_WIDTH = 44
 STRIP_FROM = 20
-"""Below this height there is no room for counts."""
+"""Below this height there is no space for counts."""
 TALL_FROM = 32
 """Below this height counts under the table are four lines, and more only where workers need no more."""
 PANELS_FROM = 16
 """Below this height the panels are three lines."""
 
-_TROUBLE = Style(color="red", bold=True)
+_ERROR = Style(color="red", bold=True)
 _STYLES = {"away": Style(color="red"), "held": Style(color="magenta"), "ends": Style(color="yellow")}
 
 
@@ -180,7 +180,7 @@ class TopApp(App[None]):
         status = self.source.model.status
         if status is not self._reported:
             self._reported, self._reported_at = status, time.monotonic()
-        silent = int(time.monotonic() - self._reported_at) if self._silence() else 0
+        silent = int(time.monotonic() - self._reported_at) if self._silent_error() else 0
         now = (id(self.status), status.at, self.source.last_error, silent)
         if now != self._drawn:
             self._drawn = now
@@ -244,10 +244,10 @@ class TopApp(App[None]):
 
     def _draw_state(self, width: int) -> None:
         text = Text(no_wrap=True, overflow="ellipsis")
-        trouble = self.source.last_error or self._silence()
-        if trouble:
+        error = self.source.last_error or self._silent_error()
+        if error:
             age = formats.duration(max(0.0, time.monotonic() - self._reported_at))
-            text.append(f"this is the state of {age} ago, trying again: {formats.safe(trouble)}", _TROUBLE)
+            text.append(f"this is the state of {age} ago, trying again: {formats.safe(error)}", _ERROR)
         elif self.frozen is not None:
             at = time.strftime("%H:%M:%S", time.localtime(self.frozen.at))
             text.append(f"frozen at {at}; space goes on", Style(reverse=True))
@@ -256,7 +256,7 @@ class TopApp(App[None]):
         text.truncate(width)
         self._state_part.update(text)
 
-    def _silence(self) -> str:
+    def _silent_error(self) -> str:
         seconds = time.monotonic() - self._reported_at
         return f"{self.source.address} has sent nothing for {seconds:.0f} s" if seconds > QUIET_SECONDS else ""
 

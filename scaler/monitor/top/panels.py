@@ -91,11 +91,11 @@ def beside(found: Sequence[Panel], width: int, height: int) -> list[str]:
     while len(chosen) > 1 and _sum([panel.least for panel in chosen]) > width:
         chosen.pop()
     widths = [min(panel.least, width) for panel in chosen]
-    room = width - _sum(widths)
+    space = width - _sum(widths)
     for index, panel in enumerate(chosen):
-        more = max(0, min(room, min(panel.natural, panel.most) - widths[index]))
+        more = max(0, min(space, min(panel.natural, panel.most) - widths[index]))
         widths[index] += more
-        room -= more
+        space -= more
     columns = [panel.lines(wide, height) for panel, wide in zip(chosen, widths, strict=True)]
     return [BAR.join(parts).rstrip() for parts in zip(*columns, strict=True)]
 

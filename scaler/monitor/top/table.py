@@ -33,7 +33,7 @@ class TableColumn:
 
     @property
     def is_text(self) -> bool:
-        """Texts are aligned left, get the room that is left over, and sort from A to Z; figures from the largest."""
+        """Texts are aligned left, get the spare width, and sort from A to Z; figures from the largest."""
         return self.unit == "text"
 
     def value(self, row: WorkerRow) -> Any:
@@ -130,34 +130,34 @@ def _chosen(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> t
     if width is None:
         return candidates
     chosen: set[str] = set()
-    room = width + len(SPACE)
+    space = width + len(SPACE)
 
     def rank(column: TableColumn) -> tuple[bool, bool, int]:
         return column.top.worth > 0, column is not sorting.column, column.top.worth
 
     for column in sorted(candidates, key=rank):
         needed = _least(column, sorting) + len(SPACE)
-        if needed <= room or not chosen:
+        if needed <= space or not chosen:
             chosen.add(column.title)
-            room -= needed
+            space -= needed
     return tuple(column for column in COLUMNS if column.title in chosen)
 
 
 def _widths(
     chosen: Sequence[TableColumn], cells: Sequence[list[str]], sorting: Sorting, width: int | None
 ) -> list[int]:
-    """Return the width of each column: texts get what they need while there is room."""
+    """Return the width of each column: texts get what they need while there is space."""
     least = [_least(column, sorting) for column in chosen]
     needed = [max(wide, *map(cell_len, texts), 0) for wide, texts in zip(least, cells, strict=True)]
     if width is None:
         return needed
-    room = width - sum(least) - len(SPACE) * (len(chosen) - 1)
+    space = width - sum(least) - len(SPACE) * (len(chosen) - 1)
     # The first column is shown in any width.
-    least[0] += min(room, 0)
+    least[0] += min(space, 0)
     for index in sorted(range(len(chosen)), key=lambda index: (chosen[index].is_text, chosen[index].top.worth)):
-        more = max(0, min(room, min(needed[index], WIDEST) - least[index]))
+        more = max(0, min(space, min(needed[index], WIDEST) - least[index]))
         least[index] += more
-        room -= more
+        space -= more
     return least
 
 

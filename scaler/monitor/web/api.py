@@ -151,7 +151,7 @@ def _status(source: Source, _query: Query) -> View:
 
 def _tasks(source: Source, query: Query) -> View:
     model = source.monitor.model
-    return {"tasks": [task_view(task) for task in model.tasks(**query)], "kept": model.kept}
+    return {"tasks": [task_view(task) for task in model.tasks(**query)], "kept": model.task_count}
 
 
 def _task(source: Source, query: Query) -> View:
@@ -179,13 +179,9 @@ def _shown(output: bytes) -> str:
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in lines)
 
 
-def _timeline(source: Source, query: Query) -> View:
-    return timeline_view(source.monitor.model, query["seconds"])
-
-
 def _series(source: Source, query: Query) -> View:
     columns = source.monitor.model.series.columns(query["since"])
-    return {name: column for name, column in columns.items() if name == "at" or name in (query["name"] or NAMES)}
+    return {name: columns[name] for name in ("at", *(query["name"] or NAMES))}
 
 
 def _trace(source: Source, query: Query) -> View:
@@ -273,7 +269,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         _explain,
     ),
     ApiRoute("/api/tasks/{id}/log", "What a task has printed", "LogAnswer", _LOG, _log),
-    ApiRoute("/api/timeline", "What each worker did", "TimelineAnswer", _TIMELINE, _timeline, (_seconds(300),)),
+    ApiRoute(
+        "/api/timeline",
+        "What each worker did",
+        "TimelineAnswer",
+        _TIMELINE,
+        lambda source, query: timeline_view(source.monitor.model, query["seconds"]),
+        (_seconds(300),),
+    ),
     ApiRoute("/api/series", "Figures over time, as columns", "SeriesAnswer", _SERIES, _series, _SERIES_PARAMETERS),
     _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),
     _newest("incidents", "Events worth an operator's attention", IncidentRow, MAX_INCIDENTS),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -16,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scaler._version import __version__
+from scaler.config.monitors import WebUiConfig
 from scaler.monitor.connection import ModelSource
 from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.web.api import Source, api_routes
@@ -44,37 +45,35 @@ CONTENT_TYPES = {
 """Not the types of the machine's own tables: browsers run no module of another type."""
 
 
-@dataclass(frozen=True, slots=True)
-class WebSettings:
-    """broadcast_interval_seconds: shortest time between two updates of browsers. task_rows: latest tasks on a page.
-
-    allowed_hosts: names of the server in URLs, besides its addresses and the machine's name.
-    """
-
-    broadcast_interval_seconds: float = 0.5
-    task_rows: int = 500
-    allowed_hosts: tuple[str, ...] = ()
+_log = logging.getLogger(__name__)
 
 
 class WebApp:
     """An ASGI application, on the running loop. Its owner calls `changed` when the monitor reports a change."""
 
-    def __init__(self, monitor: ModelSource, settings: WebSettings) -> None:
+    def __init__(self, monitor: ModelSource, config: WebUiConfig) -> None:
         self._monitor = monitor
-        self._settings = settings
+        self._config = config
         self._loop = asyncio.get_running_loop()
         self._status = monitor.model.status
         self._updated_at = self._loop.time() if self._status.at else None
         self._restarts = 0
-        encoder = DeltaEncoder(monitor.model, self.connection, settings.task_rows)
-        self._broadcast = Broadcast(encoder, settings.broadcast_interval_seconds)
-        self._app: ASGIApp = Guard(self._routes(), settings.allowed_hosts)
+        self._connected = False
+        encoder = DeltaEncoder(monitor.model, self.connection, config.task_log_max_size)
+        self._broadcast = Broadcast(encoder, config.broadcast_interval_seconds)
+        self._app: ASGIApp = Guard(self._routes(), (config.web_host, *config.allowed_hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
 
     def changed(self) -> None:
-        """Note a change of the model or of the connection, and have browsers updated."""
+        """Note a change of the model or of the connection, log the latter, and have browsers updated."""
+        if self._monitor.connected != self._connected:
+            self._connected = self._monitor.connected
+            if self._connected:
+                _log.info("connected to the scheduler at %s", self._monitor.address)
+            else:
+                _log.warning("%s; the page shows the last state", self._monitor.last_error)
         before, status = self._status, self._monitor.model.status
         if status is not before:
             self._status = status
@@ -100,8 +99,8 @@ class WebApp:
             incarnation=str(incarnation) if incarnation else "",  # JavaScript has no integers of this size
             restarts=self._restarts,
             age_seconds=self._age_seconds(),
-            interval_seconds=self._settings.broadcast_interval_seconds,
-            task_rows=self._settings.task_rows,
+            interval_seconds=self._config.broadcast_interval_seconds,
+            task_rows=self._config.task_log_max_size,
             version=__version__,
         )
 

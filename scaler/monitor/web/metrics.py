@@ -40,7 +40,10 @@ class Metrics(Collector):
         self._model = model
         self._connected = connected
         self._age_seconds = age_seconds
-        self._functions = _Functions()
+        self._incarnation = 0
+        self._names: set[str] = set()
+        self._other_seconds = 0.0
+        self._other_failed = 0
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -69,19 +72,11 @@ class Metrics(Collector):
         yield from _gauges(status.scheduler)
         if status.storage.address:
             yield from _gauges(status.storage)
-        yield from self._functions.families(status)
+        yield from self._functions(status)
 
+    # -- functions with series of their own, and the sums of the others
 
-class _Functions:
-    """Which functions have series of their own, and the sums of the others."""
-
-    def __init__(self) -> None:
-        self._incarnation = 0
-        self._names: set[str] = set()
-        self._other_seconds = 0.0
-        self._other_failed = 0
-
-    def families(self, status: Status) -> Iterator[Metric]:
+    def _functions(self, status: Status) -> Iterator[Metric]:
         self._admit(status)
         tasks = GaugeMetricFamily("scaler_function_tasks", "Tasks of a function now.", labels=["function", "state"])
         failed = CounterMetricFamily(

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -16,7 +15,7 @@ from scaler.component import Component, run_component
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
 from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
-from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.app import WebApp
 from scaler.monitor.web.security import is_open_to_others
 from scaler.monitor.web.stream import ABORT
 from scaler.net.address import cannot_bind
@@ -71,26 +70,43 @@ def page_of(listening: socket.socket) -> str:
 async def _serve(config: WebUiConfig, listening: socket.socket, component: Component) -> None:
     if is_open_to_others(config.web_host):
         _log.warning("there is no password: every machine that can reach %s can read everything", config.web_host)
-    settings = WebSettings(
-        broadcast_interval_seconds=config.broadcast_interval_seconds,
-        task_rows=config.task_log_max_size,
-        allowed_hosts=(config.web_host, *config.allowed_hosts),
-    )
-    link = _SchedulerLink(config.monitor_address)
-    app = WebApp(link.monitor, settings)
-    link.app = app
+
+    def changed() -> None:
+        app.changed()
+
+    monitor = MonitorConnection(config.monitor_address, changed)
+    app = WebApp(monitor, config)
     component.ready({"web page": page_of(listening)})
-    answered = asyncio.ensure_future(link.warn_without_scheduler())
+
+    def warn() -> None:
+        if not monitor.connected:
+            _log.warning("%s; the page is empty until one does: %s", monitor.last_error, WHICH_ADDRESS)
+
+    warning = asyncio.get_running_loop().call_later(WARN_SECONDS, warn)
     try:
         await serve(app, listening, component.stop)
     finally:
-        answered.cancel()
-        link.monitor.close()
+        warning.cancel()
+        monitor.close()
 
 
 async def serve(app: WebApp, listening: socket.socket, stop: asyncio.Event) -> None:
     """Answer requests at a socket until `stop` is set; then end unfinished ones, and close the socket."""
-    server = _Server(_uvicorn_config(app))
+    config = uvicorn.Config(
+        app,
+        http=_Connection,
+        loop="none",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = _Server(config)
     serving = asyncio.ensure_future(server.serve([listening]))
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -100,31 +116,6 @@ async def serve(app: WebApp, listening: socket.socket, stop: asyncio.Event) -> N
         await serving
     finally:
         stopping.cancel()
-
-
-class _SchedulerLink:
-    """The connection to the scheduler; logs when it is made and lost."""
-
-    def __init__(self, address: str) -> None:
-        self.app: WebApp | None = None
-        self._connected = False
-        self.monitor = MonitorConnection(address, self._changed)
-
-    async def warn_without_scheduler(self) -> None:
-        """Warn when the scheduler has not answered in time. It may be started later."""
-        await asyncio.sleep(WARN_SECONDS)
-        if not self.monitor.connected:
-            _log.warning("%s; the page is empty until one does: %s", self.monitor.last_error, WHICH_ADDRESS)
-
-    def _changed(self) -> None:
-        if self.monitor.connected != self._connected:
-            self._connected = self.monitor.connected
-            if self._connected:
-                _log.info("connected to the scheduler at %s", self.monitor.address)
-            else:
-                _log.warning("%s; the page shows the last state", self.monitor.last_error)
-        if self.app is not None:
-            self.app.changed()
 
 
 class _Connection(H11Protocol):
@@ -141,20 +132,3 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _uvicorn_config(app: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=_Connection,
-        loop="none",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )

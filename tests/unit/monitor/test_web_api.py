@@ -25,7 +25,7 @@ def asked(path: str, monitor: PreparedMonitor | None = None) -> Any:
 def test_every_route_answers_as_the_openapi_document_says(route: ApiRoute, model: Model) -> None:
     document = asked("/api/openapi.json")
     reply = ask(route.path.replace("{id}", TASK), PreparedMonitor(model))
-    unknown = route.path == "/api/tasks/{id}" and not model.kept
+    unknown = route.path == "/api/tasks/{id}" and not model.task_count
     assert reply.status_code == (404 if unknown else 200)
     schema = document["paths"][route.path]["get"]["responses"]["default" if unknown else "200"]
     jsonschema.validate(

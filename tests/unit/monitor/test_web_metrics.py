@@ -135,3 +135,11 @@ def test_tasks_that_were_never_listed_are_counted() -> None:
     model = filled_model()
     model.apply_events(events(12.0, dropped=40))
     assert Scrapes(model).samples()["scaler_tasks_left_out_total"] == 40
+
+
+def test_a_storage_without_a_limit_has_no_metric_of_its_limit() -> None:
+    scrapes = Scrapes(Model())
+    scrapes.model.apply_status(status(10.0, storage={"address": "tcp://h:1", "objects": 3, "bytes": 4096}))
+    found = scrapes.samples()
+    assert found["scaler_object_storage_bytes"] == 4096
+    assert "scaler_object_storage_limit_bytes" not in found

@@ -7,9 +7,8 @@ import socket
 import httpx
 import pytest
 
-from scaler.monitor.web.app import WebSettings
 from scaler.monitor.web.security import is_open_to_others
-from tests.unit.monitor.web_rig import ask
+from tests.unit.monitor.web_rig import ask, web_config
 
 PATHS = ["/", "/api/status", "/metrics", "/api/nothing", "/events"]
 
@@ -36,7 +35,7 @@ def test_head_is_get_without_a_body(path: str) -> None:
     ],
 )  # fmt: skip
 def test_a_host_that_is_this_server_is_accepted(host: str) -> None:
-    settings = WebSettings(allowed_hosts=("Proxy.example", "web.example"))
+    settings = web_config(allowed_hosts=("Proxy.example", "web.example"))
     assert ask("/api/status", headers={"host": host}, settings=settings).status_code == 200
 
 

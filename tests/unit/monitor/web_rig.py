@@ -11,11 +11,12 @@ from typing import Any, Self, TypeVar
 import httpx
 from starlette.types import ASGIApp, Message
 
+from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
 from scaler.monitor.connection import task_id_of
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
-from scaler.monitor.web.app import WebApp, WebSettings
+from scaler.monitor.web.app import WebApp
 from scaler.protocol.messages import TaskLog
 
 COLUMNS = [
@@ -100,6 +101,10 @@ class PreparedMonitor:
             raise UnreachableError(f"{self.address} did not answer within 5 s")
 
 
+def web_config(**values: Any) -> WebUiConfig:
+    return WebUiConfig(monitor_address="tcp://127.0.0.1:1", **values)
+
+
 def run(scenario: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine; fail when it takes long."""
 
@@ -112,12 +117,12 @@ def run(scenario: Coroutine[Any, Any, R]) -> R:
 
 def ask(
     path: str, monitor: PreparedMonitor | None = None, *, method: str = "GET", headers: Mapping[str, str] | None = None,
-    settings: WebSettings | None = None,
+    settings: WebUiConfig | None = None,
 ) -> httpx.Response:  # fmt: skip
     """Return what the application answers to one request."""
 
     async def scenario() -> httpx.Response:
-        app = WebApp(monitor or PreparedMonitor(filled_model()), settings or WebSettings())
+        app = WebApp(monitor or PreparedMonitor(filled_model()), settings or web_config())
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:50001") as client:
             return await client.request(method, path, headers=headers)

@@ -1,0 +1,150 @@
+"""`scaler_top`, `scaler explain`, `scaler logs` and `scaler trace`: show what a scheduler reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from scaler.config.commands import Question, TopRequest
+from scaler.errors import UsageError
+from scaler.logs import escaped
+from scaler.monitor.connection import MonitorConnection, task_id_of
+from scaler.monitor.model import trace
+from scaler.monitor.top import panels
+
+STDOUT = "-"
+PAST_SECONDS = 1.0
+"""A scheduler sends the past right after its state; without a past there are no tasks to wait for."""
+VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
+
+
+def run(request: TopRequest | Question) -> int:
+    """Show or print, and return the exit code.
+
+    Raises UsageError for a malformed task id, a file that cannot be written, and a screen without a terminal;
+    UnreachableError without an answer in time, and RefusedError.
+    """
+    # Errors are shown by the screen or the exit; log lines would stand between lines of output.
+    logging.getLogger("scaler").addHandler(logging.NullHandler())
+    match request:
+        case TopRequest(form="screen") if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
+        case Question(verb="trace", subject=file):
+            _check_folder(file)
+        case Question(subject=task):
+            task_id_of(task)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        asyncio.run(_main(request))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `head` has read enough; Python must not fail on it again when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+async def _main(request: TopRequest | Question) -> None:
+    changed = asyncio.Event()
+    config = request.config
+    connection = MonitorConnection(config.monitor_address, changed.set, timeout_seconds=config.timeout_seconds)
+    try:
+        await connection.ready()
+        match request:
+            case TopRequest(form="screen"):
+                await _screen(connection)
+            case TopRequest(form="once"):
+                width = os.get_terminal_size(1).columns if os.isatty(1) else None
+                sys.stdout.write(panels.as_text(connection.model, width))
+            case TopRequest():
+                sys.stdout.write(panels.as_json(connection.model, config.monitor_address))
+            case Question(verb="explain", subject=task):
+                _write(sys.stdout, await connection.explain(task))
+            case Question(verb="logs", subject=task):
+                await _show_log(connection, task)
+            case Question(subject=file, seconds=seconds):
+                await _watch(connection, changed, seconds)
+                _write_trace(connection, file)
+    finally:
+        connection.close()
+
+
+async def _screen(connection: MonitorConnection) -> None:
+    from scaler.monitor.top.app import TopApp  # noqa: PLC0415 (scripts need not wait for a toolkit of screens)
+
+    app = TopApp(connection)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, app.exit)  # which restores the terminal
+    await app.run_async()
+
+
+async def _show_log(connection: MonitorConnection, task: str) -> None:
+    """Print the task's stdout to stdout, and its stderr to stderr."""
+    log = await connection.log(task)
+    for stream, text in ((sys.stdout, log.stdout), (sys.stderr, log.stderr)):
+        if text:
+            _write(stream, text.decode("utf-8", "backslashreplace"))
+    if log.truncated_bytes:
+        _write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} bytes were left out")
+    if not (log.stdout or log.stderr or log.truncated_bytes):
+        _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
+
+
+async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds: float) -> None:
+    """Wait for the past, then for this time, or until Ctrl-C."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(seconds, PAST_SECONDS)):
+            while not connection.model.task_count:
+                changed.clear()
+                await changed.wait()
+    if seconds <= 0:
+        return
+    loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
+    loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    _write(sys.stderr, f"scaler trace: watching for {seconds:g} s; Ctrl-C writes what there is so far")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await interrupted.wait()
+    loop.remove_signal_handler(signal.SIGINT)
+
+
+def _write_trace(connection: MonitorConnection, file: str) -> None:
+    document = trace(connection.model)
+    tasks = sum(event["ph"] == "X" for event in document["traceEvents"])
+    text = json.dumps(document)
+    if file == STDOUT:
+        sys.stdout.write(text + "\n")
+        return
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(file, error.strerror or str(error)) from None
+    written = f"{tasks:,} tasks are in {file}: open it in {VIEWERS}"
+    _write(sys.stdout, written if tasks else f"{written}; no task has ended or runs, --seconds 30 waits for some")
+
+
+def _check_folder(file: str) -> None:
+    """Raise UsageError before any waiting if the file cannot be made."""
+    path = Path(file)
+    if file != STDOUT and path.is_dir():
+        raise _unwritable(file, "it is a folder")
+    if file != STDOUT and not path.parent.is_dir():
+        raise _unwritable(file, f"there is no folder {str(path.parent)!r}")
+
+
+def _unwritable(file: str, why: str) -> UsageError:
+    return UsageError(f"cannot write {file!r}: {why}; scaler trace FILE ADDRESS writes the timeline to FILE")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write lines with escapes instead of control characters."""
+    stream.writelines("\t".join(map(escaped, line.split("\t"))) + "\n" for line in text.splitlines())
