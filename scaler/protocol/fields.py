@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import accumulate, chain, islice, pairwise
@@ -86,22 +87,20 @@ class Frame:
         """Return the word at byte `at`, which is within the message."""
         return int.from_bytes(self.body[at : at + WORD_BYTES], "little")
 
+    def spend(self, words: int) -> None:
+        """Count words that are read, or entries without any. Raises ValueError when they are too many."""
+        self.budget_words -= words
+        if self.budget_words < 0:
+            raise ValueError("the message's parts overlap, and reading them all would take too much memory")
+
     def _content(self, pointer: int, after: int, words: int) -> int:
         offset = (pointer & 0xFFFF_FFFF) >> 2
         start = after + (offset - 0x4000_0000 if offset & 0x2000_0000 else offset) * WORD_BYTES
-        end = start + words * WORD_BYTES
-        bases = self.bases
-        if not (bases[0] <= start and end <= bases[-1]) or (
-            len(bases) > 2 and words and self._segment(start) != self._segment(end - 1)
-        ):
-            raise ValueError("a pointer leads out of the message")
-        self.budget_words -= words
-        if self.budget_words < 0:
-            raise ValueError("the message's parts lie upon each other, and reading them all would take too much memory")
+        segment = bisect_left(self.bases, after, 1, len(self.bases) - 1)
+        if not self.bases[segment - 1] <= start <= start + words * WORD_BYTES <= self.bases[segment]:
+            raise ValueError("a pointer leads out of its segment")
+        self.spend(words)
         return start
-
-    def _segment(self, at: int) -> int:
-        return sum(base <= at for base in self.bases)
 
     def _landing(self, pointer: int) -> tuple[int, int]:
         """Return the pointer that a far pointer leads to, and the byte behind it."""
@@ -116,7 +115,7 @@ class Frame:
         tag = self.word(pad + WORD_BYTES)
         if found & 7 != 2 or tag & 0xFFFF_FFFE:
             raise ValueError("a far pointer leads to two words that are no landing pad")
-        return tag, self._pad(found, 0)
+        return tag | 0xFFFF_FFFC, self._pad(found, 1) + WORD_BYTES  # one word back from behind its first one
 
     def _pad(self, pointer: int, words: int) -> int:
         segment = pointer >> 32

@@ -251,6 +251,8 @@ class ListField(PointerField):
         size = data_words + pointer_words
         if tag & 3 or count * size > words:
             raise ValueError("a list does not have the entries that it claims")
+        if not size:
+            frame.spend(count)
         at += WORD_BYTES
         step = WORD_BYTES * size
         read = self.codec.read

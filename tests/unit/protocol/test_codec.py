@@ -212,6 +212,19 @@ def test_parts_that_lie_upon_each_other_are_refused_before_they_fill_the_memory(
         decode(body)
 
 
+def test_a_list_of_entries_without_bytes_is_refused_before_it_takes_time() -> None:
+    def heartbeat(count: int) -> bytes:
+        number, tag = m.MESSAGES.index(m.WorkerHeartbeat), count << 2
+        words = [1 << 48 | 1 << 32, number, 1 << 48 | 4 << 32, 0, 0, 0, 0, 7 << 32 | 1, tag]
+        return struct.pack(f"<2I{len(words)}Q", 0, len(words), *words)
+
+    few = decode(heartbeat(3))
+    assert isinstance(few, m.WorkerHeartbeat)
+    assert len(few.processors) == 3
+    with pytest.raises(ProtocolError, match=r"malformed WorkerHeartbeat: processors: .*too much memory"):
+        decode(heartbeat(65_536))
+
+
 def test_control_messages_are_limited_to_one_mebibyte_on_both_sides() -> None:
     almost = m.MonitorStatus(bytes(m.MAX_CONTROL_BYTES - 64))
     assert decode(encode(almost)) == almost
