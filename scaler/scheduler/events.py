@@ -1,17 +1,10 @@
 """The MonitorEvents document: what has happened since the last report, made once for all monitors. Pure.
 
-The parts of the document (the columns are declared in `scaler.protocol.monitor_rows`):
-
-- `version`, `at` (unix seconds); `dropped`: how many ended tasks are left out because there were too many.
-- `tasks`: a table (`columns`, `rows`) of tasks that ended, have run for a while, or are to run again. A report has at
-  most `MAX_TASK_ROWS` of them: failures first, then cancelled and retried tasks, then running ones, then the last of
-  the others. Where that leaves some out, a reader cannot follow single tasks, and ordinary ones fill it up to
-  `FLOOD_ROWS` only. So a million tasks a second cost a report less than two thousand do.
-- `decisions` of the scaling policy, with what they were made from. `incidents`: peers that came or went, retried tasks,
-  quarantined workers, failures of the policy, protocol errors of peers.
-
-A new monitor gets a report of the past at once: the last `MAX_PAST_TASKS` tasks that ended, the tasks that workers run,
-the last decisions and incidents.
+Its table of tasks has those that ended, have run for a while, or are to run again, at most `MAX_TASK_ROWS` of them:
+failures first, then cancelled and retried tasks, then running ones, then the last of the others; `dropped` counts the
+ended tasks that are left out. Where some are left out, a reader cannot follow single tasks, and ordinary ones fill the
+table up to `FLOOD_ROWS` only. So a million tasks a second cost a report less than two thousand do. A new monitor gets a
+report of the past at once: the last tasks that ended, running tasks, the last decisions and incidents.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ Events are sent soon while there are few, and with the next status while there a
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from scaler.net.connection import Admit, Broken, Closed, Listener, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import check_versions
@@ -46,20 +47,6 @@ FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the status that was made for another."""
 
 
-class Timer(Protocol):
-    """A call that is due later."""
-
-    def cancel(self) -> None: ...
-
-
-class Loop(Protocol):
-    """What `Monitors` needs of an event loop; times are of its clock."""
-
-    def time(self) -> float: ...
-    def call_soon(self, callback: Callable[[], object], /) -> object: ...
-    def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer: ...
-
-
 Listen = Callable[[Admit, Callable[[Sequence[ListenerEvent]], None]], Listener]
 
 
@@ -82,7 +69,7 @@ class Monitors:
         welcome: Welcome,
         interval_seconds: float,
         server_status: Callable[[bool], ServerStatus],
-        loop: Loop,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         """step: steps the core. listen: makes the listener. welcome: the answer to monitors.
 
@@ -102,7 +89,7 @@ class Monitors:
         self._answering = False
         self._status: tuple[float, MonitorStatus] | None = None
         self._listener = listen(self._admit, self._on_events)
-        self._events_timer: Timer | None = None
+        self._events_timer: asyncio.TimerHandle | None = None
         """Set while events wait that are to be sent before the next status."""
         self._pause_seconds = EVENTS_SECONDS
         self._timer = self._loop.call_later(interval_seconds, self._tick)

@@ -1,16 +1,10 @@
 """The MonitorStatus document: the state of the core as JSON, aggregated, in O(workers). Pure.
 
-The parts of the document (the rows and their columns are declared in `scaler.protocol.monitor_rows`):
-
-- `version`, `at` (unix seconds), `incarnation` (new at every start of the scheduler), `scheduler`, `storage`.
-- `tasks`: counts by state, and by outcome since the start. `assigned` are the tasks on workers that are not suspended;
-  as many of them as the workers have slots are `running`.
-- `messages`: counts of sent and received messages by kind. `totals`: counts of workers, slots, clients and so on.
-- `workers`, `clients`, `managers`, `functions`: at most `MAX_ROWS` rows each, and at most the part's share of bytes.
-  Degraded workers come first, then those with the most tasks; clients and functions with the most tasks come first. A
-  suspended task counts as running in the rows of clients and functions.
-
-So the document fits in a control message however large the cluster is. Texts are cut at `MAX_TEXT` characters.
+`scaler.protocol.monitor_rows` declares its rows and columns. Of `tasks`, `assigned` are those on workers that are not
+suspended; as many of them as the workers have slots are `running`. The tables of workers, clients, managers and
+functions have at most `MAX_ROWS` rows each, and at most the table's share of bytes: degraded workers first, then the
+rows with the most tasks. In the rows of clients and functions, a suspended task counts as running. So the document fits
+in a control message however large the cluster is.
 """
 
 from __future__ import annotations

@@ -230,11 +230,10 @@ def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: p
         await loop.sock_connect(frozen, ("127.0.0.1", served.port))
         await loop.sock_sendall(frozen, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with httpx.AsyncClient(base_url=served.page, timeout=WAIT_SECONDS) as client:
-            streams = served.app.readers
             at = 0.0
-            while streams() == 0:  # noqa: ASYNC110 (nobody announces it)
+            while served.app.broadcast.readers == 0:  # noqa: ASYNC110 (nobody announces it)
                 await asyncio.sleep(0.01)
-            while streams() > 0:
+            while served.app.broadcast.readers > 0:
                 at += 1.0
                 large = [worker(f"w{number}", capabilities=f"{at}" * 300) for number in range(500)]
                 served.monitor.model.apply_status(status(at, workers=large))

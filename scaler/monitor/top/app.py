@@ -87,8 +87,6 @@ class TopApp(App[None]):
         super().__init__()
         self.source = source
         self.sorting = Sorting()
-        self.wanted = ""
-        """Text of the filter."""
         self.frozen: Frozen | None = None
         # Attributes, not queries: a redraw while the screen is being removed would find nothing.
         self._panels_part, self._keys_part, self._totals_part = _texts("panels", "keys", "totals")
@@ -159,8 +157,7 @@ class TopApp(App[None]):
         await self.push_screen(HelpScreen(), lambda _: self.redraw())
 
     @on(Input.Changed, "#filter")
-    def _wanted(self, event: Input.Changed) -> None:
-        self.wanted = event.value
+    def _filter(self) -> None:
         self.redraw()
 
     @on(Input.Submitted, "#filter")
@@ -233,10 +230,11 @@ class TopApp(App[None]):
 
     def _draw_workers(self, width: int) -> None:
         listed = self.status.workers
-        rows = sort(matching(listed, self.wanted), self.sorting)
+        wanted = self._filter_part.value
+        rows = sort(matching(listed, wanted), self.sorting)
         # One column of the terminal is the scroll bar's.
         shown = table(rows, self.sorting, width - 1)
-        totals = panels.totals(self.status, len(listed), len(rows), self.wanted)
+        totals = panels.totals(self.status, len(listed), len(rows), wanted)
         self._totals_part.update(Text(f"{totals}; by {self.sorting.description}", no_wrap=True, overflow="ellipsis"))
         self._head_part.update(Text(shown.head, no_wrap=True, overflow="crop", style="bold underline"))
         styles = {row.id: _STYLES[row.state] for row in rows if row.state}

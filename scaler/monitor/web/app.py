@@ -35,12 +35,7 @@ CONTENT_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
     ".js": "text/javascript",
-    ".json": "application/json",
-    ".mjs": "text/javascript",
-    ".png": "image/png",
     ".svg": "image/svg+xml",
-    ".webmanifest": "application/manifest+json",
-    ".woff2": "font/woff2",
 }
 """Not the types of the machine's own tables: browsers run no module of another type."""
 
@@ -60,7 +55,7 @@ class WebApp:
         self._restarts = 0
         self._connected = False
         encoder = DeltaEncoder(monitor.model, self.connection, config.task_log_max_size)
-        self._broadcast = Broadcast(encoder, config.broadcast_interval_seconds)
+        self.broadcast = Broadcast(encoder, config.broadcast_interval_seconds)
         self._app: ASGIApp = Guard(self._routes(), (config.web_host, *config.allowed_hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,15 +74,11 @@ class WebApp:
             self._status = status
             self._updated_at = self._loop.time()
             self._restarts += bool(before.incarnation) and status.incarnation != before.incarnation
-        self._broadcast.changed()
-
-    def readers(self) -> int:
-        """Return how many streams of events are open."""
-        return self._broadcast.readers
+        self.broadcast.changed()
 
     def close(self) -> None:
         """End all streams."""
-        self._broadcast.close()
+        self.broadcast.close()
 
     def connection(self) -> ConnectionRow:
         """Return the state of the connection to the scheduler."""
@@ -114,7 +105,7 @@ class WebApp:
                 *api_routes(Source(self._monitor, self.connection)),
                 Route("/api/openapi.json", lambda _request: answer(openapi())),
                 Route("/metrics", metrics.answer),
-                Route("/events", self._broadcast),
+                Route("/events", self.broadcast),
                 Route("/schema.js", _schema),
                 Mount("/", _Files()),
             ],

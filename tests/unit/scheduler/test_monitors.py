@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
@@ -130,7 +131,7 @@ class Port:
             Welcome(False, 1, LEASE_SECONDS, 2.0),
             INTERVAL_SECONDS,
             self._server_status,
-            self.loop,
+            cast("asyncio.AbstractEventLoop", self.loop),
         )
         self.client = self.cluster.client()
         self.worker = self.cluster.worker("w")
