@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -43,6 +43,7 @@ class _Given:
     origin: str
     text: bool
     """The value is text from a flag or the environment; otherwise it has the type that TOML gave it."""
+    alias: Alias | None
 
 
 _Known = dict[str, list[tuple[Described, Alias | None]]]
@@ -59,25 +60,26 @@ def resolve(model: type[M], sources: Sources) -> M:
     for item in described.values():
         for alias in item.setting.aliases:
             known.setdefault(alias.name, []).append((item, alias))
-    given: dict[str, _Given] = {}
-    for source in (
-        _from_implied(sources, known),
-        _from_table(sources, known),
-        _from_environment(sources, known),
-        _from_flags(sources),
-    ):
-        given |= _by_setting(source, known)
-    values: dict[str, Any] = {}
-    for name, one in given.items():
-        alias_used = next(alias for setting, alias in known[one.key] if setting.name == name)
-        values[name] = _checked(described[name], alias_used, one)
+    where = f"{sources.file}, {sources.table.title}: " if sources.table else ""
+    given = (
+        _by_setting(known, sources.implied, "", str, text=False)
+        | _by_setting(known, sources.table.values if sources.table else {}, where, str, text=False)
+        | _by_setting(
+            known,
+            _environment(sources, known),
+            "environment: ",
+            lambda key: variable_of(sources.section, key),
+            text=True,
+        )
+        | _by_setting(known, sources.flags, "command line: ", flag_of, text=True)
+    )
+    values: dict[str, Any] = {name: _checked(described[name], one) for name, one in given.items()}
     missing = [item for item in described.values() if item.required and item.name not in values]
     if missing:
         raise ConfigError(_missing_text(missing[0], sources))
     try:
         return model(**values)
     except ValueError as error:
-        where = f"{sources.file}, {sources.table.title}: " if sources.table else ""
         raise ConfigError(f"{where}{error}") from None
 
 
@@ -91,58 +93,46 @@ def variable_of(section: str, key: str) -> str:
     return f"SCALER_{section}_{key}".upper()
 
 
-def _from_implied(sources: Sources, known: _Known) -> Iterator[_Given]:
-    for key, value in sources.implied.items():
+def _by_setting(
+    known: _Known, values: Mapping[str, object], where: str, shown: Callable[[str], str], *, text: bool
+) -> dict[str, _Given]:
+    """Return the values of one source by the setting. shown: how the source writes a key."""
+    found: dict[str, _Given] = {}
+    for key, value in values.items():
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}{nearest(key, list(known))}")
-        yield _Given(key, value, key, False)
+            raise ConfigError(f"{where}unknown key {key!r}{nearest(key, list(known))}")
+        origin = f"{where}{shown(key)}"
+        for setting, alias in known[key]:
+            if setting.name in found:
+                both = f"{key} and {found[setting.name].key}"
+                raise ConfigError(f"{origin}: {both} set the same thing; give one of them")
+            found[setting.name] = _Given(key, value, origin, text, alias)
+    return found
 
 
-def _from_table(sources: Sources, known: _Known) -> Iterator[_Given]:
-    if sources.table is None:
-        return
-    where = f"{sources.file}, {sources.table.title}"
-    for key, value in sources.table.values.items():
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, list(known))}")
-        yield _Given(key, value, f"{where}: {key}", False)
-
-
-def _from_environment(sources: Sources, known: _Known) -> Iterator[_Given]:
+def _environment(sources: Sources, known: _Known) -> dict[str, str]:
+    """Return the environment variables of the section by key."""
     prefix = variable_of(sources.section, "")
+    found = {}
     for variable, text in sources.environment.items():
         if not variable.startswith(prefix) or variable == variable_of(sources.section, "type"):
             continue  # the type of a worker manager comes from its table or command
         key = variable.removeprefix(prefix).lower()
         if key in known:
-            yield _Given(key, text, f"environment: {variable}", True)
+            found[key] = text
         # Kubernetes sets variables of this shape too, for a service of this name: only near ones are errors.
         elif near := get_close_matches(key, known, n=1, cutoff=NEAR_VARIABLE):
             raise ConfigError(f"environment: unknown {variable}; did you mean {variable_of(sources.section, near[0])}?")
-
-
-def _from_flags(sources: Sources) -> Iterator[_Given]:
-    for key, value in sources.flags.items():
-        one = value[0] if isinstance(value, list) and len(value) == 1 else value
-        yield _Given(key, one, f"command line: {flag_of(key)}", True)
-
-
-def _by_setting(source: Iterable[_Given], known: _Known) -> dict[str, _Given]:
-    found: dict[str, _Given] = {}
-    for item in source:
-        for setting, _ in known[item.key]:
-            if setting.name in found:
-                both = f"{item.key} and {found[setting.name].key}"
-                raise ConfigError(f"{item.origin}: {both} set the same thing; give one of them")
-            found[setting.name] = item
     return found
 
 
-def _checked(setting: Described, alias: Alias | None, given: _Given) -> object:
+def _checked(setting: Described, given: _Given) -> object:
     value = tuple(given.value) if isinstance(given.value, list) else given.value
+    if given.text and isinstance(value, tuple) and len(value) == 1:
+        [value] = value
     try:
-        if alias is not None and alias.translate is not None:
-            value = alias.translate(value)
+        if given.alias is not None and given.alias.translate is not None:
+            value = given.alias.translate(value)
         adapter: TypeAdapter[Any] = TypeAdapter(setting.annotation, config=ConfigDict(allow_inf_nan=False))
         return adapter.validate_python(value, strict=None if given.text else True)
     except ValidationError as error:
