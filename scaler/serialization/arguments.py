@@ -26,7 +26,10 @@ _SERIALIZED = 0
 _INPUT = 1
 _PICKLED = 2
 
-Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+Inputs = Callable[[int], Any]
+Reduced = tuple[Callable[..., Any], Args]
 
 
 class Collection:
@@ -61,7 +64,7 @@ class _Thread(threading.local):
     """collection: set while this thread dumps arguments. inputs: set while it loads some."""
 
     collection: Collection | None = None
-    inputs: Callable[[int], Any] | None = None
+    inputs: Inputs | None = None
 
 
 _thread = _Thread()
@@ -128,11 +131,7 @@ def load_input(index: int) -> Any:
 
 
 def dump_arguments(
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    serializer: Serializer | None = None,
-    owner: object = None,
-    function_name: str = "",
+    args: Args, kwargs: Kwargs, serializer: Serializer | None = None, owner: object = None, function_name: str = ""
 ) -> tuple[Parts, list[ByReference]]:
     """Return the parts of a task's arguments, and the references in them: input i stands for reference i.
 
@@ -156,8 +155,8 @@ def dump_arguments(
 
 
 def load_arguments(
-    parts: Sequence[Buffer], inputs: Callable[[int], Any], serializer: Serializer | None = None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer | None = None
+) -> tuple[Args, dict[str, Any]]:
     """Return args and kwargs from what `dump_arguments` returned; `inputs(i)` gives the value of reference i.
 
     Raises SerializationError when they cannot be loaded here, and the platform's own errors that `inputs` raises.
@@ -180,13 +179,7 @@ def load_arguments(
     return args, kwargs
 
 
-def _dump_each(
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    serializer: Serializer,
-    collection: Collection,
-    function_name: str,
-) -> Parts:
+def _dump_each(args: Args, kwargs: Kwargs, serializer: Serializer, collection: Collection, function_name: str) -> Parts:
     kinds = bytearray()
     parts: Parts = [b""]
     for position, argument in enumerate((*args, *kwargs.values())):
@@ -213,9 +206,7 @@ def _dump_each(
     return parts
 
 
-def _load_each(
-    parts: Sequence[Buffer], inputs: Callable[[int], Any], serializer: Serializer
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _load_each(parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer) -> tuple[Args, dict[str, Any]]:
     names, kinds = pickle.loads(parts[0])  # noqa: S301 (see pickling.load)
     values = []
     for position, (kind, part) in enumerate(zip(kinds, parts[1:], strict=True), 1):
@@ -234,9 +225,7 @@ def _load_each(
     return tuple(values[:positional]), dict(zip(names, values[positional:], strict=True))
 
 
-def _find_unpicklable(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], function_name: str, error: Exception
-) -> SerializationError:
+def _find_unpicklable(args: Args, kwargs: Kwargs, function_name: str, error: Exception) -> SerializationError:
     """Return the error of the first argument that cannot be pickled, found by pickling each: only errors pay for it."""
     for position, argument in enumerate((*args, *kwargs.values())):
         try:
@@ -247,7 +236,7 @@ def _find_unpicklable(
     return SerializationError(f"the arguments{of_function} cannot be serialized together: {describe(error)}")
 
 
-def _label(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, function_name: str) -> str:
+def _label(args: Args, kwargs: Kwargs, position: int, function_name: str) -> str:
     """Return how an error names an argument."""
     name = f"{position + 1}" if position < len(args) else repr(list(kwargs)[position - len(args)])
     return f"argument {name}{f' of {function_name}' if function_name else ''}"

@@ -17,9 +17,8 @@ from __future__ import annotations
 import copy
 import pickle
 import struct
-from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
 from scaler.protocol.messages import Outcome, PayloadTag, is_stored
@@ -31,8 +30,7 @@ _VERSION = 1
 _HEAD = struct.Struct("<BB3I")
 
 
-@dataclass(frozen=True, slots=True)
-class FailureTexts:
+class FailureTexts(NamedTuple):
     """text: what failed, with the type of an exception before it. traceback is empty where there is none."""
 
     text: str

@@ -21,11 +21,14 @@ def unpicklable(what: str, value: object, error: Exception) -> SerializationErro
     """
     path = ""
     for _ in range(MAX_DEPTH):
-        found = _first_unpicklable(value)
-        if found is None:
+        for step, member in islice(_members(value), MAX_MEMBERS):
+            try:
+                dump(member)
+            except Exception as found:  # noqa: BLE001 (a member's own pickling may raise anything)
+                path, value, error = path + step, member, found
+                break
+        else:
             break
-        step, value, error = found
-        path += step
     return cannot_serialize(f"{what} at {path}" if path else what, value, error)
 
 
@@ -46,15 +49,6 @@ def describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         text += " here: install it, or have cloudpickle.register_pickle_by_value carry it along"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _first_unpicklable(value: object) -> tuple[str, object, Exception] | None:
-    for step, member in islice(_members(value), MAX_MEMBERS):
-        try:
-            dump(member)
-        except Exception as error:  # noqa: BLE001 (a member's own pickling may raise anything; the caller raises it)
-            return step, member, error
-    return None
 
 
 def _members(value: object) -> Iterator[tuple[str, object]]:
