@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -50,41 +50,38 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a query, with its value where it is left out."""
+    """One parameter of a query, with the JSON schema of its values. One of type array may be given several times."""
 
     name: str
-    kind: Literal["text", "count", "number", "texts"]
-    default: Any
     text: str
-    least: float = 0
-    most: float = 1e15
-    choices: tuple[str, ...] = ()
+    schema: Mapping[str, Any]
 
     def value(self, texts: Sequence[str]) -> Any:
         """Return the value of the given texts. Raises UsageError."""
+        if self.schema["type"] == "array":
+            return tuple(self._text(text, self.schema["items"]["enum"]) for text in texts)
         if not texts:
-            return self.default
-        if self.kind == "texts":
-            return tuple(map(self._chosen, texts))
+            return self.schema.get("default", "")
         if len(texts) > 1:
             raise UsageError(f"{self.name} is given {len(texts)} times")
-        return self._chosen(texts[0]) if self.kind == "text" else self._number(texts[0])
+        return self._text(texts[0], ()) if self.schema["type"] == "string" else self._number(texts[0])
 
-    def _chosen(self, text: str) -> str:
+    def _text(self, text: str, choices: Sequence[str]) -> str:
         if len(text) > MAX_QUERY_TEXT:
             raise UsageError(f"{self.name} is longer than {MAX_QUERY_TEXT} characters")
-        if self.choices and text not in self.choices:
-            raise UsageError(f"{self.name} = {text!r}: must be one of {', '.join(self.choices)}")
+        if choices and text not in choices:
+            raise UsageError(f"{self.name} = {text!r}: must be one of {', '.join(choices)}")
         return text
 
     def _number(self, text: str) -> float:
-        wanted = "whole number" if self.kind == "count" else "number"
+        is_whole, least, most = self.schema["type"] == "integer", self.schema["minimum"], self.schema["maximum"]
+        wanted = "whole number" if is_whole else "number"
         try:
-            number: float = int(text) if self.kind == "count" else float(text)
+            number: float = int(text) if is_whole else float(text)
         except ValueError:
             raise UsageError(f"{self.name} = {text!r}: must be a {wanted}") from None
-        if not self.least <= number <= self.most:
-            raise UsageError(f"{self.name} = {text}: must be a {wanted} from {self.least:g} to {self.most:g}")
+        if not least <= number <= most:
+            raise UsageError(f"{self.name} = {text}: must be a {wanted} from {least:g} to {most:g}")
         return number
 
 
@@ -215,27 +212,29 @@ def _newest(name: str, summary: str, row: type, most: int) -> ApiRoute:
 
 
 def _seconds(default: float) -> Parameter:
-    text = "How far to look back from the scheduler's last state."
-    return Parameter("seconds", "number", default, text, least=1, most=MAX_TIMELINE_SECONDS)
+    schema = {"type": "number", "minimum": 1, "maximum": MAX_TIMELINE_SECONDS, "default": default}
+    return Parameter("seconds", "How far to look back from the scheduler's last state.", schema)
 
 
 def _limit(most: int) -> Parameter:
-    return Parameter("limit", "count", 100, "How many, at most; the newest come first.", least=1, most=most)
+    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": 100}
+    return Parameter("limit", "How many, at most; the newest come first.", schema)
 
 
+_TEXT = {"type": "string"}
 _TASK_PARAMETERS = (
-    Parameter("search", "text", "", "A part of the id, function, client, worker, state or failure, in any case."),
-    Parameter(
-        "state", "text", "", "running, retrying, done, cancelled, a failure's name, or failed for every failure."
-    ),
-    Parameter("function", "text", "", "The function's name."),
-    Parameter("worker", "text", "", "The worker's name."),
-    Parameter("client", "text", "", "The client."),
+    Parameter("search", "A part of the id, function, client, worker, state or failure, in any case.", _TEXT),
+    Parameter("state", "running, retrying, done, cancelled, a failure's name, or failed for every failure.", _TEXT),
+    *(Parameter(name, f"The {name}'s name.", _TEXT) for name in ("function", "worker", "client")),
     _limit(MAX_TASKS_ANSWERED),
 )
 _SERIES_PARAMETERS = (
-    Parameter("name", "texts", (), "Which series; may stand several times. All when it is left out.", choices=NAMES),
-    Parameter("since", "number", 0.0, "A time in unix seconds: older points are left out."),
+    Parameter("name", "Which series; all by default.", {"type": "array", "items": {**_TEXT, "enum": list(NAMES)}}),
+    Parameter(
+        "since",
+        "A time in unix seconds: older points are left out.",
+        {"type": "number", "minimum": 0, "maximum": 1e15, "default": 0.0},
+    ),
 )
 _LANE = {"worker": str, "manager": str, "gone": bool, "bars": [(float, float, str, int, int)]}
 _TIMELINE = {"at": float, "since": float, "oldest": float | None, "functions": [str], "states": [str], "lanes": [_LANE]}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice, takewhile
 from math import inf, nextafter
-from typing import Literal, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from scaler.monitor.model import FINE_SECONDS, Model
 from scaler.monitor.rows import KEYS, View, columns, view
 from scaler.monitor.web.views import status_view, task_view
-from scaler.protocol.monitor_rows import ConnectionRow, DecisionRow, IncidentRow, TaskRow
+from scaler.protocol.monitor_rows import ConnectionRow, TaskRow
 
 MAX_TASKS_SENT = 100
 """Rows of tasks in one delta: failures before others, then the newest."""
@@ -23,7 +24,6 @@ MAX_LISTED = 100
 """Decisions and incidents in a snapshot or a delta: the newest."""
 
 Update = tuple[Literal["snapshot", "delta"], View]
-R = TypeVar("R", DecisionRow, IncidentRow)
 
 _VOLATILE = {name for name, (column, _) in columns(ConnectionRow).items() if column.volatile}
 
@@ -36,8 +36,7 @@ class DeltaEncoder:
         self._model = model
         self._connection = connection
         self._task_rows = task_rows
-        self._decision: DecisionRow | None = None
-        self._incident: IncidentRow | None = None
+        self._newest: dict[str, NamedTuple | None] = {}
         self._steady_connection: View = {}
         self._mark()
 
@@ -50,8 +49,8 @@ class DeltaEncoder:
             "status": status_view(model),
             **{name: list(rows.values()) for name, rows in self._tables.items()},
             "tasks": [task_view(task) for task in model.tasks(limit=self._task_rows)],
-            "decisions": [view(decision) for decision in reversed(_since(model.decisions, None))],
-            "incidents": [view(incident) for incident in reversed(_since(model.incidents, None))],
+            "decisions": [view(row) for row in reversed(_since(model.decisions, None))],
+            "incidents": [view(row) for row in reversed(_since(model.incidents, None))],
             "series": model.series.columns(model.status.at - FINE_SECONDS),
         }
 
@@ -67,12 +66,10 @@ class DeltaEncoder:
         if model.status is not self._status:
             delta |= self._changed_state()
         delta |= self._new_tasks()
-        if decisions := _since(model.decisions, self._decision):
-            delta["decisions"] = [view(decision) for decision in decisions]
-            self._decision = decisions[-1]
-        if incidents := _since(model.incidents, self._incident):
-            delta["incidents"] = [view(incident) for incident in incidents]
-            self._incident = incidents[-1]
+        for name in ("decisions", "incidents"):
+            if rows := _since(getattr(model, name), self._newest[name]):
+                delta[name] = [view(row) for row in rows]
+                self._newest[name] = rows[-1]
         connection = view(self._connection())
         steady = _steady(connection)
         if not delta and steady == self._steady_connection and not even_unchanged:
@@ -86,8 +83,7 @@ class DeltaEncoder:
         self._status = model.status
         self._tables = {name: _keyed(model, name) for name in KEYS}
         self._updates = model.updates
-        self._decision = model.decisions[-1] if model.decisions else None
-        self._incident = model.incidents[-1] if model.incidents else None
+        self._newest = {name: next(reversed(getattr(model, name)), None) for name in ("decisions", "incidents")}
         self._steady_connection = _steady(view(self._connection()))
 
     def _changed_state(self) -> View:
@@ -144,11 +140,6 @@ def _failures_first(tasks: list[TaskRow], limit: int) -> list[TaskRow]:
     return [tasks[index] for index in sorted(chosen)]
 
 
-def _since(rows: deque[R], last: R | None) -> list[R]:
+def _since(rows: deque[Any], last: NamedTuple | None) -> list[NamedTuple]:
     """Return the rows after `last` (by identity), oldest first, at most `MAX_LISTED`."""
-    found: list[R] = []
-    for row in reversed(rows):
-        if row is last or len(found) == MAX_LISTED:
-            break
-        found.append(row)
-    return found[::-1]
+    return list(islice(takewhile(lambda row: row is not last, reversed(rows)), MAX_LISTED))[::-1]

@@ -6,7 +6,7 @@ from typing import Any
 
 from scaler._version import __version__
 from scaler.monitor.rows import View, json_schema, schema_of
-from scaler.monitor.web.api import ROUTES, ApiRoute, Parameter
+from scaler.monitor.web.api import ROUTES, ApiRoute
 from scaler.protocol.monitor_rows import (
     ClientRow,
     ConnectionRow,
@@ -39,7 +39,10 @@ def openapi() -> View:
 
 
 def _operation(route: ApiRoute) -> View:
-    parameters = [_parameter(parameter) for parameter in route.parameters]
+    parameters: list[View] = [
+        {"name": each.name, "in": "query", "required": False, "description": each.text, "schema": dict(each.schema)}
+        for each in route.parameters
+    ]
     if route.of_a_task:
         schema = {"type": "string", "pattern": "^[0-9A-Fa-f]{32}$"}
         text = "The task's id, as future.task_id shows it."
@@ -53,20 +56,6 @@ def _operation(route: ApiRoute) -> View:
             "default": {"description": "What is wrong, and what to do about it", "content": _content("Error")},
         },
     }
-
-
-def _parameter(parameter: Parameter) -> View:
-    kinds = {"text": "string", "texts": "string", "count": "integer", "number": "number"}
-    schema: View = {"type": kinds[parameter.kind]}
-    if parameter.kind in ("count", "number"):
-        schema |= {"minimum": parameter.least, "maximum": parameter.most}
-    if parameter.choices:
-        schema["enum"] = list(parameter.choices)
-    if parameter.kind == "texts":
-        schema = {"type": "array", "items": schema}
-    elif parameter.default != "":
-        schema["default"] = parameter.default
-    return {"name": parameter.name, "in": "query", "required": False, "description": parameter.text, "schema": schema}
 
 
 def _content(name: str) -> View:
