@@ -165,17 +165,12 @@ def _opened(connect: Callable[[bytes, OnEvents], Connector], address: str, timeo
 
 def _connect_storage(address: str, peer: bytes) -> StorageClient:
     """Return a client of the object storage on the running loop. Raises UsageError when there is no address."""
-    from scaler.net.connector import SocketConnector  # noqa: PLC0415
-    from scaler.net.versions import own_hello  # noqa: PLC0415
     from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
     if not address:
         raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
 
-    def connect(on_events: OnEvents) -> Connector:
-        return SocketConnector(address, peer=peer, hello=own_hello(Role.CLIENT), on_events=on_events)
-
-    return StorageClient(connect, address=address)
+    return StorageClient(address, peer, Role.CLIENT)
 
 
 def open_loops() -> list[ClientLoop]:

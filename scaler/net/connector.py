@@ -24,6 +24,7 @@ from scaler.net.transport import (
     LINGER_SECONDS,
     CloseRequested,
     Command,
+    Connection,
     Counters,
     Cut,
     Deliver,
@@ -32,7 +33,6 @@ from scaler.net.transport import (
     LinkLost,
     LinkOpened,
     Transmit,
-    Transport,
     WritingChanged,
 )
 from scaler.protocol.messages import Hello, Message, Welcome
@@ -177,7 +177,7 @@ class ConnectorShell(Shell[ConnectorCore]):
         self, core: ConnectorCore, on_events: Callable[[list[ConnectorEvent]], None], clock: Callable[[], float]
     ) -> None:
         super().__init__(core, on_events, clock)
-        self._transport: Transport | None = None
+        self._transport: Connection | None = None
 
     @property
     def peer(self) -> bytes:
@@ -230,7 +230,7 @@ class ConnectorShell(Shell[ConnectorCore]):
     def _perform(self, command: Command, now: float) -> None:
         if isinstance(command, Dial):
             try:
-                self._transport = self._dial(now)
+                self._transport = self._dial()
             except OSError as error:
                 self._inputs.append(LinkLost(None, str(error)))
             else:
@@ -240,7 +240,7 @@ class ConnectorShell(Shell[ConnectorCore]):
             if isinstance(command, Cut):
                 self._transport = None
 
-    def _dial(self, now: float) -> Transport:
+    def _dial(self) -> Connection:
         """Return a new connection to the server, or an attempt at one. Raises OSError."""
         raise NotImplementedError
 
@@ -277,8 +277,6 @@ class SocketConnector(ConnectorShell):
         self._io_threads = io_threads
         self._zmq_context: Context | None = None
         self._tries_local = True
-        self._source: LocalTransport | ZmqConnection | None = None
-        """The transport, as the source of inputs."""
         self._waiters: list[asyncio.Future[None]] = []
         self._wakeups = Wakeups(self._loop, self._wake)
         self._wakeups.soon()
@@ -331,8 +329,8 @@ class SocketConnector(ConnectorShell):
 
     def _wake(self) -> None:
         now = self._loop.time()
-        if self._source is not None:
-            self._source.receive(self._inputs)
+        if self._transport is not None:
+            self._transport.receive(self._inputs)
         was_connected = self._core.phase
         self._iterate(now)
         if not self._closed:
@@ -345,16 +343,14 @@ class SocketConnector(ConnectorShell):
         if isinstance(command, Cut):
             # Where the process behind the local listener does not welcome this peer, the server itself may.
             self._tries_local = command.was_welcomed or not isinstance(self._transport, LocalTransport)
-            self._source = None
         super()._perform(command, now)
 
-    def _dial(self, _now: float) -> Transport:
+    def _dial(self) -> Connection:
         try:
             local = connect_local(self.address, self._wakeups) if self._tries_local else None
-            self._source = local or self._connect_zmq()
+            return local or self._connect_zmq()
         except OSError as error:  # the process has no descriptor left, and may have one later
             raise OSError(f"this process could not make a connection: {error}") from error
-        return self._source
 
     def _connect_zmq(self) -> ZmqConnection:
         # Peers on the server's host need no ZeroMQ, whose import takes 20 ms and several megabytes.

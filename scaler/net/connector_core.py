@@ -280,6 +280,7 @@ class ConnectorCore:
     def _stop(self, reason: str) -> None:
         self.phase = Phase.STOPPED
         self.wake_at = math.inf
+        self._session = t.new_session(self._id, self._limits)  # lets go of what was kept
         self.last_error = reason
         self._link = None
         self._heartbeat_at = self._unanswered_since = math.inf

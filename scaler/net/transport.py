@@ -48,6 +48,13 @@ class Transport(Protocol):
         """Wait up to `linger_seconds` until everything is delivered, then close."""
 
 
+class Connection(Transport, Protocol):
+    """A connector's transport."""
+
+    def receive(self, inputs: list[Input]) -> None:
+        """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""
+
+
 class Watcher(Protocol):
     """Has a transport read when its descriptor is readable, and write when it is writable and that is wanted."""
 

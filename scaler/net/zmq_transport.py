@@ -182,11 +182,6 @@ def _receive(socket: Socket, link: Transport, header: zmq.Frame) -> tuple[Input,
     return EnvelopeReceived(link, header.bytes, body.bytes, attachments), size
 
 
-def _discard(socket: Socket, frame: zmq.Frame) -> None:
-    while frame.more:
-        frame = socket.recv(_LAST, copy=False)
-
-
 def _send(socket: Socket, route: bytes, unsent: deque[Envelope]) -> bool:
     """Send envelopes until there are no more, or the connection is full: then False. route: empty for DEALER."""
     while unsent:
@@ -223,15 +218,7 @@ def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
         socket.send(buffer, flags, copy=len(buffer) < COPY_BYTES)
 
 
-def _set_options(socket: Socket, address: str) -> None:
-    socket.linger = 0
-    socket.maxmsgsize = MAX_FRAME_BYTES
-    socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
-    socket.handshake_ivl = round(HANDSHAKE_SECONDS * 1000)
-    socket.ipv6 = is_ipv6(address)
-
-
-# -- the monitor -------------------------------------------------------------------------------------------------------
+# -- sockets -----------------------------------------------------------------------------------------------------------
 
 
 class SocketMonitor:
@@ -276,46 +263,82 @@ class SocketMonitor:
         self._events.close(linger=0)
 
 
-# -- a connector's end -------------------------------------------------------------------------------------------------
+class _ZmqEnd:
+    """A socket with its monitor, both watched from `_watch` on."""
+
+    def __init__(self, context: Context, kind: int, wakeups: LoopWaker) -> None:
+        self._wakeups = wakeups
+        self._has_events = True
+        self._socket: Socket = context.socket(kind)
+        try:
+            self._monitor = SocketMonitor(self._socket)
+        except zmq.ZMQError:
+            self._socket.close()
+            raise
+
+    def _set_options(self, address: str) -> None:
+        socket = self._socket
+        socket.linger = 0
+        socket.maxmsgsize = MAX_FRAME_BYTES
+        socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
+        socket.handshake_ivl = round(HANDSHAKE_SECONDS * 1000)
+        socket.ipv6 = is_ipv6(address)
+
+    def _watch(self) -> None:
+        self._wakeups.watch(int(self._socket.getsockopt(zmq.FD)), self._wake)
+        self._wakeups.watch(self._monitor.file_descriptor, self._wake_for_events)
+        # The descriptors announce changes only, and something may have happened before they were watched.
+        self._wakeups.soon()
+
+    def _unwatch(self) -> None:
+        self._wakeups.unwatch(int(self._socket.getsockopt(zmq.FD)))
+        self._wakeups.unwatch(self._monitor.file_descriptor)
+
+    def _wake(self) -> None:
+        self._wakeups.wake()
+
+    def _wake_for_events(self) -> None:
+        self._has_events = True
+        self._wake()
+
+    def _read(self, read_one: Callable[[], int]) -> bool:
+        """Read messages with read_one, which returns their sizes; False when the share of one iteration is used up."""
+        size = 0
+        for _ in range(MAX_MESSAGES_PER_ITERATION):
+            if size > MAX_BYTES_PER_ITERATION:
+                break
+            if not _is_readable(self._socket):
+                return True
+            with contextlib.suppress(zmq.Again):  # its connection has just ended
+                size += read_one()
+        return False
 
 
-class ZmqConnection:
-    """A connector's connection: a DEALER socket that connects once. See `transport.Transport`."""
+class ZmqConnection(_ZmqEnd):
+    """A connector's connection: a DEALER socket that connects once. See `transport.Connection`."""
 
     passes_descriptors = False
 
     def __init__(self, context: Context, address: str, wakeups: LoopWaker) -> None:
         """Begin to connect. Raises OSError when this process has no descriptor for it."""
-        self._wakeups = wakeups
+        try:
+            super().__init__(context, zmq.DEALER, wakeups)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, str(error)) from error
         self._unsent: deque[Envelope] = deque()
         self._is_blocked = False
         self._broken = ""
-        self._has_events = True
-        try:
-            self._socket: Socket = context.socket(zmq.DEALER)
-            try:
-                self._monitor = SocketMonitor(self._socket)
-            except zmq.ZMQError:
-                self._socket.close()
-                raise
-        except zmq.ZMQError as error:
-            raise OSError(error.errno, str(error)) from error
-        _set_options(self._socket, address)
+        self._set_options(address)
         # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
         self._socket.reconnect_ivl = NEVER_MILLISECONDS
         self._socket.connect_timeout = round(HANDSHAKE_SECONDS * 1000)
-        self._watched = (int(self._socket.getsockopt(zmq.FD)), self._monitor.file_descriptor)
-        wakeups.watch(self._watched[0])
-        wakeups.watch(self._watched[1], self._wake_for_events)
+        self._watch()
         try:
             self._socket.connect(address)
         except zmq.ZMQError as error:
             self._broken = str(error)
-        # The descriptors announce changes only, and an attempt may have failed already.
-        wakeups.soon()
 
     def receive(self, inputs: list[Input]) -> None:
-        """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""
         # Before the messages: what a connection brought before it broke can be read after the event of the break.
         if self._has_events:
             self._has_events = False
@@ -324,19 +347,16 @@ class ZmqConnection:
         if self._is_blocked and _send(self._socket, b"", self._unsent):
             self._is_blocked = False
             inputs.append(WritingChanged(self, is_blocked=False))
-        size = 0
-        for _ in range(MAX_MESSAGES_PER_ITERATION):
-            if size > MAX_BYTES_PER_ITERATION:
-                break
-            if not _is_readable(self._socket):
-                if self._broken:
-                    inputs.append(LinkLost(self, self._broken))
-                return
-            with contextlib.suppress(zmq.Again):  # its connection has just ended
-                envelope, bytes_read = _receive(self._socket, self, self._socket.recv(_LAST, copy=False))
-                inputs.append(envelope)
-                size += bytes_read
-        self._wakeups.soon()
+
+        def read_one() -> int:
+            envelope, size = _receive(self._socket, self, self._socket.recv(_LAST, copy=False))
+            inputs.append(envelope)
+            return size
+
+        if not self._read(read_one):
+            self._wakeups.soon()
+        elif self._broken:
+            inputs.append(LinkLost(self, self._broken))
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self._unsent.extend(envelopes)
@@ -353,24 +373,12 @@ class ZmqConnection:
             self._socket.close()
 
     def close(self, linger_seconds: float) -> None:
-        if self._socket.closed:
-            return
-        self._unwatch()
-        until = time.monotonic() + linger_seconds
-        while not _send(self._socket, b"", self._unsent) and (left := until - time.monotonic()) > 0:
-            self._socket.poll(round(left * 1000), zmq.POLLOUT)
-        self._monitor.close_both(linger_seconds)
-
-    def _wake_for_events(self) -> None:
-        self._has_events = True
-        self._wakeups.wake()
-
-    def _unwatch(self) -> None:
-        for descriptor in self._watched:
-            self._wakeups.unwatch(descriptor)
-
-
-# -- a listener's end --------------------------------------------------------------------------------------------------
+        if not self._socket.closed:
+            self._unwatch()
+            until = time.monotonic() + linger_seconds
+            while not _send(self._socket, b"", self._unsent) and (left := until - time.monotonic()) > 0:
+                self._socket.poll(round(left * 1000), zmq.POLLOUT)
+            self._monitor.close_both(linger_seconds)
 
 
 class ZmqLink:
@@ -422,7 +430,7 @@ class ZmqLink:
             connection.shutdown(sockets.SHUT_RDWR)
 
 
-class ZmqListener:
+class ZmqListener(_ZmqEnd):
     """A ROUTER socket and its connections.
 
     A descriptor's number is used again as soon as its connection is closed. ZeroMQ reports the end before it closes,
@@ -432,33 +440,27 @@ class ZmqListener:
 
     def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker) -> None:
         """Bind to all addresses. Raises UsageError, binding none, when one is malformed, taken or not of this host."""
-        self._wakeups = wakeups
+        self._context = acquire_context(io_threads)
+        super().__init__(self._context, zmq.ROUTER, wakeups)
         self._links: dict[int, ZmqLink] = {}  # by descriptor
         self._routes: dict[bytes, ZmqLink] = {}
         self._breaking: dict[ZmqLink, int] = {}
         self._blocked: dict[ZmqLink, None] = {}
         self._inputs: list[Input] = []
         self._files: list[SocketFile] = []
-        self._has_events = True
         self.is_due = self.was_used = True
         """When to call `receive`, and `rest`."""
-        self._context = acquire_context(io_threads)
-        self._socket: Socket = self._context.socket(zmq.ROUTER)
-        self._monitor = SocketMonitor(self._socket)
         try:
             self.addresses = tuple(self._bind(address) for address in addresses)
         except UsageError:
             self.close(0)
             raise
-        wakeups.watch(int(self._socket.getsockopt(zmq.FD)), self._wake)
-        wakeups.watch(self._monitor.file_descriptor, self._wake_for_events)
-        # The descriptors announce changes only, and a message may have come since the address was bound.
-        wakeups.soon()
+        self._watch()
 
     def _bind(self, address: str) -> str:
         check_not_in_use(address)
         socket = self._socket
-        _set_options(socket, address)
+        self._set_options(address)
         socket.router_mandatory = True
         socket.backlog = 1024
         # Hosts that vanish without a word would otherwise keep their descriptors here for ever.
@@ -484,7 +486,7 @@ class ZmqListener:
         for link in list(self._blocked):
             if self.push(link):
                 self._inputs.append(WritingChanged(link, is_blocked=False))
-        is_drained = self._read()
+        is_drained = self._read(self._read_one)
         for link, left in list(self._breaking.items()):
             if is_drained or left == 0:
                 del self._breaking[link]
@@ -494,14 +496,15 @@ class ZmqListener:
                 self._breaking[link] = left - 1
         inputs += self._inputs
         self._inputs.clear()
-        if not is_drained:
-            self._wake_soon()
 
     def rest(self) -> None:
         """End an iteration: what it sent may have taken in the announcement of a message."""
         self.was_used = False
         if _is_readable(self._socket) or self._inputs or self._breaking:
-            self._wake_soon()
+            self.is_due = True
+            self._wakeups.soon()
+        elif self._blocked:
+            self.is_due = True
 
     def push(self, link: ZmqLink) -> bool:
         """Send what waits for a link; False when it takes no more, and is tried again later."""
@@ -510,7 +513,6 @@ class ZmqListener:
             self._blocked.pop(link, None)
             return True
         self._blocked[link] = None
-        self.is_due = True
         self._wakeups.soon(BLOCKED_RETRY_SECONDS)
         return False
 
@@ -536,26 +538,17 @@ class ZmqListener:
         self._monitor.close_both(linger_seconds)
         release_context(self._context)
 
-    def _read(self) -> bool:
-        """Read messages; False when there are more than one iteration may read."""
-        socket = self._socket
-        size = 0
-        for _ in range(MAX_MESSAGES_PER_ITERATION):
-            if size > MAX_BYTES_PER_ITERATION:
-                break
-            if not _is_readable(socket):
-                return True
-            with contextlib.suppress(zmq.Again):  # its connection has just ended
-                route = socket.recv(_LAST)
-                header = socket.recv(_LAST, copy=False)
-                link = self._routes.get(route) or self._link_of(route, header)
-                if link is None:
-                    _discard(socket, header)
-                    continue
-                envelope, bytes_read = _receive(socket, link, header)
-                self._inputs.append(envelope)
-                size += bytes_read
-        return False
+    def _read_one(self) -> int:
+        route = self._socket.recv(_LAST)
+        header = self._socket.recv(_LAST, copy=False)
+        link = self._routes.get(route) or self._link_of(route, header)
+        if link is None:
+            while header.more:
+                header = self._socket.recv(_LAST, copy=False)
+            return 0
+        envelope, size = _receive(self._socket, link, header)
+        self._inputs.append(envelope)
+        return size
 
     def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:
         """Return the connection of a new route; None when it has ended, or was cut."""
@@ -582,15 +575,7 @@ class ZmqListener:
 
     def _wake(self) -> None:
         self.is_due = True
-        self._wakeups.wake()
-
-    def _wake_for_events(self) -> None:
-        self._has_events = True
-        self._wake()
-
-    def _wake_soon(self) -> None:
-        self.is_due = True
-        self._wakeups.soon()
+        super()._wake()
 
 
 def _origin(file_descriptor: int) -> str:

@@ -9,10 +9,11 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, LimitError, ScalerError
-from scaler.net.connection import Connector, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.net.connection import ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import LoopThread, SocketConnector
 from scaler.net.versions import own_hello
 from scaler.object_storage.layout import views_of
@@ -47,46 +48,25 @@ MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
 """More is copied by another thread, so that the loop goes on; handing it over takes longer than to copy a little."""
 
 _CLOSED = "the connection to the object storage was closed"
-OnEvents = Callable[[list[ConnectorEvent]], None]
 _T = TypeVar("_T")
 
 
 class StorageClient:
     """Puts and gets objects. Belongs to the running loop; safe over broken connections and restarts of the storage.
 
-    connect: makes the connector, given what it calls with events. address: for the texts of errors. sends_heartbeats:
-    see `Requests`.
+    peer: an id that no other connection to this storage has. The storage may come up later.
 
     Outcomes of calls that fail: ObjectLostError (not there, forgotten, or the storage is gone), LimitError (full, too
     large), UnreachableError (no storage to put to), RefusedError (this peer is not welcome).
     """
 
-    @classmethod
-    def connected_to(
-        cls, address: str, peer: bytes, role: Role, *, timeout_seconds: float = TIMEOUT_SECONDS, io_threads: int = 1
-    ) -> StorageClient:
-        """Return a client of the storage at this address, which may come up later. Raises UsageError on a bad address.
-
-        peer: an id that no other connection to this storage has.
-        """
-
-        def connect(on_events: OnEvents) -> Connector:
-            return SocketConnector(
-                address, peer=peer, hello=own_hello(role), on_events=on_events, io_threads=io_threads
-            )
-
-        # Connectors of workers send no heartbeats by themselves, as agents have more to say in theirs.
-        return cls(connect, address=address, timeout_seconds=timeout_seconds, sends_heartbeats=role is Role.WORKER)
-
     def __init__(
-        self,
-        connect: Callable[[OnEvents], Connector],
-        *,
-        address: str,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        sends_heartbeats: bool = False,
+        self, address: str, peer: bytes, role: Role, *, timeout_seconds: float = TIMEOUT_SECONDS, io_threads: int = 1
     ) -> None:
+        """Begin to connect. Raises UsageError on a malformed address."""
         self._loop = asyncio.get_running_loop()
+        # Connectors of workers send no heartbeats by themselves, as agents have more to say in theirs.
+        sends_heartbeats = role is Role.WORKER
         self._requests = Requests(address, timeout_seconds, self._loop.time(), sends_heartbeats=sends_heartbeats)
         self._inputs: list[RequestsInput] = []
         self._futures: dict[StorageCall, asyncio.Future[Any]] = {}
@@ -94,7 +74,9 @@ class StorageClient:
         self._is_step_due = False
         self._is_closed = False
         self._is_sharing: bool | None = None  # unknown before the first Welcome
-        self._connector = connect(self._on_events)
+        self._connector = SocketConnector(
+            address, peer=peer, hello=own_hello(role), on_events=self._on_events, io_threads=io_threads
+        )
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[None]:
         """Put an object: done when it is whole in the storage. The parts are not copied and must not change until then.
@@ -231,10 +213,7 @@ class BlockingStorage:
     """
 
     def __init__(self, address: str, peer: bytes, role: Role, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self._address = address
-        self._peer = peer
-        self._role = role
-        self._timeout_seconds = timeout_seconds
+        self._make = partial(StorageClient, address, peer, role, timeout_seconds=timeout_seconds)
         self._lock = threading.Lock()
         self._thread: LoopThread[StorageClient] | None = None
         self._pid = 0
@@ -278,12 +257,9 @@ class BlockingStorage:
                 raise ClientClosedError(_CLOSED)
             if self._thread is None:
                 self._pid = os.getpid()
-                self._thread = LoopThread("object storage client", self._connect)
+                self._thread = LoopThread("object storage client", self._make)
             if self._pid != os.getpid():
                 raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
             # Under the lock: `close` comes after it, so the loop is there.
             self._thread.loop.call_soon_threadsafe(start, self._thread.value)
         return done.result()
-
-    def _connect(self) -> StorageClient:
-        return StorageClient.connected_to(self._address, self._peer, self._role, timeout_seconds=self._timeout_seconds)

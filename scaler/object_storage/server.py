@@ -6,12 +6,12 @@ import asyncio
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
-from scaler.net.connection import Admit, Listener, ListenerEvent, Received
+from scaler.net.connection import ListenerEvent, Received
 from scaler.net.connector import LoopThread
 from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions
@@ -32,53 +32,25 @@ from scaler.protocol.session import Descriptor
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 2.0
 
-OnEvents = Callable[[list[ListenerEvent]], None]
-
 _log = logging.getLogger(__name__)
 
 
 class StorageServer:
-    """One object storage on the running loop.
-
-    listen: makes the listener, given how it decides about peers and what it calls with events. The limits are those of
-    `StorageCore`. incarnation: new at every start.
-    """
-
-    @classmethod
-    def bound(
-        cls, address: str, memory_limit_bytes: int, max_object_bytes: int = -1, *, io_threads: int = 1
-    ) -> StorageServer:
-        """Return a storage that listens at this address. Raises UsageError when that is not possible."""
-
-        def listen(admit: Admit, on_events: OnEvents) -> Listener:
-            return SocketListener(
-                [address],
-                server_kind=Server.OBJECT_STORAGE,
-                admit=admit,
-                on_events=on_events,
-                io_threads=io_threads,
-                has_local_listener=True,
-            )
-
-        return cls(
-            listen,
-            memory_limit_bytes=memory_limit_bytes,
-            max_object_bytes=max_object_bytes,
-            incarnation=int.from_bytes(os.urandom(7), "big"),
-        )
+    """One object storage on the running loop; its limits are those of `StorageCore`."""
 
     def __init__(
         self,
-        listen: Callable[[Admit, OnEvents], Listener],
-        *,
+        address: str,
         memory_limit_bytes: int,
         max_object_bytes: int = -1,
-        incarnation: int,
+        *,
+        io_threads: int = 1,
         lease_seconds: float = LEASE_SECONDS,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
+        """Listen at this address. Raises UsageError when that is not possible."""
         self._loop = asyncio.get_running_loop()
-        self._incarnation = incarnation
+        self._incarnation = int.from_bytes(os.urandom(7), "big")
         self._lease_seconds = lease_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._core = StorageCore(
@@ -88,7 +60,14 @@ class StorageServer:
         self._timer_at = 0.0
         self._memories: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
         self._max_memories = max_memories()
-        self._listener = listen(self._admit, self._on_events)
+        self._listener = SocketListener(
+            [address],
+            server_kind=Server.OBJECT_STORAGE,
+            admit=self._admit,
+            on_events=self._on_events,
+            io_threads=io_threads,
+            has_local_listener=True,
+        )
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -100,6 +79,7 @@ class StorageServer:
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()
+        del self._core  # and its objects, which would otherwise wait for the garbage collector
 
     def _admit(self, _peer: bytes, hello: Hello) -> Welcome | Refused:
         if hello.details is not None or hello.role is Role.MONITOR:
@@ -181,7 +161,7 @@ class EmbeddedStorage:
         limit_bytes = default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes
         self._thread: LoopThread[StorageServer] | None = LoopThread(
             "object storage",
-            lambda: StorageServer.bound(bind_address, limit_bytes, max_object_bytes, io_threads=io_threads),
+            lambda: StorageServer(bind_address, limit_bytes, max_object_bytes, io_threads=io_threads),
         )
         self.address = self._thread.value.addresses[0]
         """Where it listens: a port 0 is replaced by the real one."""
@@ -197,7 +177,7 @@ def run(config: ObjectStorageServerConfig) -> int:
     """Run an object storage until the process is asked to end, and return its exit code."""
 
     async def main(component: Component) -> int:
-        server = StorageServer.bound(config.bind_address, config.memory_limit_bytes, config.max_object_bytes)
+        server = StorageServer(config.bind_address, config.memory_limit_bytes, config.max_object_bytes)
         component.ready({"object storage": server.addresses[0]})
         await component.stop.wait()
         server.close()

@@ -293,12 +293,12 @@ class MemoryConnector(ConnectorShell):
 
     def iterate(self) -> bool:
         """Connect when it is time, take in what has arrived, let the component answer, and send its answers."""
-        if isinstance(self._transport, WireEnd):
+        if self._transport is not None:
             self._transport.receive(self._inputs)
         happened = bool(self._inputs)
         return self._iterate(self._network.now) or happened
 
-    def _dial(self, _now: float) -> WireEnd:
+    def _dial(self) -> WireEnd:
         wire = self._network.wire(self._address)
         if wire is None:
             raise OSError("nothing listens there")

@@ -15,11 +15,10 @@ import pytest
 
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError, UsageError
 from scaler.ids import IdFactory, new_peer_id, result_id
-from scaler.net.listener import SocketListener
 from scaler.object_storage.client import MAX_COPIED_IN_LOOP_BYTES, BlockingStorage, StorageClient
 from scaler.object_storage.server import EmbeddedStorage, StorageServer
 from scaler.object_storage.shared_memory import SharedMemory
-from scaler.protocol.messages import Role, Server
+from scaler.protocol.messages import Role
 from tests.integration.storage_rig import storage_process
 
 PEER = new_peer_id()
@@ -69,15 +68,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 def server_with_short_leases() -> StorageServer:
-    return StorageServer(
-        lambda admit, on_events: SocketListener(
-            ["tcp://127.0.0.1:0"], server_kind=Server.OBJECT_STORAGE, admit=admit, on_events=on_events
-        ),
-        memory_limit_bytes=10 * MB,
-        incarnation=1,
-        lease_seconds=0.5,
-        heartbeat_seconds=0.1,
-    )
+    return StorageServer("tcp://127.0.0.1:0", 10 * MB, lease_seconds=0.5, heartbeat_seconds=0.1)
 
 
 def test_what_one_process_puts_another_one_gets() -> None:
@@ -133,7 +124,7 @@ def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
 
     async def main() -> None:
         with storage_process() as storage:
-            client = StorageClient.connected_to(storage.address, PEER, Role.CLIENT)
+            client = StorageClient(storage.address, PEER, Role.CLIENT)
             await client.put(MADE.object(), [b"warm up"])
             before = storage.rss_bytes()
             await client.put(object_id, [b"pickle", content])
@@ -154,7 +145,7 @@ def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
 def test_two_peers_that_wait_get_what_a_third_one_puts() -> None:
     async def main() -> None:
         with embedded() as address:
-            clients = [StorageClient.connected_to(address, new_peer_id(), Role.WORKER) for _ in range(3)]
+            clients = [StorageClient(address, new_peer_id(), Role.WORKER) for _ in range(3)]
             object_id = MADE.object()
             gets = [client.get(object_id, 20.0) for client in clients[:2]]
             while (await clients[2].stat()).waiting_gets < 2:
@@ -171,7 +162,7 @@ def test_a_putting_peer_that_is_killed_leaves_nothing_and_its_readers_get_the_ne
     async def main() -> None:
         server = server_with_short_leases()
         address = server.addresses[0]
-        client = StorageClient.connected_to(address, PEER, Role.CLIENT)
+        client = StorageClient(address, PEER, Role.CLIENT)
         object_id = result_id(MADE.task(), 1)
         get = client.get(object_id, 20.0)
         putting = await asyncio.create_subprocess_exec(
@@ -196,8 +187,8 @@ def test_a_putting_peer_that_is_killed_leaves_nothing_and_its_readers_get_the_ne
 def test_an_idle_worker_keeps_its_session_by_heartbeats() -> None:
     async def main() -> None:
         server = server_with_short_leases()
-        worker = StorageClient.connected_to(server.addresses[0], new_peer_id(), Role.WORKER)
-        client = StorageClient.connected_to(server.addresses[0], PEER, Role.CLIENT)
+        worker = StorageClient(server.addresses[0], new_peer_id(), Role.WORKER)
+        client = StorageClient(server.addresses[0], PEER, Role.CLIENT)
         object_id = MADE.object()
         get = worker.get(object_id, 20.0)
         with pytest.raises(ObjectLostError):
@@ -230,7 +221,7 @@ def test_gets_and_puts_outlive_a_restart_of_the_storage() -> None:
         object_id = MADE.object()
         with storage_process() as storage:
             address = storage.address
-            client = StorageClient.connected_to(address, PEER, Role.CLIENT)
+            client = StorageClient(address, PEER, Role.CLIENT)
             await client.put(MADE.object(), [b"it works"])
             get = client.get(object_id, 20.0)
             await client.stat()
@@ -299,7 +290,7 @@ def test_closing_ends_calls_and_leaves_no_thread() -> None:
     threads = threading.active_count()
 
     async def main() -> None:
-        client = StorageClient.connected_to("tcp://127.0.0.1:9", PEER, Role.CLIENT)
+        client = StorageClient("tcp://127.0.0.1:9", PEER, Role.CLIENT)
         get = client.get(MADE.object(), 20.0)
         client.close()
         client.close()

@@ -143,7 +143,7 @@ class Rig:
 
 
 def connect_storage(address: str) -> StorageClient:
-    return StorageClient.connected_to(address, b"offload-", Role.WORKER)
+    return StorageClient(address, b"offload-", Role.WORKER)
 
 
 def play(story: Callable[[Rig], Awaitable[None]], *, with_storage: bool = False, **settings: Any) -> MemoryExecutor:
@@ -184,7 +184,7 @@ async def put(rig: Rig, value: object) -> bytes:
 
 async def put_parts(rig: Rig, parts: Sequence[Buffer]) -> bytes:
     identifier = rig.ids.object()
-    client = StorageClient.connected_to(rig.storage_address, b"putter--", Role.CLIENT)
+    client = StorageClient(rig.storage_address, b"putter--", Role.CLIENT)
     try:
         await client.put(identifier, parts)
     finally:
@@ -315,7 +315,7 @@ def test_what_tasks_refer_to_is_put_into_their_calls_and_large_results_are_store
         outcome, payload = await rig.outcome(key)
         assert outcome is Outcome.SUCCESS
         assert payload == stored_reference(result_id(*key), int.from_bytes(payload[17:], "little"))
-        client = StorageClient.connected_to(rig.storage_address, b"getter--", Role.CLIENT)
+        client = StorageClient(rig.storage_address, b"getter--", Role.CLIENT)
         assert load_value(await client.get(result_id(*key), 5.0)) == (big + "-") * 3
         client.close()
 
@@ -345,7 +345,7 @@ def test_a_task_that_is_cancelled_while_its_arguments_are_fetched_never_reaches_
         [cancelled] = rig.submit(len, reference)
         rig.hear(Recall([cancelled[0]], [1], kill=True))
         [waits] = rig.submit(len, reference)
-        client = StorageClient.connected_to(rig.storage_address, b"putter--", Role.CLIENT)
+        client = StorageClient(rig.storage_address, b"putter--", Role.CLIENT)
         await client.put(identifier, parts)
         client.close()
         await rig.handed_on(waits)

@@ -199,7 +199,7 @@ def test_a_silent_client_is_given_up_after_its_timeout_and_its_objects_after_the
 
 async def holds(address: str) -> int:
     """Ask an object storage how many objects it has."""
-    client = StorageClient.connected_to(address, IdFactory(b"asks----").owner, Role.CLIENT)
+    client = StorageClient(address, IdFactory(b"asks----").owner, Role.CLIENT)
     try:
         return (await client.stat()).objects
     finally:

@@ -28,7 +28,7 @@ def main() -> int:
         return report("worker", error)
 
     def connect_storage(address: str) -> StorageClient:
-        return StorageClient.connected_to(address, new_peer_id(), Role.WORKER, io_threads=config.io_threads)
+        return StorageClient(address, new_peer_id(), Role.WORKER, io_threads=config.io_threads)
 
     try:
         return run_agent(config, lambda: ServiceBackend(load_executor(config), connect_storage, status.write), status)
