@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from scaler.config.files import (
     CLUSTER,
@@ -15,6 +15,7 @@ from scaler.config.files import (
     TOP,
     WEBUI,
     WORKER_MANAGER,
+    title_of,
 )
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
@@ -68,42 +69,34 @@ list in TOML, and separated by commas in the environment.
 
 def settings_page() -> str:
     """Return the whole page as Markdown."""
-    worker_keys = list(describe(ConnectedWorkerSettings))
-    sections = [
-        _section(f"[{OBJECT_STORAGE_SERVER}]", OBJECT_STORAGE_SERVER, ObjectStorageServerConfig),
-        _section(f"[{SCHEDULER}]", SCHEDULER, SchedulerConfig),
-        _section(f"[[{WORKER_MANAGER}]] of every type", WORKER_MANAGER, WorkerManagerConfig),
-        *(
-            _section(
-                f"[[{WORKER_MANAGER}]] of the type {kind}",
-                WORKER_MANAGER,
-                settings_model(kind),
-                _shared_keys(settings_model(kind)),
-            )
-            for kind in WORKER_MANAGERS.built_in
-        ),
-        _section(f"[{CLUSTER}]", CLUSTER, ClusterConfig, worker_keys),
+    of_every_type = set(describe(WorkerManagerConfig))
+    pages = [
+        _section(OBJECT_STORAGE_SERVER, ObjectStorageServerConfig),
+        _section(SCHEDULER, SchedulerConfig),
+        _section(WORKER_MANAGER, WorkerManagerConfig, " of every type"),
     ]
-    shared = f"\nBeside these, every key of [[{WORKER_MANAGER}]] under Workers and Logging.\n"
-    sections[-1] += shared
-    sections.append(_section(f"[{WEBUI}]", WEBUI, WebUiConfig))
-    sections.append(_section(f"[{TOP}]", TOP, TopConfig))
-    return _INTRODUCTION + "".join(sections)
+    for kind in WORKER_MANAGERS.built_in:
+        model = settings_model(kind)
+        shared = of_every_type - set(inspect.get_annotations(model)) | {"type"}
+        pages.append(_section(WORKER_MANAGER, model, f" of the type {kind}", shared))
+    return "".join(
+        [
+            _INTRODUCTION,
+            *pages,
+            _section(CLUSTER, ClusterConfig, without=set(describe(ConnectedWorkerSettings))),
+            f"\nBeside these, every key of [[{WORKER_MANAGER}]] under Workers and Logging.\n",
+            _section(WEBUI, WebUiConfig),
+            _section(TOP, TopConfig),
+        ]
+    )
 
 
-def _shared_keys(model: type[WorkerManagerConfig]) -> list[str]:
-    """Return the keys that mean the same in every type of worker manager."""
-    own = set(inspect.get_annotations(model)) - {"type"}
-    return [name for name in describe(WorkerManagerConfig) if name not in own]
-
-
-def _section(title: str, section: str, model: type[SettingsModel], without: list[str] | None = None) -> str:
-    lines = [f"\n## {title}\n\nEnvironment: `SCALER_{section.upper()}_<KEY>`.\n"]
+def _section(section: str, model: type[SettingsModel], of: str = "", without: Collection[str] = ()) -> str:
+    lines = [f"\n## {title_of(section)}{of}\n\nEnvironment: `SCALER_{section.upper()}_<KEY>`.\n", _HEAD]
     documented = documentation(model)
     group = group_title(model)
-    lines.append(_HEAD)
     for item in describe(model).values():
-        if item.name in (without or ()):
+        if item.name in without:
             continue
         if item.group != group:
             group = item.group

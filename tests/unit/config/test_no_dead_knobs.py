@@ -35,7 +35,7 @@ READERS: dict[type, tuple[str, ...]] = {
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
     WebUiConfig: ("monitor/web/", *LOGGING),
-    TopConfig: ("monitor/top/",),
+    TopConfig: ("monitor/commands.py",),
 }
 """Where a model's settings have their effect. A read elsewhere does not count."""
 
@@ -62,7 +62,7 @@ def reads_in(text: str) -> set[str]:
 def is_config(node: ast.expr) -> bool:
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
-            return "config" in name
+            return "config" in name or name.endswith("context")  # the part of a configuration that a batch needs
         case _:
             return False
 
