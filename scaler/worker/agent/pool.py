@@ -301,6 +301,8 @@ class ProcessorPool:
             elif each.state is ProcessorState.WAITING:
                 waiting.append(each)
         if len(active) == self._slots and not waiting:
+            for processor in active:
+                processor.is_yielding = False  # the one that it made room for may have died
             self._slots_are_settled = True
             return
         waiting.sort(key=lambda each: each.since)
@@ -313,9 +315,10 @@ class ProcessorPool:
                 processor = waiting.pop(0)
                 self._act(processor, Verb.GRANT)
                 if processor.dispatched:
-                    self._report_suspended(processor.dispatched[0], False)
-            elif (spare := self._newest_spare()) is not None:
-                processor = spare
+                    item = processor.dispatched[0]
+                    self._state.send(Suspended([item.id], [item.attempt], [False]))
+            elif spares := [each for each in self.processors.values() if each.state is ProcessorState.SPARE]:
+                processor = max(spares, key=lambda each: each.since)
             elif self._should_spawn():
                 processor = self._spawn(now)
             else:
@@ -328,10 +331,6 @@ class ProcessorPool:
             if should_yield and not processor.is_yielding:
                 self._reclaim(processor)
             processor.is_yielding = should_yield
-
-    def _newest_spare(self) -> PooledProcessor | None:
-        spares = [each for each in self.processors.values() if each.state is ProcessorState.SPARE]
-        return max(spares, key=lambda each: each.since, default=None)
 
     def _should_spawn(self) -> bool:
         suspended = self._number_of(ProcessorState.SUSPENDED)
@@ -360,12 +359,10 @@ class ProcessorPool:
         self._enter(processor, ProcessorState.SUSPENDED, now)
         processor.is_yielding = False
         if processor.dispatched:
-            self._report_suspended(processor.dispatched[0], True)
+            item = processor.dispatched[0]
+            self._state.send(Suspended([item.id], [item.attempt], [True]))
         self._reclaim(processor)
         self._state.wake_by(now + PAUSE_AFTER_SECONDS)
-
-    def _report_suspended(self, item: Attempt, suspended: bool) -> None:
-        self._state.send(Suspended([item.id], [item.attempt], [suspended]))
 
     def _pause_most_of_the_time(self, processor: PooledProcessor, now: float) -> None:
         if now - processor.since > (PAUSE_SECONDS if processor.is_paused else PAUSE_AFTER_SECONDS):

@@ -55,13 +55,12 @@ class AgentBackend(Protocol):
     """What performs the commands of one kind of executor, and reports what becomes of them to its agent."""
 
     make_executor: type[TaskExecutor]
-    """The pure side."""
 
     def start(self, agent: Agent) -> None:
         """Begin; call `agent.connect` when ready for tasks."""
 
     def perform(self, command: Any) -> AgentInput | None:
-        """Perform a command, a `ProcessorCommand` or `CallCommand`; return its answer, if it has one."""
+        """Perform a command of the executor; return its answer, if it has one."""
 
     def session_opened(self) -> None:
         """The scheduler opened a new session: it knows no nested clients."""
@@ -72,14 +71,12 @@ class AgentBackend(Protocol):
     def flush_output(self, tasks: Sequence[bytes]) -> None:
         """Send what these tasks printed: their results are about to be sent."""
 
-    def snapshots(self) -> Mapping[int, Snapshot]:
-        """Return the status page of every processor, by its number."""
+    def snapshots(self) -> Mapping[int, Snapshot]: ...
 
     def pids(self) -> Mapping[int, int] | None:
         """Return the pid of every processor that has one, by its number; None when there are no processes."""
 
-    async def close(self) -> None:
-        """End all tasks, and free everything."""
+    async def close(self) -> None: ...
 
 
 class Agent:

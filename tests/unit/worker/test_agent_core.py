@@ -404,6 +404,20 @@ def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks() -> N
     assert story.fed(1) == [3, 4]
 
 
+def test_a_processor_that_made_room_for_one_that_died_gets_tasks_again() -> None:
+    story = Story()
+    story.run(1)
+    story.wait_in(1)
+    story.run(2)
+    story.hands[2].begin(story.now)
+    story.signal(1, ToAgent.UNBLOCKED)
+    story.die(1)
+    story.hands[2].finish()
+    story.flush(2)
+    story.run(3)
+    assert story.fed(2) == [3]
+
+
 def test_a_task_that_runs_for_a_while_is_said_to_have_started_once() -> None:
     story = Story()
     story.run(1, 2)
@@ -543,6 +557,18 @@ def test_a_full_socket_keeps_tasks_here_until_there_is_room() -> None:
     story.hands[1].room = 100
     story.work()
     assert story.fed() == [2]
+
+
+def test_tasks_that_a_full_socket_refused_keep_their_order() -> None:
+    story = Story()
+    story.run(1)
+    story.work(duration_us=1000)
+    story.hands[1].room = 1
+    story.run(2, 3, 4, 5)
+    assert story.fed() == [2]
+    story.hands[1].room = 100
+    story.work()
+    assert story.fed() == [3, 4, 5]
 
 
 def test_more_than_the_queue_holds_is_given_back() -> None:
