@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor
 from typing import Any, TypedDict, Unpack
@@ -95,11 +96,20 @@ class ScalerExecutor(Executor):
         """
         check_integer("chunksize", chunksize, 1)
         client = self._open_client()
-        if not iterables:
-            return iter(())
-        results = client._iterate("map", fn, iterables, chunksize, UNBOUNDED, options=self._options)  # noqa: SLF001
-        results.submit_all(timeout)
-        return _until_error(results)
+        if chunksize > 1 and iterables:
+            options = self._options
+            results = client._iterate("map", fn, iterables, chunksize, UNBOUNDED, options=options)  # noqa: SLF001
+            results.submit_all(timeout)
+            return _until_error(results)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        futures: list[ScalerFuture] = []  # a task per call needs no chunks around it
+        try:
+            futures.extend(self.submit(fn, *item) for item in zip(*iterables, strict=False))
+        except BaseException:
+            _cancel(futures)
+            raise
+        futures.reverse()
+        return _results_of(futures, deadline)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait`, return when all have ended. An executor's own client ends with the last one.
@@ -108,8 +118,7 @@ class ScalerExecutor(Executor):
         """
         self._is_shut_down = True
         if cancel_futures:
-            waiting = [future for future in self._unfinished() if not future.running()]
-            carry_through(lambda: [future.cancel() for future in waiting])
+            _cancel([future for future in self._unfinished() if not future.running()])
         if wait:
             _wait_for(self._unfinished())
         client, self._client = self._client, None
@@ -128,6 +137,26 @@ class ScalerExecutor(Executor):
 
 def _executor_of_task(client: Client, max_workers: int) -> ScalerExecutor:
     return ScalerExecutor(client, max_workers=max_workers)
+
+
+def _results_of(futures: list[ScalerFuture], deadline: float | None) -> Iterator[Any]:
+    """Take futures off the end of the list, and yield their results; no future is held while the caller works."""
+    try:
+        while futures:
+            yield _result_of(futures.pop(), deadline)
+    finally:
+        _cancel(futures)
+
+
+def _result_of(future: ScalerFuture, deadline: float | None) -> Any:
+    try:
+        return future.result(None if deadline is None else deadline - time.monotonic())
+    finally:
+        future.cancel()  # it has ended, or the time is over
+
+
+def _cancel(futures: list[ScalerFuture]) -> None:
+    carry_through(lambda: [future.cancel() for future in futures])
 
 
 def _until_error(results: ResultIterator) -> Iterator[Any]:
