@@ -28,12 +28,12 @@ NO_FAILURE = (*LIVE, DONE, CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """A column of scaler_top's table of workers. place: its order; width: the least, in columns of the terminal.
+    """A column of scaler_top's table of workers. order: its position; width: the least, in columns of the terminal.
 
     worth: columns with larger numbers are hidden first, 0 never. key: sorts by this column.
     """
 
-    place: int
+    order: int
     title: str
     width: int
     worth: int

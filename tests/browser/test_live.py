@@ -106,7 +106,7 @@ def test_the_page_tells_of_a_scheduler_that_is_away_and_of_a_new_one(server: Web
     page.locator("#state", has_text="Live").wait_for()
     server.step(FakeCluster(workers=1, at=cluster.at + 5, incarnation=cluster.incarnation + 1))
     page.locator(".tile-workers", has_text="1 slots").wait_for()
-    page.locator("#announce", has_text="The scheduler was started anew").wait_for(state="attached")
+    page.locator("#announce", has_text="The scheduler was restarted").wait_for(state="attached")
 
 
 def test_five_hundred_workers_are_listed_and_scroll_smoothly(server: WebServer, windows: Windows) -> None:

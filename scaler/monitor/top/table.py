@@ -51,7 +51,7 @@ COLUMNS = tuple(
             for name, (column, _) in columns(WorkerRow).items()
             if column.top is not None
         ),
-        key=lambda column: column.top.place,
+        key=lambda column: column.top.order,
     )
 )
 BY_TITLE: Mapping[str, TableColumn] = {column.title: column for column in COLUMNS}

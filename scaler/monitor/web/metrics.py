@@ -33,7 +33,7 @@ OTHER = "other"
 
 
 class Metrics(Collector):
-    """The route `/metrics`: makes the metrics anew for every scrape."""
+    """The route `/metrics`: makes the metrics for each scrape."""
 
     def __init__(self, model: Model, connected: Callable[[], bool], age_seconds: Callable[[], float | None]) -> None:
         """age_seconds: returns the age of the last state, None while there is none."""

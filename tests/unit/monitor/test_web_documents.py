@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from scaler.monitor.web.api import ROUTES
+from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.security import CONTENT_SECURITY_POLICY
 from tests.unit.monitor.web_rig import ask
 
@@ -50,6 +51,15 @@ def test_the_page_of_routes_lists_each_with_its_parameters() -> None:
         assert set(re.findall(r"(\w+)=", found[1] or "")) == {parameter.name for parameter in route.parameters}
     listed = re.findall(r"^\| `(/api/[^`?]+)", page, re.MULTILINE)
     assert set(listed) == {route.path for route in ROUTES} | {"/api/openapi.json"}
+
+
+def test_the_page_of_routes_names_every_column() -> None:
+    page = (DOCS / "web-api.md").read_text()
+    schemas = openapi()["components"]["schemas"]
+    del schemas["TraceAnswer"]  # the format of other programs
+    for name, schema in schemas.items():
+        for column in schema["properties"]:
+            assert re.search(rf"[`\"]{column}[`\"]", page), f"{column} of {name} is not on the page"
 
 
 def test_the_page_of_routes_has_the_policy_that_is_sent() -> None:

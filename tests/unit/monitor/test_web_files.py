@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -36,3 +37,15 @@ def test_the_page_is_the_root_and_has_no_script_or_style_of_its_own() -> None:
 
 def test_modules_are_javascript_whatever_the_machine_thinks() -> None:
     assert ask("/app.js").headers["content-type"] == "text/javascript; charset=utf-8"
+
+
+def test_the_page_gets_the_columns_of_its_tables_from_the_schema_and_can_show_each() -> None:
+    reply = ask("/schema.js")
+    assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert reply.headers["cache-control"] == "no-cache"
+    schema = json.loads(reply.text.splitlines()[0].removeprefix("export const SCHEMA = ").removesuffix(";"))
+    assert set(schema) == {"tasks", "workers", "processors", "managers", "clients", "functions"}
+    formats = re.search(r"const FORMATS = \{(.*)\};", (STATIC / "table.js").read_text())
+    assert formats
+    for column in (column for columns in schema.values() for column in columns):
+        assert re.search(rf"\b{column['unit']}\b", formats[1]), column

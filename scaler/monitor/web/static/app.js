@@ -102,7 +102,7 @@ function drawState() {
   }
   if (store.restarted !== restarted) {
     restarted = store.restarted;
-    announce("The scheduler was started anew");
+    announce("The scheduler was restarted");
   }
   drawBanner(state);
   setText(at("about"), store.connection ? `Scaler ${store.connection.version} · ${store.connection.address}` : "");

@@ -185,7 +185,7 @@ export function task(store, place) {
   async function readLog() {
     try {
       const { stdout, stderr, cut } = await ask(`api/tasks/${encodeURIComponent(id)}/log`, asking.signal);
-      if (!stdout && !stderr) fill(log, h("p", { class: "muted" }, "Nothing, or it was so long ago that it is not kept any more."));
+      if (!stdout && !stderr) fill(log, h("p", { class: "muted" }, "There is no output, or it is too old."));
       else fill(log, cut > 0 && h("p", { class: "muted" }, `${bytes(cut)} in the middle are left out.`), output("stdout", stdout), output("stderr", stderr));
     } catch (error) {
       if (!asking.signal.aborted) fill(log, h("p", { class: "muted" }, error.message));
