@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from scaler.backoff import Backoff
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, OutboxLimits, Received, Resumed, Welcomed
@@ -23,8 +24,8 @@ from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Message
 from scaler.protocol.session import ACKNOWLEDGE_BODY, Buffer, Descriptor, peer_of, read_header
 
-MIN_BACKOFF_SECONDS = 0.02
-MAX_BACKOFF_SECONDS = 1.0
+RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
+"""From 0.01 to 0.02 s before the first attempt, in the end from 0.5 to 1 s."""
 STABLE_SECONDS = 1.0
 """After a connection that lived this long, the back-off starts again."""
 
@@ -267,9 +268,8 @@ class ConnectorCore:
         self.phase = Phase.WAITING
         self._drop_link(was_welcomed)
         self._session.disconnect()
-        delay = min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2 ** min(self._failures, 10))
         self._failures += 1
-        self._dial_at = self.wake_at = now + delay * (0.5 + 0.5 * self._jitter())
+        self._dial_at = self.wake_at = now + RECONNECT.seconds(self._failures, self._jitter())
 
     def _refused(self, refused: m.Refused) -> None:
         self.counters.refused += 1

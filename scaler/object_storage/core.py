@@ -15,7 +15,7 @@ from typing import assert_never
 from scaler.ids import owner_of
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE
-from scaler.object_storage.objects import Answer, Body, Memory, StoredObjects, WaitingGet, WaitingGets
+from scaler.object_storage.objects import Answer, Body, Memory, StorageTable, WaitingGet, WaitingGets
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
@@ -146,7 +146,7 @@ class StorageCore:
         self._limit_bytes = limit_bytes
         self._lease_seconds = lease_seconds
         self._tick_seconds = tick_seconds
-        self._objects = StoredObjects(limit_bytes, max_object_bytes)
+        self._objects = StorageTable(limit_bytes, max_object_bytes)
         self._waiting = WaitingGets()
         self._peers: OrderedDict[bytes, _Peer] = OrderedDict()  # the longest silent one first
         self._senders: dict[bytes, _Peer] = {}  # those with bodies to send

@@ -114,7 +114,7 @@ class OwnerIndex:
                 del self._ids[owner]
 
 
-class StoredObjects:
+class StorageTable:
     """Every object and unfinished upload, within limits; see `StorageCore` for those."""
 
     def __init__(self, limit_bytes: int, max_object_bytes: int) -> None:
