@@ -83,7 +83,11 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
         parts = [bytes(part) for part in _dump(exception)]
     except Exception as error:  # noqa: BLE001 (any failure of a user's __reduce__ means: send its text instead)
         text = f"{text} (the exception itself cannot be pickled: {describe(error)})"
-    return pack_exception(type_name, text, _shorten(traceback_text), pickle.dumps(parts, 5))
+    if len(traceback_text) > MAX_TRACEBACK_CHARACTERS:
+        half = MAX_TRACEBACK_CHARACTERS // 2
+        omitted = len(traceback_text) - 2 * half
+        traceback_text = f"{traceback_text[:half]}\n  ... {omitted} characters left out ...\n{traceback_text[-half:]}"
+    return pack_exception(type_name, text, traceback_text, pickle.dumps(parts, 5))
 
 
 def load_exception(payload: Buffer) -> BaseException:
@@ -163,10 +167,3 @@ def _dump(exception: BaseException) -> Parts:
         if isinstance(reduced, tuple) and reduced[0] is kind:
             return dump((kind, reduced[1], reduced[2] if len(reduced) > 2 else None))
     return parts
-
-
-def _shorten(text: str) -> str:
-    if len(text) <= MAX_TRACEBACK_CHARACTERS:
-        return text
-    half = MAX_TRACEBACK_CHARACTERS // 2
-    return f"{text[:half]}\n  ... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -27,7 +27,6 @@ Parts = list[Buffer]
 
 _HEAD = struct.Struct("<BI")
 _ALIGNMENT = 16
-_NO_MODULES: frozenset[str] = frozenset()
 _PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
 
 
@@ -85,7 +84,7 @@ def modules_by_value() -> Set[str]:
     """Return the modules whose functions the user asked cloudpickle to pickle by value."""
     # While another thread is still importing cloudpickle, its registry is empty.
     registered = getattr(sys.modules.get("cloudpickle"), "list_registry_pickle_by_value", None)
-    return _NO_MODULES if registered is None else registered()
+    return frozenset() if registered is None else registered()
 
 
 def size_of(parts: Sequence[Buffer]) -> int:
@@ -99,7 +98,7 @@ def to_payload(parts: Sequence[Buffer], tag: PayloadTag = PayloadTag.PARTS) -> b
     if tag is PayloadTag.PARTS and len(parts) == 1 and len(first) and first[0] == PayloadTag.PICKLE:
         return first if type(first) is bytes else bytes(first)
     head = _HEAD.pack(tag, len(parts)) + struct.pack(f"<{len(parts)}Q", *map(len, parts))
-    return b"".join(padded for piece in (head, *parts) for padded in (piece, bytes(-len(piece) % _ALIGNMENT)))
+    return b"".join(padded for part in (head, *parts) for padded in (part, bytes(-len(part) % _ALIGNMENT)))
 
 
 def parts_of(payload: Buffer) -> list[memoryview]:

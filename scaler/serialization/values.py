@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -127,12 +126,8 @@ def dump_retry_on(types: Sequence[type[BaseException]]) -> bytes:
 
 def load_retry_on(retry_on: bytes) -> tuple[type[BaseException], ...]:
     """Return the exception types of a Spec's `retry_on`. Raises SerializationError when one cannot be loaded here."""
-    if not retry_on:
-        return ()
-    try:
-        return cast("tuple[type[BaseException], ...]", pickle.loads(retry_on))  # noqa: S301 (see pickling.load)
-    except Exception as error:
-        raise SerializationError(f"the types of retry_on cannot be loaded: {describe(error)}") from error
+    types = load_value([retry_on], None, "the types of retry_on") if retry_on else ()
+    return cast("tuple[type[BaseException], ...]", types)
 
 
 def name_of(function: object) -> str:
