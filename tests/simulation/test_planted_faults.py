@@ -59,7 +59,7 @@ FAULTS: dict[str, Fault] = {
     "a worker's load is not reduced when a task leaves it": (
         Worker,
         "release",
-        "self._count(task, -1)",
+        "self._discount(task.group.timing)",
         "pass",
         "tasks by function",
     ),

@@ -140,9 +140,11 @@ class Outbox:
         else:
             run.groups.append(columns)
         size = 0
-        for identifier in (columns.spec.function, columns.spec.serializer):
-            function = self._state.objects.functions[identifier] if identifier else None
-            if function is not None and worker.id not in function.announced_to:
+        functions = self._state.objects.functions
+        spec = columns.spec
+        for identifier in (spec.function, spec.serializer) if spec.serializer else (spec.function,):
+            function = functions[identifier]
+            if worker.id not in function.announced_to:
                 function.announced_to.add(worker.id)
                 run.functions.append((identifier, function.payload))
                 size += len(function.payload)

@@ -270,7 +270,8 @@ class Worker(PeerRecord):
             self.checks_without_progress = 0
         self.tasks[task.id] = task
         self.sent += 1
-        self._count(task, 1)
+        timing = task.group.timing
+        self.by_function[timing] = self.by_function.get(timing, 0) + 1
 
     def release(self, task: Task) -> None:
         """Remove a task, whose state still says how it was here."""
@@ -278,7 +279,7 @@ class Worker(PeerRecord):
         if task.id in self.blocked:
             self.blocked -= {task.id}
         else:
-            self._count(task, -1)
+            self._discount(task.group.timing)
         if type(task.state) is Recalled:
             self.recalled -= 1
 
@@ -286,11 +287,14 @@ class Worker(PeerRecord):
         """Note that a started task waits for tasks of its own, or continues."""
         if is_blocked != (task.id in self.blocked):
             self.blocked ^= {task.id}
-            self._count(task, -1 if is_blocked else 1)
+            timing = task.group.timing
+            if is_blocked:
+                self._discount(timing)
+            else:
+                self.by_function[timing] = self.by_function.get(timing, 0) + 1
 
-    def _count(self, task: Task, change: int) -> None:
-        timing = task.group.timing
-        count = self.by_function.get(timing, 0) + change
+    def _discount(self, timing: Timing) -> None:
+        count = self.by_function[timing] - 1
         if count:
             self.by_function[timing] = count
         else:
