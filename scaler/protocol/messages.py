@@ -175,8 +175,8 @@ class UnitId(NamedTuple):
     id: str
 
 
-class RegisteredFunction(NamedTuple):
-    """A registered function or serializer."""
+class AnnouncedFunction(NamedTuple):
+    """A registered function or serializer, announced to a peer that does not have it."""
 
     id: f.Id  # content id when the payload is the pickle itself, object id when it is stored
     payload: bytes
@@ -195,7 +195,7 @@ Needs = Annotated[tuple[tuple[str, float], ...], f.PartList(Capability, f.needs_
 Offers = Annotated[dict[str, float | None], f.PartList(Capability, f.pairs_of, f.offers_of)]
 """None: a label."""
 UnitIds = Annotated[list[str], f.PartList(UnitId, _as_parts, _as_texts)]
-Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(RegisteredFunction)]
+Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction)]
 
 
 # -- handshake, life and end --------------------------------------------------------------------------------------

@@ -118,8 +118,8 @@ struct UnitId {
   id @0 :Text;
 }
 
-struct RegisteredFunction {
-  # A registered function or serializer.
+struct AnnouncedFunction {
+  # A registered function or serializer, announced to a peer that does not have it.
   id @0 :Data;                   # content id when the payload is the pickle itself, object id when it is stored; 16 bytes
   payload @1 :Data;
 }
@@ -242,7 +242,7 @@ struct TaskGroup {
 struct Submit {
   # New tasks.
   # client -> scheduler.
-  functions @0 :List(RegisteredFunction);  # functions and serializers new to the scheduler
+  functions @0 :List(AnnouncedFunction);  # functions and serializers new to the scheduler
   groups @1 :List(TaskGroup);
   acknowledged @2 :UInt64;
   # Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results
@@ -305,7 +305,7 @@ struct RunGroup {
 struct Run {
   # Tasks to run.
   # scheduler -> worker.
-  functions @0 :List(RegisteredFunction);  # functions and serializers new to this worker
+  functions @0 :List(AnnouncedFunction);  # functions and serializers new to this worker
   groups @1 :List(RunGroup);
 }
 
