@@ -7,8 +7,10 @@ The model keeps the last state, series of figures, and the last tasks, decisions
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
+from math import inf
 from typing import Any
 
 from scaler.monitor.rows import Document, decode, decode_list, decode_status, objects
@@ -67,15 +69,10 @@ class Series:
 
     def columns(self, since: float = 0.0) -> dict[str, list[float]]:
         """Return all series as columns, `at` among them, from this time (unix seconds) on."""
-        points = [point for point in self._points() if point[0] >= since]
+        means = [*self._coarse, self._mean()] if self._count else self._coarse
+        points = [point for point in chain(means, self._fine) if point[0] >= since]
         columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
         return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}
-
-    def _points(self) -> Iterator[Point]:
-        yield from self._coarse
-        if self._count:
-            yield self._mean()
-        yield from self._fine
 
     def _mean(self) -> Point:
         return (self._sums[0], *(total / self._count for total in self._sums[1:]))
@@ -243,8 +240,8 @@ _COLOURS = {"done": "good", "running": "thread_state_running", "cancelled": "gre
 _FAILED = "terrible"
 
 
-def trace(model: Model, since: float = 0.0) -> dict[str, Any]:
-    """Return the tasks that ended or ran since a time (unix seconds), as JSON for Chrome's and Perfetto's viewers.
+def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
+    """Return the tasks that ended or ran in the last seconds, as JSON for Chrome's and Perfetto's viewers.
 
     The format is the Trace Event Format's JSON object: a process per worker manager, a thread per worker, a complete
     event (`"ph": "X"`, times in microseconds) per task.
@@ -252,7 +249,7 @@ def trace(model: Model, since: float = 0.0) -> dict[str, Any]:
     managers = {worker.name: worker.manager for worker in model.status.workers}
     processes: dict[str, int] = {}
     events: list[dict[str, Any]] = []
-    for thread, (worker, bars) in enumerate(sorted(model.lanes(since).items()), 1):
+    for thread, (worker, bars) in enumerate(sorted(model.lanes(model.status.at - seconds).items()), 1):
         manager = managers.get(worker, "terminated workers")
         process = processes.get(manager)
         if process is None:

@@ -188,7 +188,8 @@ class _Since:
         """Yield rows of retried tasks, then of running ones, that have not ended since."""
         for position, retried_at, retried in reversed(self.retried):
             if type(retried.task.state) is not Terminated:
-                yield position, _retried_row(retried, retried_at)
+                row = _live_row(retried.task, RETRYING, retried.worker, retried.attempt)
+                yield position, row._replace(ended_at=retried_at, text=retried.reason[:MAX_FAILURE_TEXT])
         running = (
             ((number, index), _running_row(task, fact.worker, at - started_at + STARTED_AFTER_SECONDS))
             for number, started_at, fact in reversed(self.started)
@@ -228,11 +229,6 @@ def _ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
         text=text[:MAX_FAILURE_TEXT],
         traceback=traceback[:MAX_TRACEBACK],
     )
-
-
-def _retried_row(fact: TaskRetried, at: float) -> TaskRow:
-    row = _live_row(fact.task, RETRYING, fact.worker, fact.attempt)
-    return row._replace(ended_at=at, text=fact.reason[:MAX_FAILURE_TEXT])
 
 
 def _running_row(task: Task, worker: str, seconds: float) -> TaskRow:

@@ -37,8 +37,8 @@ def percent(value: float) -> str:
 def duration(seconds: float) -> str:
     """Return a time as `0.7ms`, `12ms`, `3.4s`, `2m05s`, `3h04m` or `2d03h`."""
     value = max(0.0, seconds)
-    if value < 0.0995:
-        return _trimmed(value * 1000) + "ms"
+    if value < 0.00995:
+        return f"{value * 1000:.1f}".removesuffix(".0") + "ms"
     if value < 0.9995:
         return f"{value * 1000:.0f}ms"
     if value < 59.95:
@@ -92,11 +92,6 @@ def right(text: str, width: int) -> str:
     """Return a safe text that fills exactly this many columns, at the right."""
     shown = cut(text, width)
     return " " * (width - cell_len(shown)) + shown
-
-
-def _trimmed(value: float) -> str:
-    """Return a number with one decimal below 10, without a decimal of 0."""
-    return f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:.0f}"
 
 
 FORMATS: Mapping[Unit, Callable[[Any], str]] = {

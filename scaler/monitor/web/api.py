@@ -181,11 +181,6 @@ def _series(source: Source, query: Query) -> View:
     return {name: columns[name] for name in ("at", *(query["name"] or NAMES))}
 
 
-def _trace(source: Source, query: Query) -> View:
-    model = source.monitor.model
-    return trace(model, model.status.at - query["seconds"])
-
-
 # -- the table
 
 
@@ -284,7 +279,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         "The timeline for Chrome's and Perfetto's viewers",
         "TraceAnswer",
         _TRACE,
-        _trace,
+        lambda source, query: trace(source.monitor.model, query["seconds"]),
         _ALL_SECONDS,
         _DOWNLOAD,
     ),

@@ -40,6 +40,8 @@ CONTENT_TYPES = {
 """Not the types of the machine's own tables: browsers run no module of another type."""
 
 
+BUG = "this is a bug in scaler; please report it with the lines of the web server's log"
+
 _log = logging.getLogger(__name__)
 
 
@@ -109,7 +111,7 @@ class WebApp:
                 Route("/schema.js", _schema),
                 Mount("/", _Files()),
             ],
-            exception_handlers={HTTPException: _http_error, Exception: _bug},
+            exception_handlers={HTTPException: _http_error, Exception: lambda _request, _error: refusal(500, BUG)},
         )
 
 
@@ -140,7 +142,3 @@ def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = f"there is no {request.url.path} here" if error.status_code == 404 else error.detail
     return refusal(error.status_code, text, error.headers)
-
-
-def _bug(_request: Request, _error: Exception) -> Response:
-    return refusal(500, "this is a bug in scaler; please report it with the lines of the web server's log")

@@ -13,7 +13,6 @@ from scaler.protocol.monitor_rows import TaskRow
 
 MAX_LISTED_TEXT = 300
 """Characters of a task's failure in a list."""
-JSON_TYPE = "application/json"
 
 
 def status_view(model: Model) -> View:
@@ -73,10 +72,10 @@ def dump(document: object) -> bytes:
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
-def answer(document: object, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(dump(document), media_type=JSON_TYPE, headers=headers)
+def answer(document: object, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
+    return Response(dump(document), status, headers, "application/json")
 
 
 def refusal(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error. text: what is wrong and what to do about it."""
-    return Response(dump({"error": text}), status, headers, JSON_TYPE)
+    return answer({"error": text}, headers, status)
