@@ -600,7 +600,7 @@ class ResultIterator(Iterator[Any]):
         if size > 1 and self._runner.chunk_size is None:
             self._timer.begin(chunk)
         try:
-            deque(map(chunk.append, itertools.islice(items, size)), maxlen=0)  # no loop in Python
+            chunk.extend(itertools.islice(items, size))  # one by one: the timer and an error find those that came
         except Exception as error:  # noqa: BLE001 (whatever the iterable raises is for the consumer)
             self._items = None
             self._error = error
