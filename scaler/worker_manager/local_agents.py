@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -22,11 +22,10 @@ from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE,
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, describe_exit, end_processes_with
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, Unit
+from scaler.worker_manager.units import EndedUnits
 
 STOP_GRACE_SECONDS = 6.5
 """An agent that has not ended this long after SIGTERM is killed, unless its backend gives it longer."""
-ENDED_UNITS_SHOWN = 64
-ENDED_SHOWN_SECONDS = 300.0
 LAST_WORDS_BYTES = 64 * 1024
 
 
@@ -54,7 +53,7 @@ class LocalAgents:
         self._prefix = f"{re.sub('[^A-Za-z0-9_.-]', '_', label)}-{os.urandom(3).hex()}"
         self._count = 0
         self._alive: dict[str, AgentProcess] = {}
-        self._ended: deque[tuple[float, Unit]] = deque(maxlen=ENDED_UNITS_SHOWN)
+        self._ended = EndedUnits()
         # Readable when any of the processes changes its state: an epoll descriptor can be polled itself.
         self._epoll = select.epoll() if sys.platform == "linux" else None
 
@@ -94,13 +93,11 @@ class LocalAgents:
             if agent.exit_text:
                 marks.append(agent.mark)
                 self._forget(agent)
-                self._ended.append((now, unit))
+                self._ended.add(unit, now)
             else:
                 units.append(unit)
         end_processes_with(marks)
-        while self._ended and now - self._ended[0][0] > ENDED_SHOWN_SECONDS:
-            self._ended.popleft()
-        return units + [unit for _, unit in self._ended]
+        return units + self._ended.shown(now)
 
     def pid_of(self, unit_id: str) -> int:
         """Return the process id of a unit that has not ended. Raises KeyError."""

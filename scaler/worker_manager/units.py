@@ -44,6 +44,19 @@ class _Alive:
     not_found_since: float | None = None
 
 
+class EndedUnits:
+    """The last units that ended, for as long as they are listed."""
+
+    def __init__(self) -> None:
+        self._units: deque[tuple[float, Unit]] = deque(maxlen=ENDED_SHOWN)
+
+    def add(self, unit: Unit, now: float) -> None:
+        self._units.append((now, unit))
+
+    def shown(self, now: float) -> list[Unit]:
+        return [unit for at, unit in self._units if now - at <= ENDED_SHOWN_SECONDS]
+
+
 class UnitCache:
     """The units of one manager by their ids, and when to search for those that an earlier process has left."""
 
@@ -53,7 +66,7 @@ class UnitCache:
         self._first_state = first_state
         self._alive: dict[str, _Alive] = {}
         self._ended: dict[str, None] = {}
-        self._shown: deque[tuple[float, Unit]] = deque(maxlen=ENDED_SHOWN)
+        self._shown = EndedUnits()
         self._settled_at: float | None = None
         """When all units of earlier processes must have been listed; None before the first search."""
         self._search_at = 0.0
@@ -93,7 +106,7 @@ class UnitCache:
             # A unit that ended before this process knew it is no failure of its starts.
             if unit is not None:
                 age = max(seen.age_seconds, now - unit.born_at)
-                self._shown.append((now, Unit(unit_id, seen.state, self._slots, age, seen.reason)))
+                self._shown.add(Unit(unit_id, seen.state, self._slots, age, seen.reason), now)
             return
         if unit is None:
             unit = self._alive[unit_id] = _Alive(now - seen.age_seconds, seen.state)
@@ -138,8 +151,6 @@ class UnitCache:
 
     def units(self, now: float) -> list[Unit]:
         """Return what was seen last, with the stops accepted since, and the units that ended lately."""
-        while self._shown and now - self._shown[0][0] > ENDED_SHOWN_SECONDS:
-            self._shown.popleft()
         alive = [
             Unit(
                 unit_id,
@@ -151,4 +162,4 @@ class UnitCache:
             for unit_id, unit in self._alive.items()
             if unit.state is not None
         ]
-        return alive + [unit for _, unit in self._shown]
+        return alive + self._shown.shown(now)

@@ -15,7 +15,7 @@ from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarte
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
-from scaler.worker_manager.aws_hpc.requests import BatchContext
+from scaler.worker_manager.aws_hpc.requests import mark_of
 
 WAIT_SECONDS = 20.0
 BUCKET = "calls-and-results"
@@ -133,11 +133,11 @@ class Rig:
 def rig_of(aws: AwsEmulator, **arguments: Any) -> Iterator[Rig]:
     """Yield a started executor; it is closed in the end, and then none of its manager's jobs may be left."""
     changes = arguments.pop("settings", {})
-    made = Rig(aws, BatchExecutor(BatchContext.of(settings(aws, **changes)), **arguments))
+    made = Rig(aws, BatchExecutor(settings(aws, **changes), **arguments))
     try:
         made.executor.start(made.hear)
         yield made
     finally:
         made.executor.close()
-    mark = BatchContext.of(settings(aws, **changes)).mark
+    mark = mark_of(settings(aws, **changes))
     aws.batch.wait_until(lambda: not made.alive(mark), WAIT_SECONDS)

@@ -18,7 +18,6 @@ from scaler.worker.executor import ExecutorError
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws_hpc import tracking
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
-from scaler.worker_manager.aws_hpc.requests import BatchContext
 from tests.integration.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
 from tests.integration.settings_rig import within
 
@@ -300,7 +299,7 @@ def test_close_says_what_may_still_run_when_batch_does_not_answer(
             rig.executor.close()
         aws.faults.clear()
         aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "left"})
-        rig.executor = BatchExecutor(BatchContext.of(settings(aws)))
+        rig.executor = BatchExecutor(settings(aws))
 
 
 def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -> None:
@@ -451,7 +450,7 @@ def test_jobs_that_wait_for_long_say_why_until_they_run(aws: AwsEmulator, count:
 def test_what_is_missing_is_said_at_the_start_and_nothing_else(
     aws: AwsEmulator, changes: dict[str, str], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    executor = BatchExecutor(BatchContext.of(settings(aws, **changes)))
+    executor = BatchExecutor(settings(aws, **changes))
     with pytest.raises(AwsError, match=text):
         executor.start(lambda _: None)
     executor.close()
@@ -460,7 +459,7 @@ def test_what_is_missing_is_said_at_the_start_and_nothing_else(
 
 def test_a_queue_that_takes_no_jobs_is_said_at_the_start(aws: AwsEmulator) -> None:
     aws.batch.call("UpdateJobQueue", {"jobQueue": "queue", "state": "DISABLED"})
-    executor = BatchExecutor(BatchContext.of(settings(aws)))
+    executor = BatchExecutor(settings(aws))
     with pytest.raises(AwsError, match="the job queue 'queue' takes no jobs: it is DISABLED"):
         executor.start(lambda _: None)
     executor.close()

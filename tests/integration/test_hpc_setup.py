@@ -18,7 +18,7 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws.setup import Account, Resource, run
 from scaler.worker_manager.aws_hpc import setup
 from scaler.worker_manager.aws_hpc.environment import environment_and_queue
-from scaler.worker_manager.aws_hpc.requests import BatchContext, Definition, submission
+from scaler.worker_manager.aws_hpc.requests import Definition, job_name, submission
 from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
 from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
 
@@ -153,7 +153,7 @@ def test_what_is_made_fits_together(cloud: Cloud) -> None:
 
 def test_a_manager_finds_what_setup_made(cloud: Cloud) -> None:
     cloud.do("setup")
-    service = BatchService(BatchContext.of(cloud.config()))
+    service = BatchService(cloud.config())
     service.check_queue()
     definition = service.definition()
     service.close()
@@ -346,15 +346,15 @@ def test_moto_takes_what_the_managers_ask_for(cloud: Cloud) -> None:
     data = json.dumps({"batch": {"use_docker": False}}).encode()
     urllib.request.urlopen(urllib.request.Request(f"{cloud.endpoint_url}/moto-api/config", data)).close()
     cloud.do("setup")
-    place = BatchContext.of(cloud.config())
-    service = BatchService(place)
+    config = cloud.config()
+    service = BatchService(config)
     definition = service.definition()
     jobs = {}
     for number, size in enumerate((1, 3)):
         request = submission(
-            place,
+            config,
             definition,
-            place.job_name("5e", number),
+            job_name(config, "5e", number),
             "module",
             {"SCALER_JOB": "{}"},
             size=size,

@@ -20,7 +20,6 @@ from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
-from scaler.worker_manager.aws_hpc.requests import BatchContext
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from tests.integration.clouds_rig import account, ecs_client, ecs_config, hpc_config
 from tests.integration.hpc_rig import rig_of
@@ -174,7 +173,7 @@ def test_aws_is_asked_where_and_as_whom_the_manager_was_told(
             elif kind == "worker":
                 BatchBackend(hpc_config(mode="worker", **told))
             else:
-                BatchExecutor(BatchContext.of(hpc_config(**told))).start(lambda _: None)
+                BatchExecutor(hpc_config(**told)).start(lambda _: None)
     assert seen
     for authorization in seen:
         key, _, region, used, _ = authorization.partition("Credential=")[2].partition(",")[0].split("/")

@@ -18,7 +18,7 @@ from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
 from scaler.worker_manager.aws_hpc.exits import NO_REASON, reason_of
-from scaler.worker_manager.aws_hpc.requests import WORKER_MODULE, BatchContext, fits, submission
+from scaler.worker_manager.aws_hpc.requests import WORKER_MODULE, fits, job_name, submission
 from scaler.worker_manager.aws_hpc.service import BatchService, child_id
 from scaler.worker_manager.backend import Backend, BackendError
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, Stopped
@@ -56,8 +56,8 @@ class BatchBackend(PolledBackend):
     """Units are jobs. service: by boto3 by default. Raises UsageError, and AwsError when AWS cannot be asked."""
 
     def __init__(self, config: AwsHpcConfig, service: BatchService | None = None) -> None:
-        self._context = context = BatchContext.of(config)
-        self._service = BatchService(context) if service is None else service
+        self._config = config
+        self._service = BatchService(config) if service is None else service
         definition = self._service.definition()
         slots = max(1, int(definition.vcpus))
         limit, jobs = config.max_task_concurrency, config.max_concurrent_jobs
@@ -74,7 +74,7 @@ class BatchBackend(PolledBackend):
         document = worker_document(config, slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
         variables = {WORKER_CONFIG_VARIABLE: document}
         # A unit is one attempt: a second one would be another worker under the same id.
-        self._request = submission(context, definition, "", WORKER_MODULE, variables, size=1, repeat=False)
+        self._request = submission(config, definition, "", WORKER_MODULE, variables, size=1, repeat=False)
         if not fits(self._request, definition):
             raise UsageError(
                 f"the workers' configuration takes {len(document)} characters, and AWS allows "
@@ -90,7 +90,7 @@ class BatchBackend(PolledBackend):
     def start_some(self, count: int) -> list[str]:
         size = min(count, MAX_ARRAY_SIZE)
         self._count += 1
-        name = self._context.job_name(self._session, self._count)
+        name = job_name(self._config, self._session, self._count)
         request = self._request | {"jobName": name} | ({"arrayProperties": {"size": size}} if size > 1 else {})
         try:
             return _unit_ids(self._service.submit(request), size)

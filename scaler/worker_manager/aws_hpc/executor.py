@@ -6,6 +6,7 @@ no result in the list has left none. A result that exists counts for more than t
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import secrets
@@ -13,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
@@ -37,13 +37,14 @@ from scaler.worker_manager.aws_hpc.requests import (
     JOB_MODULE,
     JOB_SPEC_VARIABLE,
     PARAMETER,
-    BatchContext,
     Definition,
     Fields,
     InputFrom,
     JobSpec,
     encodings_for,
     fits,
+    job_name,
+    owns,
     submission,
 )
 from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, ResultKey, SessionObjects, counts_of, index_in
@@ -84,12 +85,12 @@ def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
     """Return the backend of mode offload: one local agent."""
     limit = config.max_task_concurrency
     slots = config.max_concurrent_jobs if limit < 0 else min(limit, config.max_concurrent_jobs)
-    return OffloadBackend(config, f"{__name__}:make_executor", max(1, slots), asdict(BatchContext.of(config)))
+    return OffloadBackend(config, f"{__name__}:make_executor", max(1, slots), json.loads(config.to_json()))
 
 
 def make_executor(config: OffloadConfig) -> BatchExecutor:
     """Return the executor of an agent. Raises UsageError."""
-    return BatchExecutor(BatchContext(**cast("Any", config.executor_settings)))
+    return BatchExecutor(AwsHpcConfig.from_json(json.dumps(config.executor_settings)))
 
 
 class BatchExecutor:
@@ -97,18 +98,18 @@ class BatchExecutor:
 
     def __init__(
         self,
-        context: BatchContext,
+        config: AwsHpcConfig,
         *,
         stuck_seconds: float = STUCK_SECONDS,
         unanswered_seconds: float = UNANSWERED_SECONDS,
     ) -> None:
-        self._context = context
+        self._config = config
         self._stuck_seconds = stuck_seconds
         self._session = secrets.token_hex(4)
-        aws = aws_session(context)
-        self._service = BatchService(context, aws)
-        s3 = AwsClient(context, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
-        self._objects = SessionObjects(context, self._session, s3)
+        aws = aws_session(config)
+        self._service = BatchService(config, aws)
+        s3 = AwsClient(config, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
+        self._objects = SessionObjects(config, self._session, s3)
         self._pool = ThreadPoolExecutor(THREADS, "aws")
         self._lock = threading.Condition()
         """Guards the tracking and what follows it."""
@@ -205,16 +206,16 @@ class BatchExecutor:
         self, number: int, batch: Batch, definition: Definition, input_from: InputFrom, text: str
     ) -> Fields:
         spec = JobSpec(
-            region=self._context.aws_region,
-            bucket=self._context.s3_bucket,
+            region=self._config.aws_region,
+            bucket=self._config.s3_bucket,
             results=self._objects.result_prefix(number),
             input_from=input_from,
             input="" if input_from == "parameter" else text,
         )
         return submission(
-            self._context,
+            self._config,
             definition,
-            self._context.job_name(self._session, number),
+            job_name(self._config, self._session, number),
             JOB_MODULE,
             {JOB_SPEC_VARIABLE: spec.to_json()},
             size=len(batch.keys),
@@ -310,8 +311,8 @@ class BatchExecutor:
         if new := self._locked(self._tracking.listed, jobs, self._is_own, now):
             _log.warning("terminating %d jobs of earlier agents or unanswered requests: their tasks are run again", new)
 
-    def _is_own(self, job_name: str) -> bool:
-        return self._context.is_of_session(job_name, self._session)
+    def _is_own(self, name: str) -> bool:
+        return owns(self._config, name, self._session)
 
     def _terminate_pending(self) -> None:
         """Terminate jobs. Raises AwsError for the first that cannot be, after all were tried."""
@@ -358,7 +359,7 @@ class BatchExecutor:
         if left := list(self._tracking.terminations):
             raise ScalerError(
                 f"these jobs may still run: {', '.join(left)}; end each with `aws batch terminate-job --region "
-                f"{self._context.aws_region} --reason left --job-id JOB` ({error or 'they were not found'})"
+                f"{self._config.aws_region} --reason left --job-id JOB` ({error or 'they were not found'})"
             )
 
     def _clear(self, remove: Callable[[], int], whose: str) -> None:
@@ -453,7 +454,7 @@ class BatchExecutor:
         for job_id, job in self._service.describe(jobs).items():
             if job["status"] not in ENDED:
                 continue  # the list was out of date
-            outcome, text = classify_exit(job, self._context.job_timeout_minutes)
+            outcome, text = classify_exit(job, self._config.job_timeout_minutes)
             key = self._locked(self._tracking.failed, *jobs[job_id], time.monotonic())
             if key is not None:
                 self._fail([key], outcome, text)
@@ -472,6 +473,6 @@ class BatchExecutor:
                 jobs = list(self._service.describe(child["jobId"] for child in first).values())
             reason = next(filter(None, map(reason_of, jobs)), "")
             self._stuck_reason = (
-                f"tasks wait in the job queue {self._context.job_queue} for more than {self._stuck_seconds / 60:g} "
+                f"tasks wait in the job queue {self._config.job_queue} for more than {self._stuck_seconds / 60:g} "
                 f"minutes, and none runs: {reason or NO_REASON}"
             )

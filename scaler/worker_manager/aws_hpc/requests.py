@@ -17,7 +17,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from scaler.errors import ConfigError
 from scaler.worker_manager.aws.calls import tag_value
@@ -31,76 +31,37 @@ MAX_BASE_CHARACTERS = 64
 """Of a job's name, which may have 128."""
 
 
-_SHARED = (
-    *("job_queue", "job_definition", "job_timeout_minutes", "s3_bucket", "s3_prefix"),
-    *("aws_region", "aws_endpoint_url", "aws_profile"),
-)
-"""Settings that the context has too."""
+def cluster_of(config: AwsHpcConfig) -> str:
+    """Return the scheduler's address, with the host's name when it is a loopback address.
+
+    The same file started on two machines must not end the jobs of the other.
+    """
+    address = config.worker_scheduler_address
+    return f"{address} on {platform.node()}" if is_loopback(address) else address
 
 
-@dataclass(frozen=True, slots=True)
-class BatchContext:
-    """What all jobs of a manager have in common. JSON values only: the offload agent's configuration contains it."""
+def mark_of(config: AwsHpcConfig) -> str:
+    """Return the part of the names of all jobs of this manager and scheduler."""
+    return hashlib.sha256(f"{config.worker_manager_id}\0{cluster_of(config)}".encode()).hexdigest()[:12]
 
-    manager: str
-    cluster: str
-    """The scheduler's address, with the host's name when the address is a loopback address."""
-    name: str
-    job_queue: str
-    job_definition: str
-    s3_bucket: str
-    s3_prefix: str
-    job_timeout_minutes: int
-    aws_region: str
-    aws_endpoint_url: str | None
-    aws_profile: str | None
 
-    @classmethod
-    def of(cls, config: AwsHpcConfig) -> Self:
-        """Return the context of a configuration."""
-        address = config.worker_scheduler_address
-        return cls(
-            manager=config.worker_manager_id,
-            # The same file started on two machines must not end the jobs of the other.
-            cluster=f"{address} on {platform.node()}" if is_loopback(address) else address,
-            name=config.name or config.worker_manager_id,
-            **{key: getattr(config, key) for key in _SHARED},
-        )
+def job_name(config: AwsHpcConfig, session: str, number: int) -> str:
+    """Return the name of a job: letters, digits, hyphens and underscores."""
+    base = re.sub(r"[^A-Za-z0-9_-]", "_", config.name or config.worker_manager_id)[:MAX_BASE_CHARACTERS]
+    if not base[:1].isalnum():
+        base = f"scaler{base}"[:MAX_BASE_CHARACTERS]
+    return f"{base}-{mark_of(config)}-{session}-{number}"
 
-    @property
-    def mark(self) -> str:
-        """The part of the names of all jobs of this manager and scheduler."""
-        return hashlib.sha256(f"{self.manager}\0{self.cluster}".encode()).hexdigest()[:12]
 
-    def job_name(self, session: str, number: int) -> str:
-        """Return the name of a job: letters, digits, hyphens and underscores."""
-        base = re.sub(r"[^A-Za-z0-9_-]", "_", self.name)[:MAX_BASE_CHARACTERS]
-        if not base[:1].isalnum():
-            base = f"scaler{base}"[:MAX_BASE_CHARACTERS]
-        return f"{base}-{self.mark}-{session}-{number}"
+def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
+    """Tell whether a job is this manager's, of any mode and setting `name`. session: of any by default."""
+    return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
-    def owns(self, job_name: str) -> bool:
-        """Tell whether a job is this manager's, of any session, mode and `name`."""
-        return re.fullmatch(rf".*-{self.mark}-[0-9a-f]+-\d+", job_name) is not None
 
-    def is_of_session(self, job_name: str, session: str) -> bool:
-        """Tell whether this session submitted a job that this manager owns."""
-        return f"-{self.mark}-{session}-" in job_name
-
-    @property
-    def keys(self) -> str:
-        """The prefix of the keys of all objects of this manager; a session follows."""
-        manager = re.sub(r"[^A-Za-z0-9!_.*'()-]", "_", self.manager)
-        return f"{self.s3_prefix}/{manager}/{self.mark}-"
-
-    def session_keys(self, session: str) -> str:
-        """Return the prefix of the keys of a session's objects."""
-        return f"{self.keys}{session}/"
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """The tags of all jobs."""
-        return {MANAGER_TAG: tag_value(self.manager), CLUSTER_TAG: tag_value(self.cluster)}
+def keys_of(config: AwsHpcConfig) -> str:
+    """Return the prefix of the keys of all objects of this manager; a session follows."""
+    manager = re.sub(r"[^A-Za-z0-9!_.*'()-]", "_", config.worker_manager_id)
+    return f"{config.s3_prefix}/{manager}/{mark_of(config)}-"
 
 
 JOB_SPEC_VARIABLE = "SCALER_JOB"
@@ -217,7 +178,7 @@ class Definition:
 
 
 def submission(
-    context: BatchContext,
+    config: AwsHpcConfig,
     definition: Definition,
     name: str,
     module: str,
@@ -239,12 +200,15 @@ def submission(
         overrides["command"] = ["python", "-m", module]
     request: Fields = {
         "jobName": name,
-        "jobQueue": context.job_queue,
+        "jobQueue": config.job_queue,
         "jobDefinition": definition.arn,
         "containerOverrides": overrides,
         "retryStrategy": _repeats() if repeat else {"attempts": 1},
-        "timeout": {"attemptDurationSeconds": context.job_timeout_minutes * 60},
-        "tags": context.tags,
+        "timeout": {"attemptDurationSeconds": config.job_timeout_minutes * 60},
+        "tags": {
+            MANAGER_TAG: tag_value(config.worker_manager_id),
+            CLUSTER_TAG: tag_value(cluster_of(config)),
+        },
         "propagateTags": True,
     }
     if given:

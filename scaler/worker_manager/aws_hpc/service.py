@@ -9,11 +9,13 @@ from typing import Any
 import boto3
 
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_session, steady
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.requests import (
     SETUP,
-    BatchContext,
     Definition,
     Fields,
+    keys_of,
+    owns,
 )
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
@@ -24,17 +26,17 @@ MAX_DESCRIBED = 100
 class BatchService:
     """The jobs of one manager. Raises UsageError."""
 
-    def __init__(self, context: BatchContext, session: boto3.session.Session | None = None) -> None:
+    def __init__(self, config: AwsHpcConfig, session: boto3.session.Session | None = None) -> None:
         """session: from `aws_session`; one of its own by default."""
-        self._context = context
-        session = session or aws_session(context)
-        self._batch = AwsClient(context, "batch", session=session)
+        self._config = config
+        session = session or aws_session(config)
+        self._batch = AwsClient(config, "batch", session=session)
         # SubmitJob has no client token that distinguishes a repeated call from a new one.
-        self._submitting = AwsClient(context, "batch", session=session, attempts=1)
+        self._submitting = AwsClient(config, "batch", session=session, attempts=1)
 
     def definition(self) -> Definition:
         """Return the newest active revision of the job definition, or the named one. Raises AwsError."""
-        name = self._context.job_definition
+        name = self._config.job_definition
         if name.startswith("arn:") or ":" in name:
             found = self._batch.call("DescribeJobDefinitions", jobDefinitions=[name])["jobDefinitions"]
         else:
@@ -42,17 +44,17 @@ class BatchService:
             found = [described for page in pages for described in page["jobDefinitions"]]
         active = [described for described in found if described.get("status") == "ACTIVE"]
         if not active:
-            text = f"there is no active job definition {name!r} in {self._context.aws_region}: {SETUP} makes one"
+            text = f"there is no active job definition {name!r} in {self._config.aws_region}: {SETUP} makes one"
             raise AwsError(f"{text}, or change job_definition", "refused")
         return Definition.of(max(active, key=lambda described: int(described["revision"])))
 
     def check_queue(self) -> None:
         """Raise AwsError when the queue accepts no jobs."""
-        name = self._context.job_queue
+        name = self._config.job_queue
         found = self._batch.call("DescribeJobQueues", jobQueues=[name])["jobQueues"]
         if not found:
             raise AwsError(
-                f"there is no job queue {name!r} in {self._context.aws_region}: {SETUP} makes one, or change job_queue",
+                f"there is no job queue {name!r} in {self._config.aws_region}: {SETUP} makes one, or change job_queue",
                 "refused",
             )
         state, status = found[0]["state"], found[0]["status"]
@@ -67,7 +69,7 @@ class BatchService:
     def find(self, job_name: str) -> str | None:
         """Return the id of the job of this name; None when none is listed, or none yet. Raises AwsError."""
         filters = [{"name": "JOB_NAME", "values": [job_name]}]
-        for page in self._batch.pages("ListJobs", jobQueue=self._context.job_queue, filters=filters):
+        for page in self._batch.pages("ListJobs", jobQueue=self._config.job_queue, filters=filters):
             for job in page["jobSummaryList"]:
                 if job["jobName"] == job_name:
                     return str(job["jobId"])
@@ -78,9 +80,9 @@ class BatchService:
         return {
             str(job["jobId"]): job
             for status in ALIVE
-            for page in self._batch.pages("ListJobs", jobQueue=self._context.job_queue, jobStatus=status)
+            for page in self._batch.pages("ListJobs", jobQueue=self._config.job_queue, jobStatus=status)
             for job in page["jobSummaryList"]
-            if self._context.owns(job["jobName"])
+            if owns(self._config, job["jobName"])
         }
 
     def describe(self, job_ids: Iterable[str]) -> dict[str, Fields]:
@@ -143,11 +145,11 @@ class ResultKey:
 class SessionObjects:
     """Its methods may be called from any thread. All raise AwsError."""
 
-    def __init__(self, context: BatchContext, session: str, s3: AwsClient) -> None:
+    def __init__(self, config: AwsHpcConfig, session: str, s3: AwsClient) -> None:
         self._s3 = s3
-        self._context = context
-        self._bucket = context.s3_bucket
-        self._prefix = context.session_keys(session)
+        self._config = config
+        self._bucket = config.s3_bucket
+        self._prefix = f"{keys_of(config)}{session}/"
 
     def check(self) -> None:
         """Check that the bucket exists and may be used."""
@@ -204,7 +206,7 @@ class SessionObjects:
 
     def clear_others(self) -> int:
         """Remove the objects of earlier sessions of this manager. Returns how many."""
-        left = [key for key in self._keys(self._context.keys) if not key.startswith(self._prefix)]
+        left = [key for key in self._keys(keys_of(self._config)) if not key.startswith(self._prefix)]
         self.delete(left)
         return len(left)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -16,13 +15,16 @@ from scaler.worker.call import Call, pack_call
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, tracking
 from scaler.worker_manager.aws_hpc.exits import classify_exit, reason_of
 from scaler.worker_manager.aws_hpc.requests import (
-    BatchContext,
     Definition,
     JobSpec,
     encodings_for,
     fits,
     from_text,
     index_of,
+    job_name,
+    keys_of,
+    mark_of,
+    owns,
     submission,
 )
 from scaler.worker_manager.aws_hpc.service import counts_of, index_in
@@ -31,14 +33,14 @@ from scaler.worker_manager.aws_hpc.tracking import FIRST_POLL_SECONDS, LAST_POLL
 DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)
 
 
-def context(**changes: Any) -> BatchContext:
+def config(**changes: Any) -> AwsHpcConfig:
     settings = {"scheduler_address": "tcp://h:1", "worker_manager_id": "burst", "job_queue": "q", "job_definition": "d"}
-    return BatchContext.of(model_of(AwsHpcConfig, {**settings, "s3_bucket": "bucket", **changes}))
+    return model_of(AwsHpcConfig, {**settings, "s3_bucket": "bucket", **changes})
 
 
 def request(**changes: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"size": 1, "repeat": True, **changes}
-    return submission(context(), DEFINITION, "name", "module", {"A": "b"}, **arguments)
+    return submission(config(), DEFINITION, "name", "module", {"A": "b"}, **arguments)
 
 
 def call(number: int, *, once: bool = False, size: int = 10) -> tuple[Call, bytes]:
@@ -50,36 +52,38 @@ def call(number: int, *, once: bool = False, size: int = 10) -> tuple[Call, byte
 
 
 def test_names_of_jobs_are_what_batch_allows_and_tell_whose_they_are() -> None:
-    mine = context(name="a b/c")
-    name = mine.job_name("0a1b2c3d", 12)
-    assert name == f"a_b_c-{mine.mark}-0a1b2c3d-12"
-    assert mine.owns(name)
-    assert context(name="renamed").owns(name)
-    assert not context(worker_manager_id="other").owns(name)
-    assert not context(scheduler_address="tcp://other:1").owns(name)
-    assert len(context(name="x" * 300).job_name("0a1b2c3d", 10**6)) <= 128
-    assert context(name="-x").job_name("0", 1).startswith("scaler-x-")
+    mine = config(name="a b/c")
+    name = job_name(mine, "0a1b2c3d", 12)
+    assert name == f"a_b_c-{mark_of(mine)}-0a1b2c3d-12"
+    assert owns(mine, name)
+    assert owns(mine, name, "0a1b2c3d")
+    assert not owns(mine, name, "0a1b2c3e")
+    assert owns(config(name="renamed"), name)
+    assert not owns(config(worker_manager_id="other"), name)
+    assert not owns(config(scheduler_address="tcp://other:1"), name)
+    assert len(job_name(config(name="x" * 300), "0a1b2c3d", 10**6)) <= 128
+    assert job_name(config(name="-x"), "0", 1).startswith("scaler-x-")
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:8816", "tcp://localhost:8816", "ipc:///tmp/scheduler"])
 def test_the_same_file_on_two_machines_makes_two_managers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = context(scheduler_address=address)
-    assert context(scheduler_address=address) == mine, "the next one on this machine finds what this one has left"
+    mine = config(scheduler_address=address)
+    name, keys = job_name(mine, "0a1b2c3d", 1), keys_of(mine)
+    assert owns(config(scheduler_address=address), name), "the next one on this machine finds what this one has left"
     monkeypatch.setattr(platform, "node", lambda: "another")
-    other = context(scheduler_address=address)
-    assert not other.owns(mine.job_name("0a1b2c3d", 1))
-    assert not mine.session_keys("0a1b2c3d").startswith(other.keys)
+    assert not owns(mine, name)
+    assert not keys.startswith(keys_of(mine))
 
 
-def test_keys_begin_with_prefix_manager_and_session() -> None:
-    mine = context(s3_prefix="here", worker_manager_id="a/b c")
-    assert mine.session_keys("5e").startswith("here/a_b_c/")
-    assert mine.session_keys("5e").endswith("-5e/")
-    assert context(worker_manager_id="a_b_c").keys != mine.keys
+def test_keys_begin_with_prefix_and_manager() -> None:
+    mine = config(s3_prefix="here", worker_manager_id="a/b c")
+    assert keys_of(mine).startswith("here/a_b_c/")
+    assert keys_of(config(s3_prefix="here", worker_manager_id="a_b_c")) != keys_of(mine)
 
 
-def test_a_place_travels_as_json() -> None:
-    assert BatchContext(**json.loads(json.dumps(asdict(context())))) == context()
+def test_the_configuration_travels_as_json() -> None:
+    told = config(per_worker_capabilities="linux,gpu=2", batch_subnets=("a", "b"))
+    assert AwsHpcConfig.from_json(json.dumps(json.loads(told.to_json()))) == told
 
 
 # -- requests
@@ -105,7 +109,7 @@ def test_the_module_is_named_by_the_command_or_by_a_parameter_that_the_definitio
     described = {"jobDefinitionArn": "arn", "containerProperties": {"command": ["sh", "-c", "x", "Ref::module"]}}
     definition = Definition.of(described)
     assert (definition.arn, definition.vcpus, definition.takes_module) == ("arn", 1.0, True)
-    made = submission(context(), definition, "n", "module", {}, size=1, repeat=True)
+    made = submission(config(), definition, "n", "module", {}, size=1, repeat=True)
     assert "command" not in made["containerOverrides"]
     assert made["parameters"] == {"module": "module"}
 
@@ -132,7 +136,7 @@ def test_a_call_of_28_kib_as_text_travels_in_the_request_and_a_larger_one_does_n
 
 def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
     assert fits(request(), DEFINITION)
-    long = submission(context(), DEFINITION, "n", "m", {"A": "x" * 6800}, size=1, repeat=True)
+    long = submission(config(), DEFINITION, "n", "m", {"A": "x" * 6800}, size=1, repeat=True)
     assert fits(long, DEFINITION)
     wordy = Definition.of(
         {"jobDefinitionArn": "a", "containerProperties": {"environment": [{"name": "B", "value": "x" * 300}]}}
