@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 
 def nap(number: int, seconds: float = 0.05) -> int:
     time.sleep(seconds)
+    return number
+
+
+def wait_at_gate(number: int, gate: str) -> int:
+    """Run until a file exists."""
+    while not Path(gate).exists():
+        time.sleep(0.02)
     return number

@@ -16,7 +16,7 @@ from scaler import Client, ScalerFuture
 from scaler.cluster.combo import ReservedPorts
 from scaler.errors import ProcessorDiedError
 from scaler.testing.aws import AwsEmulator, LoseReply, Slow, Throttle
-from tests.integration.burst_tasks import nap
+from tests.integration.burst_tasks import nap, wait_at_gate
 from tests.integration.hpc_rig import BUCKET, furnish
 from tests.integration.settings_rig import Command, command, within
 
@@ -189,9 +189,10 @@ def test_whatever_the_api_does_every_task_has_one_result(tmp_path: Path, aws: Aw
 def test_a_manager_that_was_killed_and_started_again_ends_the_jobs_that_are_left_and_runs_their_tasks(
     tmp_path: Path, aws: AwsEmulator
 ) -> None:
+    gate = tmp_path / "gate"
     with scheduler(tmp_path) as address, Client(address) as client:
         with doomed_manager(tmp_path, address, aws) as first:
-            futures = [client.submit(nap, number, 2.0) for number in range(3)]
+            futures = [client.submit(wait_at_gate, number, str(gate)) for number in range(3)]
             containers(aws, 3)
             # Its agent, too: otherwise that would end its jobs itself.
             agents = first.descendants()
@@ -202,6 +203,8 @@ def test_a_manager_that_was_killed_and_started_again_ends_the_jobs_that_are_left
         assert len(aws.batch.alive()) == 3
         left = set(unfinished(aws))
         with manager(tmp_path, address, aws):
+            assert within(WAIT_SECONDS, lambda: left.isdisjoint(unfinished(aws)))
+            gate.touch()
             assert values(futures) == [0, 1, 2]
             ended = {job["jobId"]: job.get("statusReason") for job in jobs(aws)}
             assert {ended[job_id] for job_id in left} == {"Stopped by scaler"}
