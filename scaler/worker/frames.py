@@ -237,10 +237,10 @@ class BodyReader:
         self._buffer = bytearray()
         self._limit_bytes = limit_bytes
 
-    def feed(self, piece: Buffer) -> Iterator[bytes]:
+    def feed(self, data: Buffer) -> Iterator[bytes]:
         """Yield the bodies that are whole now. Raises ProtocolError when one would be above the limit."""
         buffer = self._buffer
-        buffer += piece
+        buffer += data
         at = 0
         while len(buffer) - at >= _BODY.size:
             (size,) = _BODY.unpack_from(buffer, at)

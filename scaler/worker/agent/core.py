@@ -144,11 +144,11 @@ class AgentCore:
 
     def _leave(self, text: str, grace_seconds: float, now: float) -> None:
         """Leave for another reason than the scheduler's wish."""
-        is_leaving = bool(self._drain_text)
+        is_draining = bool(self._drain_text)
         self._drain_text = self._drain_text or text
         self._drain_deadline = min(self._drain_deadline, now + grace_seconds)
         self._state.wake_by(self._drain_deadline)
-        if self._has_scheduler and not is_leaving:
+        if self._has_scheduler and not is_draining:
             self._request_drain(now)
         self._executor.reclaim()
 
@@ -273,7 +273,7 @@ class AgentCore:
             self._executor.end_running(KillReason(Outcome.WORKER_LOST, text), once_only=True)
         elif stage is LeaseStage.DEATH:
             why = f"no contact with the scheduler for {self._config.death_timeout_seconds:g} s (death_timeout_seconds)"
-            self._end(EndAgent(1, why, is_silence=True))
+            self._end(EndAgent(1, why, is_contact_lost=True))
 
     def _end(self, command: EndAgent) -> None:
         self._has_ended = True

@@ -149,11 +149,11 @@ class WriteLog(NamedTuple):
 
 
 class EndAgent(NamedTuple):
-    """text: why, as display text. is_silence: there was no contact with the scheduler for too long."""
+    """text: why, as display text. is_contact_lost: there was no contact with the scheduler for too long."""
 
     exit_code: int
     text: str
-    is_silence: bool = False
+    is_contact_lost: bool = False
 
 
 class DispatchTasks(NamedTuple):

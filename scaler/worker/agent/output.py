@@ -79,13 +79,13 @@ class OutputPipes:
                     self._send(Output(pipe.task, pipe.is_stderr, pipe.partial_character))
                 self._close(descriptor)
                 return
-            room = MAX_OUTPUT_BYTES - pipe.passed
-            if room >= 0:  # at 0 nothing was left out yet; below it the mark was sent
+            left = MAX_OUTPUT_BYTES - pipe.passed
+            if left >= 0:  # at 0 nothing was left out yet; below it the mark was sent
                 pipe.passed += len(text)
                 text = pipe.partial_character + text
                 end = whole_characters(text)
                 text, pipe.partial_character = text[:end], text[end:]
-                text = text[:room] if len(text) <= room else text[:room] + OMITTED_TEXT
+                text = text[:left] if len(text) <= left else text[:left] + OMITTED_TEXT
                 if text:
                     self._send(Output(pipe.task, pipe.is_stderr, text))
 

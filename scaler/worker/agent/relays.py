@@ -79,17 +79,17 @@ class Relays:
             if channel is None:
                 return
             try:
-                piece = channel.end.recv(_READ_BYTES)
+                data = channel.end.recv(_READ_BYTES)
             except BlockingIOError:
                 return
             except ConnectionError:
-                piece = b""
-            if not piece:
+                data = b""
+            if not data:
                 self.close(client)
                 return
             self._agent.take_soon([NestedTrafficSeen(channel.number)])
             try:
-                for body in channel.reader.feed(piece):
+                for body in channel.reader.feed(data):
                     self._agent.send(Relay(client, body))
             except ProtocolError:
                 self.close(client)

@@ -162,7 +162,7 @@ class Agent:
         if not command.exit_code:
             _log.info("ending: %s", command.text)
             self.ended.set_result(0)
-        elif command.is_silence and not self._welcomed.is_set():
+        elif command.is_contact_lost and not self._welcomed.is_set():
             self.fail(UnreachableError(f"{self._config.scheduler_address}: {command.text}"))
         else:
             self.fail(ScalerError(command.text))

@@ -3,7 +3,7 @@
 In a processor `sys.stdout` and `sys.stderr` are tee streams: a `PrintForwarder` sends the agent each line that Python
 code prints, beside what happens to it anyway. With `stream_output`, `CapturedOutput` replaces descriptors 1 and 2, so
 that child processes and libraries in C are captured as well. The far end of an offloaded task, whose result travels as
-one piece, keeps the same in memory: `PrintedOutput` what Python code prints, `RecordedOutput` all that is written.
+one text, keeps the same in memory: `PrintedOutput` what Python code prints, `RecordedOutput` all that is written.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from scaler.worker.frames import ToAgent, pack_id, pack_printed
 MAX_OUTPUT_BYTES = 1024 * 1024
 """Captured and passed on of each stream of a task; the rest is read and dropped."""
 OMITTED_TEXT = b"\n... more is left out ...\n"
-HELD_CHARACTERS = 8 * 1024
+UNSENT_CHARACTERS = 8 * 1024
 """A longer line is sent before it ends."""
 HEAD_BYTES = TAIL_BYTES = 24 * 1024
-"""Of one piece of text the beginning and the end: more is not kept of a task in any case. Either fits a datagram."""
-KEPT_BYTES = 12 * 1024
+"""Of one text of text the beginning and the end: more is not kept of a task in any case. Either fits a datagram."""
+PRINTED_BYTES = 12 * 1024
 """Of the beginning and of the end of each printed stream: the scheduler keeps no less, so no text is cut twice."""
 _READ_BYTES = 64 * 1024
 
@@ -69,7 +69,7 @@ class PrintForwarder:
         self._pid = os.getpid()
         self._running = running
         self._send = send
-        self._held: tuple[list[str], list[str]] = ([], [])
+        self._unsent: tuple[list[str], list[str]] = ([], [])
         self._sending = threading.RLock()
         """A handler of a signal may print while its thread has it."""
 
@@ -77,10 +77,10 @@ class PrintForwarder:
         """Take in what was written."""
         if self.is_captured or not text or not self._running() or os.getpid() != self._pid:
             return
-        held = self._held[is_stderr]
-        held.append(text)
-        if "\n" in text or len(text) > HELD_CHARACTERS or len(held) > HELD_CHARACTERS:
-            self._send_held(is_stderr)
+        unsent = self._unsent[is_stderr]
+        unsent.append(text)
+        if "\n" in text or len(text) > UNSENT_CHARACTERS or len(unsent) > UNSENT_CHARACTERS:
+            self._send_unsent(is_stderr)
         else:
             self.has_partial_line = True
 
@@ -88,22 +88,22 @@ class PrintForwarder:
         """Send the lines without an end: the task is over."""
         self.has_partial_line = False
         for is_stderr in (False, True):
-            if self._held[is_stderr]:
-                self._send_held(is_stderr)
+            if self._unsent[is_stderr]:
+                self._send_unsent(is_stderr)
 
-    def _send_held(self, is_stderr: bool) -> None:
+    def _send_unsent(self, is_stderr: bool) -> None:
         with self._sending:
-            held = self._held[is_stderr]
-            count = len(held)  # another thread may add to them meanwhile
-            text = "".join(held[:count])
-            del held[:count]
+            unsent = self._unsent[is_stderr]
+            count = len(unsent)  # another thread may add to them meanwhile
+            text = "".join(unsent[:count])
+            del unsent[:count]
             task = self._running()
             if not task:
                 return  # a thread that a task has left behind prints between tasks
             buffer = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
             buffer.add(text.encode("utf-8", "backslashreplace"))
-            for truncated, piece in buffer.segments():
-                self._send(pack_printed(task, is_stderr, truncated, piece))
+            for truncated, segment in buffer.segments():
+                self._send(pack_printed(task, is_stderr, truncated, segment))
 
 
 class _Pipes:
@@ -214,14 +214,14 @@ class RecordedOutput:
     def _read(self, descriptor: int) -> bool:
         """Read once. Returns False at the end of the pipe."""
         try:
-            piece = os.read(descriptor, _READ_BYTES)
+            text = os.read(descriptor, _READ_BYTES)
         except BlockingIOError:
             return True
         index = self._pipes.readers.index(descriptor)
-        room = MAX_OUTPUT_BYTES - len(self._texts[index])
-        self._texts[index].extend(piece[:room])
-        self._is_cut[index] |= len(piece) > room
-        return bool(piece)
+        left = MAX_OUTPUT_BYTES - len(self._texts[index])
+        self._texts[index].extend(text[:left])
+        self._is_cut[index] |= len(text) > left
+        return bool(text)
 
 
 _lock = threading.Lock()
@@ -239,7 +239,7 @@ class PrintedOutput:
     """
 
     def __init__(self) -> None:
-        self._buffers = (HeadTailBuffer(KEPT_BYTES, KEPT_BYTES), HeadTailBuffer(KEPT_BYTES, KEPT_BYTES))
+        self._buffers = (HeadTailBuffer(PRINTED_BYTES, PRINTED_BYTES), HeadTailBuffer(PRINTED_BYTES, PRINTED_BYTES))
 
     @property
     def stdout(self) -> bytes:

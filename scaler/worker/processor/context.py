@@ -82,13 +82,13 @@ class NestedChannel:
         ready: list[bytes] = []
         while True:
             try:
-                piece = self._socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-                ready.extend(self._reader.feed(piece))
+                data = self._socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+                ready.extend(self._reader.feed(data))
             except BlockingIOError:
                 return ready
             except (OSError, ProtocolError):
-                piece = b""
-            if not piece:
+                data = b""
+            if not data:
                 return ready or None
 
     def close(self) -> None:

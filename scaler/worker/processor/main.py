@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 from scaler.config.worker import WorkerConfig
@@ -251,7 +252,8 @@ class _Processor:
             except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
                 arguments = None
             if type(arguments) is tuple:
-                return finish(function(*arguments))
+                result = function(*arguments)
+                return finish(result) if type(result) is CoroutineType else result
         inputs = self._functions.inputs(unpack_inputs(datagram, TASK.size + length, count), spec.serializer)
         args, kwargs = load_arguments(self._objects.parts(payload, is_own=True), inputs, spec.serializer)
         return finish(function(*args, **kwargs))

@@ -37,7 +37,7 @@ class OffloadBackend(LocalAgents):
     ) -> None:
         """executor: what makes it, module:factory. settings: the executor's own, as JSON values without secrets.
 
-        stop_grace_seconds: how long running tasks go on when the agent is told to end.
+        stop_grace_seconds: how long running tasks go on when the agent is asked to end.
         """
 
         def document(unit_id: str, unit_slots: int) -> OffloadConfig:

@@ -388,11 +388,11 @@ def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[
             yield Printed([task], [is_stderr], [0], [rest[:MAX_PRINTED_BYTES]])
             continue
         while rest:
-            piece = rest[:CHUNK_BYTES]
-            if len(piece) < len(rest):
-                piece = piece[: whole_characters(piece)] or piece
-            rest = rest[len(piece) :]
-            yield Output(task, is_stderr, piece)
+            chunk = rest[:CHUNK_BYTES]
+            if len(chunk) < len(rest):
+                chunk = chunk[: whole_characters(chunk)] or chunk
+            rest = rest[len(chunk) :]
+            yield Output(task, is_stderr, chunk)
 
 
 def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallCompleted:

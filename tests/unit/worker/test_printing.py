@@ -21,9 +21,9 @@ from scaler.worker.agent.output import MESSAGE_BYTES, PrintBuffer
 from scaler.worker.frames import LARGE_DATAGRAM_BYTES, pack_printed, unpack_printed
 from scaler.worker.processor.capture import (
     HEAD_BYTES,
-    HELD_CHARACTERS,
-    KEPT_BYTES,
+    PRINTED_BYTES,
     TAIL_BYTES,
+    UNSENT_CHARACTERS,
     PrintedOutput,
     PrintForwarder,
 )
@@ -71,9 +71,9 @@ def test_what_has_no_end_is_sent_when_the_task_has_ended() -> None:
 
 def test_a_line_without_end_is_sent_in_pieces() -> None:
     task = Task()
-    task.say(*["."] * (3 * HELD_CHARACTERS))
+    task.say(*["."] * (3 * UNSENT_CHARACTERS))
     assert 2 <= len(task.sent) <= 3
-    task.say("x" * (HELD_CHARACTERS + 1))
+    task.say("x" * (UNSENT_CHARACTERS + 1))
     assert task.sent[-1][1].endswith(b"x")
 
 
@@ -234,7 +234,7 @@ def test_of_much_the_beginning_and_the_end_are_kept(capsys: pytest.CaptureFixtur
     with PrintedOutput() as printed:
         print("x" * 100_000)
     assert len(capsys.readouterr().out) == 100_001
-    assert b"%d bytes left out" % (100_001 - 2 * KEPT_BYTES) in printed.stdout
+    assert b"%d bytes left out" % (100_001 - 2 * PRINTED_BYTES) in printed.stdout
 
 
 def test_tasks_in_several_threads_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
