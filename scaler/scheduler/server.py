@@ -206,7 +206,7 @@ class SchedulerServer:
         if self._storage is not None:
             self._storage.close()
 
-    # -- who may come in
+    # -- admission
 
     def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
         refused = check_versions(hello)
@@ -372,7 +372,7 @@ class SchedulerServer:
     # -- monitors
 
     def _server_status(self, is_report: bool) -> ServerStatus:
-        """Return what monitors are told beside the core's state."""
+        """Return what reports to monitors have beside the core's state."""
         longest = self._longest_step_seconds
         if is_report:
             self._longest_step_seconds = 0.0

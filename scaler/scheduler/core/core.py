@@ -117,7 +117,7 @@ class SchedulerCore:
                 soonest = min(soonest, at + self.state.stalled_seconds)
         return max(now, soonest)
 
-    # -- who is connected
+    # -- connections
 
     def _changed(self, item: Input, now: float) -> None:
         """Apply anything but a message."""
@@ -228,7 +228,7 @@ class SchedulerCore:
         self._outbox.add(Expel(peer, Refused(messages.RefusalReason.EXPIRED, why)))
 
     def _expire(self, now: float) -> None:
-        """End the sessions of peers that were silent, or whose connection was gone, for too long."""
+        """End the sessions of peers that were silent, or whose connection was broken, for too long."""
         config = self._config
         for worker in list(self.state.workers.values()):
             if worker.broken_at is not None and now - worker.broken_at > BREAK_GRACE_SECONDS:

@@ -108,7 +108,7 @@ class Elastic:
             record.left_units.add(worker.details.unit_id)
 
     def drain(self, worker: Worker, reason: str) -> None:
-        """Give a worker nothing more, and tell it so."""
+        """Send a worker nothing more, and a Drain that says so."""
         worker.drain()
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))
@@ -163,17 +163,19 @@ class Elastic:
             self._outbox.publish(Incident("policy", "scaling policy", text, {}))
 
     def _apply(self) -> None:
-        """Tell managers what the last answer wants of them."""
+        """Send managers what the last answer wants of them."""
         for record in self._state.managers.values():
             wanted = self._wanted.get(record.name)
             if record.status is None:
                 continue
             if record.details.fixed:
                 # It gets only the workers that have joined, and those that get no more tasks, which it replaces.
-                self._tell(record, Wanted(len(record.running_units), "those that get no more tasks are to be replaced"))
+                self._send_desired(
+                    record, Wanted(len(record.running_units), "those that get no more tasks are to be replaced")
+                )
             elif wanted is not None:
                 self._shrink(record, wanted)
-                self._tell(record, wanted)
+                self._send_desired(record, wanted)
                 self._decide(record, wanted)
 
     def _demand(self) -> tuple[Demand, ...]:
@@ -214,14 +216,14 @@ class Elastic:
         for worker in staying[: max(0, surplus - len(pending))]:
             self.drain(worker, wanted.reason)
 
-    def _tell(self, record: ManagerRecord, wanted: Wanted) -> None:
-        leaving = {unit: not worker.tasks for unit, worker in record.running_units.items() if worker.draining}
-        leaving.update((unit, True) for unit in record.unwanted_units if unit not in record.running_units)
+    def _send_desired(self, record: ManagerRecord, wanted: Wanted) -> None:
+        draining = {unit: not worker.tasks for unit, worker in record.running_units.items() if worker.draining}
+        draining.update((unit, True) for unit in record.unwanted_units if unit not in record.running_units)
         for unit in record.status.units if record.status is not None else ():
             if unit.state not in _ALIVE:
-                leaving.pop(unit.unit_id, None)  # its manager sees it leave, and does not count it
-        drained = tuple(sorted(unit for unit, is_empty in leaving.items() if is_empty)[:MAX_UNITS_NAMED])
-        desired = (wanted.units, drained, len(leaving) - len(drained))
+                draining.pop(unit.unit_id, None)  # its manager sees it end, and does not count it
+        drained = tuple(sorted(unit for unit, is_empty in draining.items() if is_empty)[:MAX_UNITS_NAMED])
+        desired = (wanted.units, drained, len(draining) - len(drained))
         joined = sorted(record.joined_units)[:MAX_UNITS_NAMED]
         if not joined and (desired == record.desired or (record.details.fixed and not drained)):
             return

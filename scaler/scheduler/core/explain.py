@@ -33,7 +33,7 @@ MAX_NAMED = 3
 """How many tasks or worker managers one sentence names."""
 JUST_NOW_SECONDS = 0.1
 MAX_TEXT = 2_000
-"""Characters of what a failed task says of itself."""
+"""Characters of the text of a failed task."""
 UNKNOWN = "no such task is known: it ended too long ago to be remembered, or it never was"
 
 
@@ -87,7 +87,7 @@ def _assigned(task: Task, worker: Worker) -> str:
 
 
 def _so_far(task: Task) -> str:
-    """Return which attempt this is and why it is not the first; empty for a task without trouble."""
+    """Return which attempt this is and why it is not the first; empty for a task without errors."""
     if task.errors is None or not task.errors.texts:
         return ""
     return f"; this is attempt {task.attempt}, after {_last_error(task)}"
@@ -178,15 +178,15 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
     age = now - ended.step_at
     when = f"{'just now' if age < JUST_NOW_SECONDS else f'{_seconds(age)} ago'}{where}"
     if outcome == Outcome.SUCCESS:
-        trouble = f"; that was attempt {ended.attempt(index)}, after {'; '.join(errors)}" if errors else ""
-        return f"it ended {when}, and took {_seconds(ended.duration_us[index] * 1e-6)}{trouble}"
+        earlier = f"; that was attempt {ended.attempt(index)}, after {'; '.join(errors)}" if errors else ""
+        return f"it ended {when}, and took {_seconds(ended.duration_us[index] * 1e-6)}{earlier}"
     what = ended.failure(index).text[:MAX_TEXT]
     if outcome == Outcome.CANCELLED:
         return f"it was cancelled {when}"
     if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
         before = [line for line in errors if not line.startswith(f"attempt {ended.attempt(index)} ")]
-        trouble = f"; before that, {'; '.join(before)}" if before else ""
-        return f"it raised {' '.join(what.split())}, {when}, in attempt {ended.attempt(index)}{trouble}"
+        earlier = f"; before that, {'; '.join(before)}" if before else ""
+        return f"it raised {' '.join(what.split())}, {when}, in attempt {ended.attempt(index)}{earlier}"
     return f"it failed {when}: {what}"
 
 

@@ -31,7 +31,7 @@ _ENTRY_BYTES = 512
 
 @dataclass(slots=True, eq=False)
 class FailureRecord:
-    """What is kept of a task that did not succeed at its first attempt.
+    """What the history has of a task that did not succeed at its first attempt.
 
     payload is empty after a success. texts: what went wrong in earlier attempts, in order.
     """
@@ -45,8 +45,8 @@ class FailureRecord:
 class TasksEnded:
     """Tasks that ended in one step, in columns, without their results: one fact per batch of any size.
 
-    Tasks of one function that end on one worker mostly follow each other, so function and worker are kept per run of
-    such tasks, and cost nothing per task. The tasks themselves are not kept: each would be an object for the garbage
+    Tasks of one function that end on one worker mostly follow each other, so function and worker are stored per run of
+    such tasks, and cost nothing per task. The tasks themselves are not stored: each would be an object for the garbage
     collector to visit. The columns are filled by their owner.
     """
 
@@ -172,7 +172,7 @@ def peer_incident(kind: str, role: str, peer: PeerRecord, text: str = "") -> Inc
 class History:
     """The last tasks that ended, in the batches that they ended in: remembering them costs something per batch only.
 
-    Bounded: whole batches are dropped, the oldest first, while `MAX_REMEMBERED` tasks are left, and while what is kept
+    Bounded: whole batches are dropped, the oldest first, while `MAX_REMEMBERED` tasks are left, and while what it has
     of failures is larger than `MAX_FAILURE_BYTES`. A batch is never larger than one message to a client.
     """
 

@@ -13,7 +13,7 @@ from scaler.protocol.messages import Spec, is_stored
 
 
 @dataclass(slots=True, eq=False)
-class RegisteredFunction:
+class FunctionUses:
     """A function or serializer: its payload, the clients that pin it, the groups that use it, the workers that have it.
 
     A function that is too large to travel inline is a stored object, and its payload a stored reference.
@@ -35,11 +35,11 @@ class ObjectTable:
     """Counts uses, and collects what is to be forgotten: by the storage, and by workers."""
 
     def __init__(self) -> None:
-        self.functions: dict[bytes, RegisteredFunction] = {}
+        self.functions: dict[bytes, FunctionUses] = {}
         self._pins: dict[bytes, set[bytes]] = {}
         """Functions that a client pins."""
         self._stored: dict[bytes, dict[bytes, ObjectUses]] = {}
-        """Objects by their owner: a client in a task comes and goes without a look at what others have."""
+        """Objects by their owner: a client in a task comes and goes at no cost for the objects of others."""
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
         """Functions without uses, and the workers that have them."""
@@ -50,7 +50,7 @@ class ObjectTable:
         """Add a function that this client pins."""
         function = self.functions.get(identifier)
         if function is None:
-            function = self.functions[identifier] = RegisteredFunction(payload)
+            function = self.functions[identifier] = FunctionUses(payload)
         function.pinned_by.add(client)
         self._pins.setdefault(client, set()).add(identifier)
 
@@ -72,7 +72,7 @@ class ObjectTable:
             if not function.uses and not function.pinned_by:
                 self._withdraw(identifier, function)
 
-    def _withdraw(self, identifier: bytes, function: RegisteredFunction) -> None:
+    def _withdraw(self, identifier: bytes, function: FunctionUses) -> None:
         del self.functions[identifier]
         if function.announced_to:
             self.withdrawn.append((identifier, function.announced_to))

@@ -1,6 +1,6 @@
 """Records of the scheduler core: tasks, groups of tasks, clients, workers and managers.
 
-A task's `state` says where the task is and carries what is true there, nothing else:
+A task's `state` is where the task is and carries what is true there, nothing else:
 
     Waiting(missing)          some of its dependencies have not ended
     READY                     in a ready queue
@@ -168,7 +168,7 @@ class PeerRecord:
         self.last_message_at = now
 
     def note_connection(self, now: float, *, is_broken: bool) -> None:
-        """Note that the connection is gone, or is back."""
+        """Note that the connection broke, or is back."""
         if not is_broken:
             self.broken_at = None
             self.last_message_at = now
@@ -274,7 +274,7 @@ class Worker(PeerRecord):
         self.by_function[timing] = self.by_function.get(timing, 0) + 1
 
     def release(self, task: Task) -> None:
-        """Remove a task, whose state still says how it was here."""
+        """Remove a task, whose state is still the one that it had here."""
         del self.tasks[task.id]
         if task.id in self.blocked:
             self.blocked -= {task.id}
@@ -384,7 +384,7 @@ class ScalingDecided:
 
 @dataclass(slots=True, eq=False)
 class ManagerRecord(PeerRecord):
-    """A worker manager: its details, its last status, and what it was last told. Only `elastic.py` changes it."""
+    """A worker manager: its details, its last status, and the last message to it. Only `elastic.py` changes it."""
 
     details: ManagerDetails
     joined: int
@@ -393,15 +393,15 @@ class ManagerRecord(PeerRecord):
     status: ManagerStatus | None = None
     status_at: float = 0.0
     desired: tuple[int, tuple[str, ...], int] | None = None
-    """What it was last told: units, those that are drained, how many others drain."""
+    """The last Desired: units, those that are drained, how many others drain."""
     decision: ScalingDecided | None = None
     """The last one that was published."""
     startup_seconds: float | None = None
     running_units: dict[str, Worker] = field(default_factory=dict)
     joined_units: set[str] = field(default_factory=set)
-    """Units whose worker has come, and whose manager has not been told."""
+    """Units whose worker has come, and whose manager does not know yet."""
     left_units: set[str] = field(default_factory=set)
-    """Units whose worker has come and gone, while the manager still lists them: they are not pending."""
+    """Units whose worker has come and left, while the manager still lists them: they are not pending."""
     unwanted_units: set[str] = field(default_factory=set)
     """Units that live and are to be stopped: their worker has not come yet, or was given up. A worker of such a unit
     that comes after all gets no work."""

@@ -54,7 +54,7 @@ RETRY_BACKOFF = Backoff(0.05, 1.0)
 AVOID_SECONDS = 1.0
 """How long a task that is ready again waits for another worker than the one on which it failed, if there is one."""
 MAX_ATTEMPT_ERRORS = 8
-"""Errors of earlier attempts that are kept per task; the text of its end quotes them."""
+"""Errors of earlier attempts that a task has at most; the text of its end quotes them."""
 MAX_ATTEMPT_ERROR_TEXT = 200
 """Characters of an exception that an attempt error quotes."""
 
@@ -160,7 +160,7 @@ class Tasks:
                 self._requeue(task, 0.0, now)
 
     def _release(self, worker: Worker, task: Task) -> None:
-        """Take a task off a worker; its state still says how it was there."""
+        """Take a task off a worker; its state is still the one that it had there."""
         worker.release(task)
         task.group.assigned -= 1
 

@@ -33,7 +33,7 @@ from scaler.protocol.messages import (
 from scaler.testing.simulation.chances import Chances
 
 FLUSH_SECONDS = 0.001
-"""How long a simulated worker collects results before it says them."""
+"""How long a simulated worker collects results before it sends them."""
 FUNCTIONS = 5
 
 
@@ -82,7 +82,7 @@ class SimulatedWorker:
             case Run(definitions, groups):
                 self._known.update(identifier for identifier, _ in definitions)
                 for group in groups:
-                    assert group.spec.function in self._known, "a worker is told every function before its first task"
+                    assert group.spec.function in self._known, "a worker gets every function before its first task"
                     for identifier, attempt in zip(group.ids, group.attempts, strict=True):
                         self._queue.append((group.spec, identifier, attempt))
                 self._start()
@@ -102,7 +102,7 @@ class SimulatedWorker:
         return WorkerHeartbeat(self._world.now, 1.0, 1 << 20, len(self._queue), 0.001)
 
     def restart(self) -> None:
-        """Its session was forgotten: whatever it had is void."""
+        """Forget all tasks: the scheduler has ended the session."""
         self._queue.clear()
         self._running.clear()
         self._done = Done([], [], [], [], [])
@@ -227,7 +227,7 @@ class SimulatedClient:
     def restart(self) -> None:
         """The scheduler has given it up, and now welcomes it anew: say again what has no outcome.
 
-        What may start only once is in doubt, and not said again. Dependencies that have ended are left out: a real
+        What may start only once is in doubt, and not sent again. Dependencies that have ended are left out: a real
         client embeds their values.
         """
         self._number = self._seen = 0

@@ -1,4 +1,4 @@
-"""A monitor of the simulated world: folds what it is told, and holds it against what the core knows."""
+"""A monitor of the simulated world: folds reports into the model, and compares it with the state of the core."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ REPORT_SECONDS = 1.0
 
 
 class SimulatedMonitor:
-    """Watches a core from its beginning. Raises AssertionError when it is told something else than what is so."""
+    """Watches a core from its beginning. Raises AssertionError when a report differs from the state."""
 
     def __init__(self, state: ClusterState) -> None:
         self.model = Model()
         self.rows = 0
-        """Tasks that it was told to have ended, one by one."""
+        """Tasks whose end had a row in a report."""
         self._state = state
         self._events = Events()
         self._next_at = 0.0
         self._finished = 0
 
     def hear(self, message: Message) -> None:
-        """Count what the core tells its clients."""
+        """Count the results that the core sends to clients."""
         if isinstance(message, Finished):
             self._finished += len(message.ids)
 
@@ -46,18 +46,20 @@ class SimulatedMonitor:
             self._report(now)
 
     def judge(self, now: float) -> None:
-        """Check that every end was told or counted, and that nothing that is over is believed to go on."""
+        """Check that every end had a row or was counted, and that no task that ended is shown as live."""
         for _ in range(10):  # ends that did not fit into one report are in the next ones
             self._report(now)
-        told = self.rows + self.model.dropped
+        reported = self.rows + self.model.dropped
         every = sum(self._state.ended.values())
-        assert self._finished <= told <= every, f"{told} ends were told, {self._finished} to clients, and {every} were"
+        assert self._finished <= reported <= every, (
+            f"{reported} ends of {every} were reported, {self._finished} to clients"
+        )
         for task in self.model.tasks(limit=1_000_000):
             if task.state in LIVE:
                 identifier = bytes.fromhex(task.id)
                 client = self._state.clients.get(owner_of(identifier))
-                assert client is not None, f"task {task.id} is said to be {task.state}, and its client is gone"
-                assert identifier in client.tasks, f"task {task.id} is said to be {task.state}, and has ended"
+                assert client is not None, f"task {task.id} is shown as {task.state}, and its client has left"
+                assert identifier in client.tasks, f"task {task.id} is shown as {task.state}, and has ended"
 
     def _report(self, now: float) -> None:
         around = ServerStatus(now, 1, SchedulerRow(), StorageRow(), {}, {})

@@ -43,7 +43,7 @@ from scaler.testing.simulation.watcher import SimulatedMonitor
 HEARTBEAT_SECONDS = 2.0
 RECONNECT_SECONDS = 0.3
 STEP_SECONDS = 0.0005
-"""The scheduler's loop turn: what arrives within it is one batch."""
+"""One iteration of the scheduler's loop: what arrives within it is one batch."""
 BURST_SECONDS = 0.02
 GPU_EVERY = 3
 """One in so many workers offers a gpu, and whoever takes its place does too: no task waits for what never comes."""
@@ -159,7 +159,7 @@ class World:
         self._starts[task] += 1
 
     def killed(self, task: bytes) -> None:
-        """A worker was told to cancel a task."""
+        """A worker gets the order to cancel a task."""
         self._killed.add(task)
 
     def run(self) -> SimulationReport:
@@ -167,13 +167,13 @@ class World:
         self._wake_core(0.0)
         while not all(client.finished or not client.alive for client in self._clients):
             assert self.now < self._limit_seconds, f"tasks still wait after {self.now:.0f} simulated seconds"
-            self._turn()
+            self._advance()
         until = self.now + self._settle_seconds
         while self.now < until:
-            self._turn()
+            self._advance()
         return self._judge()
 
-    def _turn(self) -> None:
+    def _advance(self) -> None:
         self.now, _, action = heapq.heappop(self._queue)
         action()
 
@@ -222,7 +222,7 @@ class World:
         self._inbox.append(item)
         self._wake_core(self.now + STEP_SECONDS)
 
-    # -- who is there
+    # -- peers
 
     def _add_worker(self, gpu: bool) -> None:
         worker = SimulatedWorker(self._random.randbytes(8), self._slots, gpu, self, self._random, self._chances)
@@ -242,7 +242,7 @@ class World:
         self.later(self.now, burst)
 
     def _connect(self, actor: Actor) -> None:
-        """Give an actor a new session and tell the core."""
+        """Give an actor a new session with the core."""
         session_id = actor.id + self._random.randbytes(8)
         peer = End(session_id, self._listen(actor))
         server = End(session_id, lambda message: self._arrive(Received(actor.id, message)))
@@ -399,7 +399,7 @@ class World:
         if self._settle_seconds > self._config.client_timeout_seconds:
             lost = [client for client in self._clients if not client.alive and client.id in self.core.state.clients]
             recent = sum(self._died_at[client.id] > self.now - self._settle_seconds for client in lost)
-            assert len(lost) <= recent, "a client that is gone is not kept beyond its lease"
+            assert len(lost) <= recent, "the core keeps no client that has left beyond its lease"
         once = self._once()
         for task, count in self._starts.items():
             assert count == 1 or task not in once, f"task {task.hex()} may start once, and started {count} times"
