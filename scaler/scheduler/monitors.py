@@ -86,7 +86,6 @@ class Monitors:
         self._events = Events()
         self._monitors: dict[bytes, _Monitor] = {}
         self._questions: deque[tuple[bytes, bytes]] = deque()
-        self._answering = False
         self._status: tuple[float, MonitorStatus] | None = None
         self._listener = listen(self._admit, self._on_events)
         self._events_timer: asyncio.TimerHandle | None = None
@@ -203,16 +202,14 @@ class Monitors:
             text = f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler already: ask again"
             self._listener.send(peer, Explained(task, text))
             return
-        self._questions.append((peer, task))
-        if not self._answering:
-            self._answering = True
+        if not self._questions:
             self._loop.call_soon(self._answer)
+        self._questions.append((peer, task))
 
     def _answer(self) -> None:
         for _ in range(min(ANSWERS_PER_ITERATION, len(self._questions))):
             peer, task = self._questions.popleft()
             if peer in self._monitors:
                 self._listener.send(peer, Explained(task, explain(self._state, task, self._loop.time())))
-        self._answering = bool(self._questions)
-        if self._answering:
+        if self._questions:
             self._loop.call_soon(self._answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
 
 from rich.cells import cell_len
 
@@ -36,11 +36,8 @@ class TableColumn:
         """Texts are aligned left, get the spare width, and sort from A to Z; figures from the largest."""
         return self.unit == "text"
 
-    def value(self, row: WorkerRow) -> Any:
-        return getattr(row, self.name)
-
     def text(self, row: WorkerRow) -> str:
-        value = self.value(row)
+        value = getattr(row, self.name)
         return "" if self.zero_is_none and not value else formats.FORMATS[self.unit](value)
 
 
@@ -92,7 +89,7 @@ class Table:
 def sort(workers: Iterable[WorkerRow], sorting: Sorting) -> list[WorkerRow]:
     """Return the workers in order; equal ones are sorted by name in both directions."""
     named = sorted(workers, key=lambda row: (row.name, row.id))
-    return sorted(named, key=sorting.column.value, reverse=sorting.column.is_text == sorting.reverse)
+    return sorted(named, key=attrgetter(sorting.column.name), reverse=sorting.column.is_text == sorting.reverse)
 
 
 def matching(workers: Iterable[WorkerRow], wanted: str) -> list[WorkerRow]:
