@@ -18,7 +18,7 @@ from scaler.net.local import local_name
 from scaler.net.transport import Counters
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, Welcome
-from scaler.testing.memory_network import MemoryConnector, MemoryNetwork
+from tests.contracts.memory_network import MemoryConnector, MemoryNetwork
 
 PATIENCE_SECONDS = 4.0
 

@@ -35,7 +35,7 @@ from scaler.protocol.messages import (
     StorageResult,
     Welcome,
 )
-from scaler.testing.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
+from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
 
 ADDRESS = "tcp://127.0.0.1:1"
 

@@ -7,7 +7,7 @@ import pytest
 from scaler.net.connection import Broken, ConnectorEvent, ListenerEvent, Opened, Received, Resumed, Welcomed
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome
-from scaler.testing.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
+from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
 
 ADDRESS = "ipc://nowhere"
 
@@ -101,7 +101,7 @@ def test_a_session_whose_opening_the_peer_never_heard_of_is_opened_again() -> No
 
 
 def test_components_that_never_come_to_rest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.testing.memory_network.MAX_ROUNDS", 100)
+    monkeypatch.setattr("tests.contracts.memory_network.MAX_ROUNDS", 100)
     network = MemoryNetwork()
 
     def answer(events: list[ListenerEvent]) -> None:

@@ -100,7 +100,7 @@ class MemoryNetwork:
 
     def __init__(self, seed: int = 0) -> None:
         self.now = 0.0
-        self._random = random.Random(seed)  # noqa: S311 (repeatable on purpose)
+        self._random = random.Random(seed)
         self._listeners: dict[str, MemoryListener] = {}
         self._ends: list[MemoryListener | MemoryConnector] = []
         self._unreachable: set[str] = set()
