@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
-from typing import Any, assert_never, cast
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
@@ -364,32 +364,26 @@ def load_outcome(
         return None, SerializationError(f"the result cannot be loaded: {describe(error)}")
 
 
+_ERRORS: dict[Outcome, type[TaskError]] = {
+    Outcome.TIMED_OUT: TaskTimeoutError,
+    Outcome.REJECTED: TaskRejectedError,
+    Outcome.WORKER_LOST: WorkerLostError,
+    Outcome.PROCESSOR_DIED: ProcessorDiedError,
+    Outcome.POISON: PoisonTaskError,
+    Outcome.OBJECT_LOST: ObjectLostError,
+}
+
+
 def _exception(outcome: Outcome, payload: bytes) -> BaseException:
-    kind: type[TaskError]
-    match outcome:
-        case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
-            try:
-                return load_exception(payload)
-            except ProtocolError as error:
-                return error
-            except BaseException as error:  # noqa: BLE001 (as above)
-                return SerializationError(f"the exception of the task cannot be loaded: {describe(error)}")
-        case Outcome.CANCELLED:
-            return CancelledError()
-        case Outcome.TIMED_OUT:
-            kind = TaskTimeoutError
-        case Outcome.REJECTED:
-            kind = TaskRejectedError
-        case Outcome.WORKER_LOST:
-            kind = WorkerLostError
-        case Outcome.PROCESSOR_DIED:
-            kind = ProcessorDiedError
-        case Outcome.POISON:
-            kind = PoisonTaskError
-        case Outcome.OBJECT_LOST:
-            kind = ObjectLostError
-        case Outcome.SUCCESS | Outcome.NOT_STARTED:
-            return ProtocolError(f"a task that has ended has the outcome {outcome.name}")
-        case _:
-            assert_never(outcome)
-    return kind(payload.decode("utf-8", "replace"))
+    if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
+        try:
+            return load_exception(payload)
+        except ProtocolError as error:
+            return error
+        except BaseException as error:  # noqa: BLE001 (as above)
+            return SerializationError(f"the exception of the task cannot be loaded: {describe(error)}")
+    if outcome == Outcome.CANCELLED:
+        return CancelledError()
+    if outcome not in _ERRORS:
+        return ProtocolError(f"a task that has ended has the outcome {outcome.name}")
+    return _ERRORS[outcome](payload.decode("utf-8", "replace"))
