@@ -88,7 +88,9 @@ class Events:
                     since.started.append((since.position, at, fact))
                 case ScalingDecided():
                     since.decisions += 1
-                    self._decisions.append(_decision(fact, at))
+                    reason, trouble = fact.reason[:MAX_TEXT], fact.inputs.trouble[:MAX_TEXT]
+                    decision = DecisionRow(at, fact.manager_id[:MAX_TEXT], fact.units, fact.draining, reason)._asdict()
+                    self._decisions.append({**decision, "inputs": {**asdict(fact.inputs), "trouble": trouble}})
                 case TaskRetried():
                     since.retried.append(((since.position, 0), at, fact))
                 case Incident(kind, subject, text):
@@ -300,8 +302,3 @@ def _position_of(entry: tuple[Position, object]) -> Position:
 def _last_objects(documents: Sequence[dict[str, object]]) -> str:
     """Return the last documents that fit, as a JSON list."""
     return f"[{', '.join(reversed(fitting(reversed(documents), OBJECTS_BYTES)))}]"
-
-
-def _decision(fact: ScalingDecided, at: float) -> dict[str, object]:
-    row = DecisionRow(at, fact.manager_id[:MAX_TEXT], fact.units, fact.draining, fact.reason[:MAX_TEXT])
-    return {**row._asdict(), "inputs": {**asdict(fact.inputs), "trouble": fact.inputs.trouble[:MAX_TEXT]}}

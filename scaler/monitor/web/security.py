@@ -30,8 +30,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-NO_STORE = "no-store"
-"""Cache-Control of answers that set none themselves."""
 
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
@@ -55,7 +53,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers.setdefault("Cache-Control", NO_STORE)
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         reason = self._objection(scope)
