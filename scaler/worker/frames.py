@@ -231,8 +231,6 @@ def pack_body_head(size_bytes: int) -> bytes:
 class BodyReader:
     """Cuts a stream into bodies, each behind its length (u32, little endian)."""
 
-    __slots__ = ("_buffer", "_limit_bytes")
-
     def __init__(self, limit_bytes: int) -> None:
         self._buffer = bytearray()
         self._limit_bytes = limit_bytes

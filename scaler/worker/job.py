@@ -75,7 +75,9 @@ def run_call(data: Buffer) -> bytes:
         outcome = Outcome.SUCCESS
     except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
         duration_us = (time.monotonic_ns() - began_ns) // 1000
-        outcome, payload = failure_of(error, _retry_rule(call), __file__)
+        outcome, payload = failure_of(
+            error, lambda error: isinstance(error, load_retry_on(bytes(call.retry_on))), __file__
+        )
         parts = [payload]
     return pack_result(
         CallResult(
@@ -124,7 +126,3 @@ def _load(call: Call) -> _Loaded:
     else:
         _loaded.move_to_end(key)
     return loaded
-
-
-def _retry_rule(call: Call) -> Callable[[BaseException], bool]:
-    return lambda error: isinstance(error, load_retry_on(bytes(call.retry_on)))

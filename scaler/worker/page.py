@@ -50,8 +50,6 @@ def make_page() -> int:
 class PageReader:
     """The agent's side."""
 
-    __slots__ = ("_map", "_view", "_words")
-
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, PAGE_BYTES, prot=mmap.PROT_READ)
         self._view = memoryview(self._map)
@@ -86,8 +84,6 @@ class PageReader:
 
 class PageWriter:
     """The processor's side. Writes are ordered so that what a word announces is there before the word is."""
-
-    __slots__ = ("_at", "_begun", "_finished", "_map", "_rows", "_view", "_words", "batch")
 
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, PAGE_BYTES)
@@ -152,8 +148,6 @@ class PageWriter:
 
 class ResultWriter:
     """Collects results in the shared page, and sends them. Belongs to the processor's main thread."""
-
-    __slots__ = ("_page", "_socket", "oldest_ns")
 
     def __init__(self, page: PageWriter, results: socket.socket) -> None:
         self._page = page

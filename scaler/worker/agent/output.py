@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from scaler.head_tail import HeadTailBuffer
@@ -27,15 +28,13 @@ MESSAGE_BYTES = 256 * 1024
 _READS_PER_WAKEUP = 16
 
 
+@dataclass(slots=True)
 class _Pipe:
-    __slots__ = ("is_stderr", "partial_character", "passed", "task")
-
-    def __init__(self, task: bytes, is_stderr: bool) -> None:
-        self.task = task
-        self.is_stderr = is_stderr
-        self.passed = 0
-        self.partial_character = b""
-        """Its beginning, whose end has not been read yet."""
+    task: bytes
+    is_stderr: bool
+    passed: int = 0
+    partial_character: bytes = b""
+    """Its beginning, whose end has not been read yet."""
 
 
 class OutputPipes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import dataclass, field
 from functools import partial
 
 from scaler.errors import ProtocolError
@@ -19,14 +20,12 @@ _READ_BYTES = 256 * 1024
 _READS_PER_WAKEUP = 16
 
 
+@dataclass(slots=True)
 class _Channel:
-    __slots__ = ("end", "number", "reader", "unsent")
-
-    def __init__(self, end: socket.socket, number: int) -> None:
-        self.end = end
-        self.number = number
-        self.reader = BodyReader(MAX_BATCH_BYTES)
-        self.unsent = bytearray()
+    end: socket.socket
+    number: int
+    reader: BodyReader = field(default_factory=lambda: BodyReader(MAX_BATCH_BYTES))
+    unsent: bytearray = field(default_factory=bytearray)
 
 
 class Relays:

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Protocol
 
 from scaler.errors import ClientClosedError, ProtocolError
@@ -96,22 +98,6 @@ class NestedChannel:
         self._socket.close()
 
 
-class _Wait:
-    """While in this context, the task waits for other tasks: see `ProcessorContext.blocked`."""
-
-    __slots__ = ("_context", "_task_count")
-
-    def __init__(self, context: ProcessorContext) -> None:
-        self._context = context
-        self._task_count = -1
-
-    def __enter__(self) -> None:
-        self._task_count = self._context.begin_wait()
-
-    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
-        self._context.end_wait(self._task_count, is_late=kind is not None and issubclass(kind, TimeoutError))
-
-
 class ProcessorContext:
     """One per processor. Safe to use from any thread of a task."""
 
@@ -141,14 +127,23 @@ class ProcessorContext:
         theirs.close()
         return NestedChannel(ours, chosen)
 
-    def blocked(self) -> _Wait:
+    @contextlib.contextmanager
+    def blocked(self) -> Iterator[None]:
         """Return a context manager for waiting on other tasks: meanwhile others may use this processor's slot.
 
         At its end it waits until there is a slot again. When several threads of a task wait, the task counts as
         waiting until the last of them goes on. A wait that ends with a TimeoutError does not wait any longer: the task
         goes on beside the one that has its slot, until it waits again or ends.
         """
-        return _Wait(self)
+        task_count = self.begin_wait()
+        is_late = False
+        try:
+            yield
+        except TimeoutError:
+            is_late = True
+            raise
+        finally:
+            self.end_wait(task_count, is_late)
 
     @property
     def is_waiting(self) -> bool:

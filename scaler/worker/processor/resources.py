@@ -24,8 +24,6 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class GarbagePolicy:
     """Collects garbage periodically, and gives memory back to the system when there is much."""
 
-    __slots__ = ("_checked_ns", "_collected_ns", "_free", "_interval_ns", "_is_due", "_threshold_bytes", "_trim_above")
-
     def __init__(self, interval_seconds: float, threshold_bytes: int, free: Callable[[], None], now_ns: int) -> None:
         """interval_seconds: between two collections; 0 for none. threshold_bytes: resident memory above which it is
         trimmed. free: called before that, to drop caches."""
