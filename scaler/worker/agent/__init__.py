@@ -1,1 +1,1 @@
-"""The agent's process: sockets, signals and timers around `worker.core`. Light: third-party code imports below it."""
+"""The agent's process: `core` decides (pure), `shell` and `processors` act. It never imports user code."""
