@@ -83,10 +83,10 @@ def test_a_fault_in_what_the_keys_do_not_need_disturbs_nobody() -> None:
     assert run({"a": 1, "bad": (add, "nowhere", 1)}, ["a"]) == {"a": 1}
 
 
-def test_a_chain_of_a_hundred_thousand_is_planned_without_recursion() -> None:
-    graph: dict[int, Any] = {0: 0} | {key: (add, key - 1, 1.5) for key in range(1, 100_000)}
+def test_a_chain_of_twenty_thousand_is_planned_without_recursion() -> None:
+    graph: dict[int, Any] = {0: 0} | {key: (add, key - 1, 1.5) for key in range(1, 20_000)}
     plan = Plan(graph, [99_999])
-    assert list(plan.nodes) == list(range(1, 100_000))
+    assert list(plan.nodes) == list(range(1, 20_000))
 
 
 def test_a_long_cycle_is_shown_by_its_ends() -> None:
