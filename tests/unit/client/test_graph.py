@@ -85,7 +85,7 @@ def test_a_fault_in_what_the_keys_do_not_need_disturbs_nobody() -> None:
 
 def test_a_chain_of_twenty_thousand_is_planned_without_recursion() -> None:
     graph: dict[int, Any] = {0: 0} | {key: (add, key - 1, 1.5) for key in range(1, 20_000)}
-    plan = Plan(graph, [99_999])
+    plan = Plan(graph, [19_999])
     assert list(plan.nodes) == list(range(1, 20_000))
 
 
