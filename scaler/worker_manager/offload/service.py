@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, assert_never
 
 from scaler.errors import ObjectLostError, ProtocolError, RefusedError, ScalerError
@@ -126,96 +127,13 @@ class FetchedObjects:
         return self._storage
 
 
-class ExecutorThread:
-    """Calls the executor in a thread of its own, so that the agent never waits for it.
-
-    All calls that come while the executor is busy are given to it together: slow services get large batches, and a lone
-    call goes at once.
-    """
-
-    def __init__(
-        self,
-        executor: Executor,
-        report: Callable[[AgentInput], None],
-        on_ready: Callable[[], None],
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        """report: called in any thread. The others are called in this one: on_ready when the executor has started,
-        on_failure with the error that it raised and must not."""
-        self._executor = executor
-        self._report = report
-        self._on_ready = on_ready
-        self._on_failure = on_failure
-        self._changed = threading.Condition()
-        self._calls: dict[CallKey, Call] = {}
-        self._cancels: list[CallKey] = []
-        self._is_closing = False
-
-    def start(self, call: Call) -> None:
-        """Have a call run."""
-        with self._changed:
-            self._calls[call.key] = call
-            self._changed.notify()
-
-    def cancel(self, key: CallKey) -> None:
-        """Have a call ended, or do not give it to the executor."""
-        with self._changed:
-            if self._calls.pop(key, None) is None:
-                self._cancels.append(key)
-                self._changed.notify()
-
-    def close(self) -> None:
-        """Have the executor end what is left; `work` returns when it has."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
-
-    def work(self) -> None:
-        """Run until `close`. Raises what closing the executor raises and must not."""
-        try:
-            self._executor.start(self._report)
-            self._on_ready()
-            while self._step():
-                pass
-        except BaseException as error:  # noqa: BLE001 (the agent ends with it)
-            self._on_failure(error)
-        try:
-            self._executor.close()
-        except ScalerError as error:
-            _log.error("%s", error)  # it says what may be left, and how to end it
-
-    def _step(self) -> bool:
-        with self._changed:
-            while not (self._calls or self._cancels or self._is_closing):
-                self._changed.wait()
-            if self._is_closing:
-                return False
-            calls, self._calls = list(self._calls.values()), {}
-            cancels, self._cancels = self._cancels, []
-        if cancels:
-            try:
-                self._executor.cancel(cancels)
-            except ExecutorError as error:
-                _log.warning("%d cancelled tasks may still run: %s", len(cancels), error)
-        if calls:
-            try:
-                self._executor.run(calls)
-            except ExecutorError as error:
-                taken = set(error.taken)
-                refused = [call.key for call in calls if call.key not in taken]
-                with self._changed:
-                    self._cancels = [key for key in self._cancels if key not in refused]
-                if taken:
-                    self._report(CallsAccepted())
-                self._report(CallsRefused(refused, str(error)))
-            else:
-                self._report(CallsAccepted())
-        return True
-
-
 class ServiceBackend:
-    """A `AgentBackend`: the calls of an agent to its executor. connect_storage: makes the client of the storage at an
-    address. show_degraded: shows what keeps tasks from running, and "" when that is over."""
+    """A `AgentBackend`: the calls of an agent to its executor.
+
+    The executor's verbs run one at a time in a thread of their own, so that the agent never waits for them. All calls
+    that come while the executor is busy are given to it together: slow services get large batches, and a lone call goes
+    at once.
+    """
 
     make_executor: type[TaskExecutor] = ServiceCalls
 
@@ -225,11 +143,15 @@ class ServiceBackend:
         connect_storage: Callable[[str], StorageClient],
         show_degraded: Callable[[str], None],
     ) -> None:
-        self._thread = ExecutorThread(executor, self._report, self._executor_ready, self._executor_failed)
+        """connect_storage: makes the client of the storage at an address. show_degraded: shows what keeps tasks from
+        running, and "" when that is over."""
+        self._executor = executor
+        self._thread = ThreadPoolExecutor(1, "executor")
         self._objects = FetchedObjects(connect_storage)
         self._show_degraded = show_degraded
-        self._lock = threading.Lock()
-        self._reports: list[AgentInput] = []
+        self._changed = asyncio.Event()
+        self._calls: dict[CallKey, Call] = {}
+        self._cancels: list[CallKey] = []
         self._is_closed = False
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._puts: set[asyncio.Task[None]] = set()
@@ -238,9 +160,7 @@ class ServiceBackend:
         """Start the executor; the agent connects when it is ready."""
         self._agent = agent
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._worker = threading.Thread(target=self._work, name="executor")
-        self._worker.start()
+        self._worker = asyncio.create_task(self._work())
 
     def perform(self, command: CallCommand) -> None:
         match command:
@@ -248,13 +168,14 @@ class ServiceBackend:
                 if any(map(is_stored, (call.arguments, call.function, call.serializer, *call.inputs))):  # type: ignore[arg-type]
                     self._fetches[number] = asyncio.create_task(self._fetch(number, call))
                 else:
-                    self._thread.start(call)
+                    self._start(call)
             case CancelCall(number, key):
                 fetch = self._fetches.pop(number, None)
                 if fetch is not None:
                     fetch.cancel()
-                else:
-                    self._thread.cancel(key)
+                elif self._calls.pop(key, None) is None:
+                    self._cancels.append(key)
+                    self._changed.set()
             case DeliverResult():
                 self._deliver(command)
             case UseStorage(address):
@@ -286,55 +207,60 @@ class ServiceBackend:
     async def close(self) -> None:
         """Have the executor end what is left, stop all transfers, and leave the storage."""
         self._is_closed = True
-        self._thread.close()
+        self._changed.set()
         try:
-            await self._ended
+            await self._worker
         finally:
-            self._worker.join()
+            self._thread.shutdown()
             tasks = [*self._fetches.values(), *self._puts]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._objects.close()
 
-    # -- in other threads ------------------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        error: BaseException | None = None
-        try:
-            self._thread.work()
-        except BaseException as bug:  # noqa: BLE001 (raised where the agent waits for the end)
-            error = bug
-        self._loop.call_soon_threadsafe(self._executor_ended, error)
-
-    def _executor_ready(self) -> None:
-        self._loop.call_soon_threadsafe(self._agent.connect)
-
-    def _executor_failed(self, error: BaseException) -> None:
-        self._loop.call_soon_threadsafe(self._agent.fail, error)
-
     def _report(self, report: AgentInput) -> None:
-        """Pass on a report. What comes after the end is dropped."""
-        with self._lock:
-            self._reports.append(report)
-            if len(self._reports) > 1:
-                return
+        """Pass on a report, from any thread. What comes after the end is dropped."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: some services call back late
-            self._loop.call_soon_threadsafe(self._take_reports)
+            self._loop.call_soon_threadsafe(self._agent.take_soon, [report])
 
-    # -- in the loop -----------------------------------------------------------------------------------------------
+    def _start(self, call: Call) -> None:
+        self._calls[call.key] = call
+        self._changed.set()
 
-    def _executor_ended(self, error: BaseException | None) -> None:
-        if error is None:
-            self._ended.set_result(None)
-        else:
-            self._ended.set_exception(error)
-
-    def _take_reports(self) -> None:
-        with self._lock:
-            reports, self._reports = self._reports, []
-        if not self._is_closed:
-            self._agent.take(reports)
+    async def _work(self) -> None:
+        """Use the executor until `close`. Raises what closing the executor raises and must not."""
+        in_thread = partial(self._loop.run_in_executor, self._thread)
+        try:
+            await in_thread(self._executor.start, self._report)
+            self._agent.connect()
+            while not self._is_closed:
+                calls, self._calls = list(self._calls.values()), {}
+                cancels, self._cancels = self._cancels, []
+                if cancels:
+                    try:
+                        await in_thread(self._executor.cancel, cancels)
+                    except ExecutorError as error:
+                        _log.warning("%d cancelled tasks may still run: %s", len(cancels), error)
+                if calls:
+                    try:
+                        await in_thread(self._executor.run, calls)
+                    except ExecutorError as error:
+                        taken = set(error.taken)
+                        refused = [call.key for call in calls if call.key not in taken]
+                        self._cancels = [key for key in self._cancels if key not in refused]
+                        if taken:
+                            self._report(CallsAccepted())
+                        self._report(CallsRefused(refused, str(error)))
+                    else:
+                        self._report(CallsAccepted())
+                await self._changed.wait()
+                self._changed.clear()
+        except BaseException as error:  # noqa: BLE001 (the agent ends with it)
+            self._agent.fail(error)
+        try:
+            await in_thread(self._executor.close)
+        except ScalerError as error:
+            _log.error("%s", error)  # it says what may be left, and how to end it
 
     async def _fetch(self, number: int, call: Call) -> None:
         """Replace the stored payloads of a call by inline ones, and start it."""
@@ -348,7 +274,7 @@ class ServiceBackend:
             self._agent.take_soon([CallCompleted(number, call.key, *failure_of(error, _never, __file__))])
             return
         del self._fetches[number]
-        self._thread.start(
+        self._start(
             dataclasses.replace(call, function=function, serializer=serializer, arguments=arguments, inputs=inputs)
         )
 
@@ -362,15 +288,12 @@ class ServiceBackend:
         for message in output_of(key[0], stream_output, result):
             self._agent.send_output(message)
         if result.outcome is Outcome.SUCCESS and size_of(result.parts) > INLINE_LIMIT_BYTES:
-            self._keep(self._store(number, key, result))
+            task = asyncio.create_task(self._store(number, key, result))
+            self._puts.add(task)
+            task.add_done_callback(self._puts.discard)
             return
         payload = to_payload(result.parts) if result.outcome is Outcome.SUCCESS else bytes(result.parts[0])
         self._agent.take_soon([_ended(number, key, result, result.outcome, payload)])
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._puts.add(task)
-        task.add_done_callback(self._puts.discard)
 
     async def _store(self, number: int, key: CallKey, result: CallResult) -> None:
         try:
