@@ -16,8 +16,10 @@ import mmap
 import os
 import socket
 
+from scaler.errors import ProtocolError
 from scaler.worker.frames import (
     LARGE_DATAGRAM_BYTES,
+    MAX_ATTACHED_FDS,
     RESULT,
     RESULTS,
     ResultRow,
@@ -27,10 +29,12 @@ from scaler.worker.frames import (
     pack_large,
     pack_results,
     results_of,
+    unpack_large,
 )
 
 MAX_ROWS = 256
 MAX_PAYLOAD_BYTES = 48 * 1024
+ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_ATTACHED_FDS * array.array("i").itemsize)
 _WORDS_BYTES = 64
 _PAYLOADS_AT = _WORDS_BYTES + MAX_ROWS * RESULT.size
 PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
@@ -83,100 +87,67 @@ class PageReader:
 
 
 class PageWriter:
-    """The processor's side. Writes are ordered so that what a word announces is there before the word is."""
+    """The processor's side: collects results in the page, and sends them. Belongs to the processor's main thread.
 
-    def __init__(self, descriptor: int) -> None:
+    Writes are ordered so that what a word announces is there before the word is.
+    """
+
+    def __init__(self, descriptor: int, results: socket.socket) -> None:
         self._map = mmap.mmap(descriptor, PAGE_BYTES)
         self._view = memoryview(self._map)
         self._words = self._view[:_WORDS_BYTES].cast("Q")
+        self._socket = results
         self._begun = 0
         self._finished = 0
         self._rows = 0
         self._at = 0
-        self.batch = 0
-
-    @property
-    def rows(self) -> int:
-        """Results that wait to be sent."""
-        return self._rows
+        self._batch = 0
+        self.oldest_ns = 0
+        """When the oldest result that is not sent was added; 0: there is none."""
 
     def begin(self, now_ns: int) -> None:
+        """Note that a task runs now."""
         self._words[_BEGUN_AT] = now_ns
         self._begun += 1
         self._words[_BEGUN] = self._begun
 
-    def finish(self) -> None:
-        """Count the running task as finished, its result having left by another way than this page."""
-        self._finished += 1
-        self._words[_FINISHED] = self._finished
-
-    def append(self, row: ResultRow, payload: bytes) -> bool:
-        """Add the running task's result to the current batch. Returns False if it does not fit."""
-        rows = self._rows
-        at = self._at
-        end = at + len(payload)
-        if rows == MAX_ROWS or end > MAX_PAYLOAD_BYTES:
-            return False
-        RESULT.pack_into(self._view, _WORDS_BYTES + rows * RESULT.size, *row)
-        self._view[_PAYLOADS_AT + at : _PAYLOADS_AT + end] = payload
-        self._at = end
-        self._rows = rows = rows + 1
-        self._finished += 1
-        words = self._words
-        words[_ROWS] = rows
-        words[_FINISHED] = self._finished
-        return True
-
-    def datagram(self) -> list[bytes | memoryview]:
-        """Return the pieces of the RESULTS datagram of the current batch."""
-        return [
-            RESULTS.pack(ToAgent.RESULTS, self._rows, self.batch, self._at),
-            self._view[_WORDS_BYTES : _WORDS_BYTES + self._rows * RESULT.size],
-            self._view[_PAYLOADS_AT : _PAYLOADS_AT + self._at],
-        ]
-
-    def next_batch(self) -> None:
-        """Begin the next batch: the current one, or a result of its own, has left."""
-        words = self._words
-        if self._rows:
-            words[_ROWS] = 0
-            self._rows = 0
-            self._at = 0
-        self.batch = (self.batch + 1) & 0xFFFFFFFF
-        words[_BATCH] = self.batch
-
-
-class ResultWriter:
-    """Collects results in the shared page, and sends them. Belongs to the processor's main thread."""
-
-    def __init__(self, page: PageWriter, results: socket.socket) -> None:
-        self._page = page
-        self._socket = results
-        self.oldest_ns = 0
-        """When the oldest result that is not sent was added; 0: there is none."""
-
     def add(self, row: ResultRow, payload: bytes, now_ns: int) -> None:
-        """Add the result of the task that has just run."""
-        if not self._page.append(row, payload):
+        """Add the result of the task that has just run to the current batch; send what does not fit any page alone."""
+        end = self._at + len(payload)
+        if self._rows == MAX_ROWS or end > MAX_PAYLOAD_BYTES:
             self.flush()
-            if not self._page.append(row, payload):
-                self._send_alone(row, payload)
-                return
-        if not self.oldest_ns:
-            self.oldest_ns = now_ns
+            end = len(payload)
+        self._finished += 1
+        words = self._words
+        if end > MAX_PAYLOAD_BYTES:
+            send_datagram(self._socket, pack_results(self._batch, [row], [payload]), ToAgent.LARGE)
+            self._next_batch()
+        else:
+            RESULT.pack_into(self._view, _WORDS_BYTES + self._rows * RESULT.size, *row)
+            self._view[_PAYLOADS_AT + self._at : _PAYLOADS_AT + end] = payload
+            self._at = end
+            self._rows += 1
+            words[_ROWS] = self._rows
+            if not self.oldest_ns:
+                self.oldest_ns = now_ns
+        words[_FINISHED] = self._finished
 
     def flush(self) -> None:
         """Send what was added."""
-        if self.oldest_ns:
-            self._socket.sendmsg(self._page.datagram())
-            self._page.next_batch()
-            self.oldest_ns = 0
+        if self._rows:
+            self._socket.sendmsg(
+                [
+                    RESULTS.pack(ToAgent.RESULTS, self._rows, self._batch, self._at),
+                    self._view[_WORDS_BYTES : _WORDS_BYTES + self._rows * RESULT.size],
+                    self._view[_PAYLOADS_AT : _PAYLOADS_AT + self._at],
+                ]
+            )
+            self._words[_ROWS] = self._rows = self._at = self.oldest_ns = 0
+            self._next_batch()
 
-    def _send_alone(self, row: ResultRow, payload: bytes) -> None:
-        page = self._page
-        send_datagram(self._socket, pack_results(page.batch, [row], [payload]), ToAgent.LARGE)
-        page.next_batch()
-        page.finish()
+    def _next_batch(self) -> None:
+        self._batch = (self._batch + 1) & 0xFFFFFFFF
+        self._words[_BATCH] = self._batch
 
 
 def send_datagram(end: socket.socket, datagram: bytes, large: int, flags: int = 0) -> None:
@@ -196,3 +167,30 @@ def send_datagram(end: socket.socket, datagram: bytes, large: int, flags: int = 
         end.sendmsg([pack_large(large, len(datagram))], attached, flags)
     finally:
         os.close(descriptor)
+
+
+def descriptors_of(attached: list[tuple[int, int, bytes]]) -> list[int]:
+    """Return the descriptors that `recvmsg` received."""
+    found = array.array("i")
+    for _, _, data in attached:
+        found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def read_file(datagram: bytes, descriptors: list[int]) -> bytes:
+    """Return what the memory file of a LARGE datagram holds, and close it. Raises ProtocolError."""
+    try:
+        if len(descriptors) != 1:
+            raise ProtocolError("a LARGE datagram comes with one descriptor")
+        size = unpack_large(datagram)
+        try:
+            # Not mapped: its maker could cut it short meanwhile, which would end this process.
+            whole = os.pread(descriptors[0], size, 0)
+        except OSError as error:
+            raise ProtocolError(f"a memory file of {size} bytes cannot be read: {error}") from error
+        if len(whole) != size:
+            raise ProtocolError(f"a memory file has {len(whole)} bytes and not {size}")
+        return whole
+    finally:
+        while descriptors:
+            os.close(descriptors.pop())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import os
@@ -36,7 +35,6 @@ from scaler.worker.fork_server import ForkServer, Spawned
 from scaler.worker.frames import (
     GRANT,
     LARGE_DATAGRAM_BYTES,
-    MAX_ATTACHED_FDS,
     TASK,
     Descriptors,
     Results,
@@ -44,11 +42,10 @@ from scaler.worker.frames import (
     ToAgent,
     ToProcessor,
     unpack_id,
-    unpack_large,
     unpack_printed,
     unpack_results,
 )
-from scaler.worker.page import PageReader, make_page, send_datagram
+from scaler.worker.page import ANCILLARY_BYTES, PageReader, descriptors_of, make_page, read_file, send_datagram
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """What a task or result socket holds; more waits in the agent's queue, or makes the processor wait."""
@@ -56,7 +53,6 @@ MAX_READ_PER_WAKEUP = 64
 """Datagrams of one processor in one iteration of the loop, so that others get their turn."""
 CRASH_TEXT_BYTES = 4096
 """Of what the interpreter wrote while it crashed, at most this much is shown."""
-_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_ATTACHED_FDS * array.array("i").itemsize)
 _ATTACHED = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}
 """How many descriptors come with a datagram; none with all others."""
 
@@ -228,11 +224,11 @@ class ProcessorBackend:
         is_ending = False
         while True:
             try:
-                datagram, attached, _, _ = unread.recvmsg(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+                datagram, attached, _, _ = unread.recvmsg(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
             if attached:
-                datagram = _read_file(datagram, _descriptors(attached))
+                datagram = read_file(datagram, descriptors_of(attached))
             if datagram[0] == ToProcessor.TASK:
                 taken.append(TASK.unpack_from(datagram)[3])
             else:
@@ -291,7 +287,7 @@ class ProcessorBackend:
         found: list[AgentInput] = []
         while limit is None or len(found) < limit:
             try:
-                datagram, attached, _, _ = end.recvmsg(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+                datagram, attached, _, _ = end.recvmsg(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
             except (BlockingIOError, ConnectionError):
                 break
             if not datagram:
@@ -299,10 +295,10 @@ class ProcessorBackend:
                 self._loop.remove_reader(end)
                 self._fork_server.wake()
                 break
-            descriptors = _descriptors(attached) if attached else []
+            descriptors = descriptors_of(attached) if attached else []
             try:
                 if datagram[0] == ToAgent.LARGE:
-                    datagram = _read_file(datagram, descriptors)
+                    datagram = read_file(datagram, descriptors)
                 if datagram[0] == ToAgent.RESULTS:
                     results = unpack_results(datagram)
                     if self._pipes.pipes:
@@ -352,29 +348,3 @@ def _socket_pair() -> tuple[socket.socket, socket.socket]:
     for end in pair:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     return pair
-
-
-def _descriptors(attached: list[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for _, _, data in attached:
-        found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
-
-
-def _read_file(datagram: bytes, descriptors: list[int]) -> bytes:
-    """Read the memory file of a LARGE datagram, and close it. Raises ProtocolError."""
-    try:
-        if len(descriptors) != 1:
-            raise ProtocolError("a LARGE datagram comes with one descriptor")
-        size = unpack_large(datagram)
-        try:
-            # Not mapped: its maker could cut it short meanwhile, which would end this process.
-            whole = os.pread(descriptors[0], size, 0)
-        except OSError as error:
-            raise ProtocolError(f"a memory file of {size} bytes cannot be read: {error}") from error
-        if len(whole) != size:
-            raise ProtocolError(f"a memory file has {len(whole)} bytes and not {size}")
-        return whole
-    finally:
-        while descriptors:
-            os.close(descriptors.pop())

@@ -6,7 +6,6 @@ It ends when the agent says so or when user code ends it.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import faulthandler
 import os
@@ -27,16 +26,14 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
 from scaler.serialization import dump_value, load_arguments, size_of, to_payload
 from scaler.worker.frames import (
     LARGE_DATAGRAM_BYTES,
-    MAX_ATTACHED_FDS,
     TASK,
     Descriptors,
     ToAgent,
     ToProcessor,
     unpack_announcement,
     unpack_inputs,
-    unpack_large,
 )
-from scaler.worker.page import PageWriter, ResultWriter
+from scaler.worker.page import ANCILLARY_BYTES, PageWriter, descriptors_of, read_file
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import failure_of, finish, run_preload
 from scaler.worker.processor.capture import CapturedOutput, TeeStream
@@ -46,7 +43,6 @@ from scaler.worker.processor.resources import GarbagePolicy, Meter
 FLUSH_NS = 1_000_000
 """Results wait at most this long for others, unless a task runs; and not at all for a task that takes as long."""
 _WEIGHT = 0.25
-_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_ATTACHED_FDS * array.array("i").itemsize)
 _NONE_PAYLOAD = pickle.dumps(None, 5)
 _PICKLE = 0x80
 
@@ -57,7 +53,7 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     tasks = socket.socket(fileno=descriptors.tasks)
     definitions = socket.socket(fileno=descriptors.definitions)
     results = socket.socket(fileno=descriptors.results)
-    page = PageWriter(descriptors.page)
+    page = PageWriter(descriptors.page, results)
     os.close(descriptors.page)
     if config.preload is not None:
         try:
@@ -95,8 +91,7 @@ class _Processor:
         self._tasks = tasks
         self._definitions = definitions
         self._control = results
-        self._page = page
-        self._results = ResultWriter(page, results)
+        self._results = page
         self._objects = StoredObjects(_connect)
         self._functions = FunctionCache(self._objects)
         self._context = context.ProcessorContext(results, self._results)
@@ -119,12 +114,12 @@ class _Processor:
         run = self._run
         while True:
             try:
-                datagram, attached, _, _ = read(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+                datagram, attached, _, _ = read(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 self._results.flush()
                 datagram, attached = self._wait()
             if attached:
-                datagram = _read_large(datagram, attached)
+                datagram = read_file(datagram, descriptors_of(attached))
             if not datagram or datagram[0] != task_kind:
                 return
             run(datagram)
@@ -134,7 +129,7 @@ class _Processor:
         pause = self._garbage.pause_ms(time.monotonic_ns())
         if pause is not None and not self._poll.poll(pause):
             self._garbage.idle(time.monotonic_ns())
-        datagram, attached, _, _ = self._tasks.recvmsg(LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES)
+        datagram, attached, _, _ = self._tasks.recvmsg(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES)
         return datagram, attached
 
     def _learn(self, number: int) -> LoadedSpec:
@@ -143,11 +138,11 @@ class _Processor:
         while number not in specs:
             try:
                 datagram, attached, _, _ = self._definitions.recvmsg(
-                    LARGE_DATAGRAM_BYTES, _ANCILLARY_BYTES, socket.MSG_DONTWAIT
+                    LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT
                 )
             except BlockingIOError:
                 raise ProtocolError(f"the agent sent a task of spec {number}, which it never announced") from None
-            self._take_announcement(_read_large(datagram, attached) if attached else datagram)
+            self._take_announcement(read_file(datagram, descriptors_of(attached)) if attached else datagram)
         return specs[number]
 
     def _take_announcement(self, datagram: bytes) -> None:
@@ -178,7 +173,7 @@ class _Processor:
             or spec.once
         ):  # fmt: skip
             results.flush()
-        self._page.begin(began_ns)
+        results.begin(began_ns)
         self._context.task_id = task
         meter = None
         try:
@@ -257,19 +252,3 @@ class _Processor:
         inputs = self._functions.inputs(unpack_inputs(datagram, TASK.size + length, count), spec.serializer)
         args, kwargs = load_arguments(self._objects.parts(payload, is_own=True), inputs, spec.serializer)
         return finish(function(*args, **kwargs))
-
-
-def _read_large(datagram: bytes, attached: list[tuple[int, int, bytes]]) -> bytes:
-    """Read the memory file that came with a LARGE datagram."""
-    descriptors = array.array("i")
-    for _, _, data in attached:
-        descriptors.frombytes(data)
-    size = unpack_large(datagram)
-    try:
-        whole = os.pread(descriptors[0], size, 0)
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-    if len(whole) != size:
-        raise ProtocolError("a memory file is shorter than announced")
-    return whole

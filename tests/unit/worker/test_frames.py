@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from scaler.errors import ProtocolError
 from scaler.worker.agent.pool import PooledProcessor
 from scaler.worker.frames import (
+    LARGE_DATAGRAM_BYTES,
     TASK,
     BodyReader,
     ResultRow,
@@ -25,7 +28,16 @@ from scaler.worker.frames import (
     unpack_inputs,
     unpack_results,
 )
-from scaler.worker.page import MAX_PAYLOAD_BYTES, MAX_ROWS, PageReader, PageWriter, make_page
+from scaler.worker.page import (
+    ANCILLARY_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_ROWS,
+    PageReader,
+    PageWriter,
+    descriptors_of,
+    make_page,
+    read_file,
+)
 
 TASK_ID = b"t" * 16
 
@@ -94,37 +106,49 @@ def test_a_body_above_the_limit_is_refused_before_it_is_read() -> None:
 
 
 @pytest.fixture
-def page() -> tuple[PageWriter, PageReader]:
+def page() -> Iterator[tuple[PageWriter, PageReader, socket.socket]]:
     descriptor = make_page()
-    ends = PageWriter(descriptor), PageReader(descriptor)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield PageWriter(descriptor, theirs), PageReader(descriptor), ours
     os.close(descriptor)
-    return ends
 
 
-def test_the_page_shows_what_runs_and_what_is_not_sent(page: tuple[PageWriter, PageReader]) -> None:
-    writer, reader = page
+def received(end: socket.socket) -> Results:
+    datagram, attached, _, _ = end.recvmsg(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
+    return unpack_results(read_file(datagram, descriptors_of(attached)) if attached else datagram)
+
+
+def test_the_page_shows_what_runs_and_what_is_not_sent(page: tuple[PageWriter, PageReader, socket.socket]) -> None:
+    writer, reader, end = page
     assert reader.unsent() is None
     writer.begin(5_000_000_000)
     assert reader.snapshot() == (1, 5.0, 0)
-    writer.append(row(b"value"), b"value")
+    writer.add(row(b"value"), b"value", 1)
     assert reader.snapshot() == (1, 5.0, 1)
     unsent = reader.unsent()
     assert unsent is not None
     assert unsent.rows == [row(b"value")]
     assert bytes(unsent.payloads) == b"value"
-    sent = unpack_results(b"".join(writer.datagram()))
-    assert (sent.rows, sent.batch) == (unsent.rows, unsent.batch)
-    writer.next_batch()
+    writer.flush()
+    sent = received(end)
+    assert (sent.rows, sent.batch, bytes(sent.payloads)) == (unsent.rows, unsent.batch, b"value")
     assert reader.unsent() is None
 
 
-def test_a_full_page_says_so(page: tuple[PageWriter, PageReader]) -> None:
-    writer, _ = page
-    large = bytes(MAX_PAYLOAD_BYTES + 1)
-    assert not writer.append(row(large), large)
-    for _ in range(MAX_ROWS):
-        assert writer.append(row(b""), b"")
-    assert not writer.append(row(b""), b"")
+def test_what_does_not_fit_the_page_is_sent(page: tuple[PageWriter, PageReader, socket.socket]) -> None:
+    writer, reader, end = page
+    for _ in range(MAX_ROWS + 1):
+        writer.add(row(b""), b"", 1)
+    full = received(end)
+    assert (full.batch, len(full.rows)) == (0, MAX_ROWS)
+    large = bytes(MAX_PAYLOAD_BYTES + 20_000)
+    writer.add(row(large), large, 1)
+    rest, alone = received(end), received(end)
+    assert (rest.batch, rest.rows) == (1, [row(b"")])
+    assert (alone.batch, alone.rows, bytes(alone.payloads)) == (2, [row(large)], large)
+    assert reader.snapshot().finished == MAX_ROWS + 2
+    assert reader.unsent() is None
 
 
 def test_results_read_from_the_page_are_not_taken_again_when_they_are_sent() -> None:
