@@ -122,8 +122,6 @@ class ConnectorCore:
             self.wake_at = min(self._heartbeat_at, self._unanswered_since + self._answer_seconds, acknowledge_at)
         return commands
 
-    # -- inputs ----------------------------------------------------------------------------------------------------
-
     def _note(self, item: t.Input, now: float) -> None:
         match item:
             case t.LinkOpened(link):
@@ -232,8 +230,6 @@ class ConnectorCore:
             self._commands.append(t.Transmit(link, [*waiting, *self._session.take(sequenced=False)]))
         self._stop("it was closed")
 
-    # -- time ------------------------------------------------------------------------------------------------------
-
     def _expire(self, now: float) -> None:
         if self.phase is Phase.WAITING and now >= self._dial_at:
             if not self._failures:
@@ -252,8 +248,6 @@ class ConnectorCore:
             assert self.welcome is not None, "heartbeats begin with a Welcome"
             self._session.post(encode(m.Heartbeat(now)))
             self._heartbeat_at = now + self.welcome.heartbeat_seconds
-
-    # -- rules -----------------------------------------------------------------------------------------------------
 
     def _hang_up(self, reason: str, now: float) -> None:
         """Give up the connection, or the attempt at one, and plan the next attempt."""

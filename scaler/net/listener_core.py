@@ -140,8 +140,6 @@ class ListenerCore:
         self.wake_at = self._next_at()
         return commands
 
-    # -- inputs ----------------------------------------------------------------------------------------------------
-
     def _note(self, item: t.Input, now: float) -> None:
         match item:
             case t.LinkOpened(transport, origin):
@@ -234,8 +232,6 @@ class ListenerCore:
             text = f"a connection from {link.origin} ended before anything of this protocol came"
             self._commands.append(t.Report(text, is_refusal=False))
 
-    # -- the handshake ---------------------------------------------------------------------------------------------
-
     def _greet(self, link: _Link, envelope: EnvelopeReceived) -> None:
         header = read_header(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
@@ -300,8 +296,6 @@ class ListenerCore:
         self._events.append(Opened(peer_id, hello))
         return link.peer
 
-    # -- ends ------------------------------------------------------------------------------------------------------
-
     def _break(self, peer: _Peer) -> None:
         """Cut the link of a session that goes on."""
         assert peer.link is not None, "only a connected session has a link"
@@ -338,8 +332,6 @@ class ListenerCore:
         self._links.pop(link.transport, None)
         self._unidentified.pop(link, None)
         self._commands.append(t.Cut(link.transport))
-
-    # -- time ------------------------------------------------------------------------------------------------------
 
     def _expire(self, now: float) -> None:
         while self._unacknowledged:

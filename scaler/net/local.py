@@ -134,8 +134,6 @@ class LocalTransport:
         self._descriptor = connection.fileno()
         watcher.watch(self._descriptor)
 
-    # -- receiving -----------------------------------------------------------------------------------------------
-
     def receive(self, inputs: list[Input]) -> None:
         """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""
         if self._is_blocked and self._push():
@@ -208,8 +206,6 @@ class LocalTransport:
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 
-    # -- sending -------------------------------------------------------------------------------------------------
-
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         small: list[bytes] = []
         for header, body, attachments, descriptors in envelopes:
@@ -254,8 +250,6 @@ class LocalTransport:
         except OSError:
             self._unsent.clear()  # that the connection is lost shows when it is read
         return True
-
-    # -- the end -------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
         if self._socket.fileno() >= 0:

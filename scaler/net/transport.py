@@ -65,9 +65,6 @@ class Watcher(Protocol):
     def unwatch(self, descriptor: int) -> None: ...
 
 
-# -- inputs: what happened ---------------------------------------------------------------------------------------------
-
-
 class EnvelopeReceived(NamedTuple):
     """A named tuple, as there is one per message and it is the cheapest record."""
 
@@ -129,8 +126,6 @@ Input = (
     EnvelopeReceived | LinkOpened | LinkLost | WritingChanged | MalformedReceived | SessionEndRequested | CloseRequested
 )
 
-# -- commands: what to do ----------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Transmit:
@@ -167,8 +162,6 @@ class Report:
 
 
 Command = Transmit | Deliver | Dial | Cut | Report
-
-# -- shared rules ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -99,7 +99,6 @@ _BREAKS: dict[int, str] = {
 _MONITOR_EVENT = struct.Struct("=HI")
 _monitor_numbers = itertools.count()
 
-# -- the context -------------------------------------------------------------------------------------------------------
 
 _lock = threading.Lock()
 _context: Context | None = None
@@ -145,8 +144,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-# -- frames ------------------------------------------------------------------------------------------------------------
 
 
 def _is_readable(socket: Socket) -> bool:
@@ -216,9 +213,6 @@ def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
         socket.send(buffer, flags, copy=buffer.nbytes < COPY_BYTES)
     else:
         socket.send(buffer, flags, copy=len(buffer) < COPY_BYTES)
-
-
-# -- sockets -----------------------------------------------------------------------------------------------------------
 
 
 class SocketMonitor:

@@ -275,8 +275,6 @@ class StorageCore:
             or (role is Role.WORKER and self._objects.is_from(object_id, name))
         )
 
-    # -- peers ----------------------------------------------------------------------------------------------------
-
     def _seen(self, name: bytes, clock: float) -> _Peer | None:
         peer = self._peers.get(name)
         if peer is not None:
@@ -300,8 +298,6 @@ class StorageCore:
             for get in peer.waiting:
                 self._waiting.discard(get)
             self._senders.pop(name, None)
-
-    # -- answers --------------------------------------------------------------------------------------------------
 
     def _answer(self, name: bytes, request: int, answer: Answer) -> None:
         result, text = answer

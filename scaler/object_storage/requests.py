@@ -41,8 +41,6 @@ MAX_QUEUED_FORGETS = 10_000
 
 Outcome = list[memoryview] | StorageStatus | ScalerError | None
 
-# -- inputs: calls, compared by identity -------------------------------------------------------------------------------
-
 
 @dataclass(slots=True, eq=False)
 class PutCall:
@@ -115,8 +113,6 @@ class SharingChanged:
 _Asking = GetCall | LinkCall | StatCall
 StorageCall = PutCall | _Asking
 RequestsInput = StorageCall | ForgetObjects | ForgetOwner | SharingChanged | ConnectorEvent
-
-# -- commands ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +239,6 @@ class Requests:
             del self._calls[call]
             commands.append(CallEnded(call, outcome))
 
-    # -- sending --------------------------------------------------------------------------------------------------
-
     def _send(self, now: float, commands: list[RequestsCommand]) -> None:
         if self._sends_heartbeats and now >= self._heartbeat_at:
             self._heartbeat_at = now + self._heartbeat_seconds
@@ -288,8 +282,6 @@ class Requests:
                 return StatStorage(request)
             case _:
                 assert_never(ask)
-
-    # -- answers --------------------------------------------------------------------------------------------------
 
     def _received(self, message: Message, attachments: Sequence[memoryview], commands: list[RequestsCommand]) -> None:
         match message:

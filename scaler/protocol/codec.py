@@ -174,8 +174,6 @@ def _wire(of: type[Message]) -> _Wire:
     return wire
 
 
-# -- messages about a single task ----------------------------------------------------------------------------------
-
 _SOURCE = """
 def write(message):
     {find_rows}

@@ -215,8 +215,6 @@ class Session:
             self.acknowledge_at = math.inf
         return envelopes
 
-    # -- receiving ---------------------------------------------------------------------------------------------
-
     def receive(self, header: bytes, size_bytes: int, now: float) -> Receipt:
         """Take in the header frame of an envelope and return what to do with the rest of it.
 
@@ -251,8 +249,6 @@ class Session:
             return Receipt.DUPLICATE
         self.received = sequence
         return Receipt.NEW
-
-    # -- connections -------------------------------------------------------------------------------------------
 
     def disconnect(self) -> None:
         """Note that the connection is gone: messages in flight wait again, unsequenced ones are dropped."""
