@@ -171,7 +171,7 @@ class Wakeups:
 
 
 class ConnectorShell(Shell[ConnectorCore]):
-    """What connectors over sockets and in memory share; see `connection.Connector`."""
+    """What connectors over sockets and in memory share; see `connection.Connector` for what has no docstring."""
 
     def __init__(
         self, core: ConnectorCore, on_events: Callable[[list[ConnectorEvent]], None], clock: Callable[[], float]
@@ -181,17 +181,14 @@ class ConnectorShell(Shell[ConnectorCore]):
 
     @property
     def peer(self) -> bytes:
-        """The peer id of this process."""
         return self._core.peer
 
     @property
     def connected(self) -> bool:
-        """True between Welcomed or Resumed and Broken."""
         return self._core.phase is Phase.CONNECTED
 
     @property
     def passes_descriptors(self) -> bool:
-        """True when the present connection carries descriptors."""
         return self._transport is not None and self._transport.passes_descriptors
 
     @property
@@ -201,15 +198,12 @@ class ConnectorShell(Shell[ConnectorCore]):
 
     @property
     def last_error(self) -> str:
-        """Why there is no connection, or why there was none the last time."""
         return self._core.last_error
 
     def outbox_bytes(self) -> int:
-        """Return the bytes kept until the server acknowledges them."""
         return self._core.outbox_bytes
 
     def close(self, reason: str = "") -> None:
-        """Say Goodbye, deliver what is queued within the linger time, and close."""
         if self._closed:
             return
         self._closed = True
@@ -284,7 +278,6 @@ class SocketConnector(ConnectorShell):
     def send(
         self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """See `Connector.send`."""
         if not self._closed:
             self._core.send(message, attachments, descriptors)
             if not self._in_iteration:
@@ -316,7 +309,6 @@ class SocketConnector(ConnectorShell):
         return welcome
 
     def close(self, reason: str = "") -> None:
-        """Say Goodbye, deliver what is queued within the linger time, and close."""
         if self._closed or self._pid != os.getpid():
             return
         super().close(reason)

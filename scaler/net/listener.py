@@ -32,14 +32,13 @@ _log = logging.getLogger(__name__)
 
 
 class ListenerShell(Shell[ListenerCore]):
-    """What listeners over sockets and in memory share; see `connection.Listener`."""
+    """What listeners over sockets and in memory share; see `connection.Listener` for what has no docstring."""
 
     def malformed_of(self, peer: bytes) -> int:
         """Return how many messages of this peer's session were dropped as malformed or not allowed."""
         return self._core.malformed_of(peer)
 
     def outbox_bytes(self, peer: bytes) -> int:
-        """Return the bytes that are kept for a peer until it acknowledges them."""
         return self._core.outbox_bytes(peer)
 
     def send(
@@ -49,21 +48,18 @@ class ListenerShell(Shell[ListenerCore]):
         attachments: Sequence[Buffer] = (),
         descriptors: Sequence[Descriptor] = (),
     ) -> None:
-        """See `Listener.send`."""
         if not self._closed:
             self._core.send(peer, message, attachments, descriptors)
             if not self._in_iteration:
                 self._wake_soon()
 
     def forget(self, peer: bytes, reason: Refused | Goodbye | None = None) -> None:
-        """See `Listener.forget`."""
         if not self._closed:
             self._inputs.append(SessionEndRequested(peer, reason))
             if not self._in_iteration:
                 self._wake_soon()
 
     def close(self) -> None:
-        """Say Goodbye to all, deliver what is queued within the linger time, and free the addresses."""
         if not self._closed:
             self._closed = True
             for command in self._core.step([*self._inputs, CloseRequested("the server ends")], self._clock()):
@@ -113,7 +109,6 @@ class SocketListener(ListenerShell):
         self._refusals = _RateLimitedLog(logging.WARNING)
 
     def close(self) -> None:
-        """Say Goodbye to all, deliver what is queued within the linger time, and free the addresses."""
         if self._pid == os.getpid():
             super().close()
 

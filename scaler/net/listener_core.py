@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
@@ -28,35 +28,32 @@ MAX_PEERS = 65_536
 """Most sessions of one listener; beyond it, peers are refused."""
 
 
+@dataclass(slots=True, eq=False)
 class _Peer:
-    """A session and the link that it uses; None while the connection is broken."""
+    """A session and the link that it uses; None while the connection is broken.
 
-    __slots__ = ("allowed", "confirmed", "id", "link", "malformed", "role", "session")
+    confirmed: a Hello that resumes can mean this session only, and not an earlier one that is forgotten here.
+    """
 
-    def __init__(
-        self, session: Session, role: m.Role, allowed: Collection[type[Message]], link: _Link, confirmed: bool
-    ) -> None:
-        self.id = peer_of(session.id)
-        self.session = session
-        self.role = role
-        self.allowed = allowed
-        self.link: _Link | None = link
-        self.confirmed = confirmed
-        """True when a Hello that resumes can mean this session only, and not an earlier one that is forgotten here."""
-        self.malformed = 0
+    id: bytes
+    session: Session
+    role: m.Role
+    allowed: Collection[type[Message]]
+    link: _Link | None
+    confirmed: bool
+    malformed: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class _Link:
-    __slots__ = ("is_blocked", "is_closing", "malformed_in_a_row", "origin", "peer", "transport")
+    """is_closing: after Refused or Goodbye was sent: whatever the link still brings is ignored."""
 
-    def __init__(self, transport: t.Transport, origin: str) -> None:
-        self.transport = transport
-        self.origin = origin
-        self.peer: _Peer | None = None
-        self.is_closing = False
-        """True after Refused or Goodbye was sent: whatever the link still brings is ignored."""
-        self.is_blocked = False
-        self.malformed_in_a_row = 0
+    transport: t.Transport
+    origin: str
+    peer: _Peer | None = None
+    is_closing: bool = False
+    is_blocked: bool = False
+    malformed_in_a_row: int = 0
 
 
 class ListenerCore:
@@ -291,7 +288,7 @@ class ListenerCore:
         self._unacknowledged.pop(peer_id, None)
         session = t.new_session(header.session, self._limits)
         # A peer that resumes does not know yet that it must count from 1; its first message shows that it does.
-        link.peer = _Peer(session, hello.role, m.MAY_SEND[self._server][hello.role], link, not hello.resume)
+        link.peer = _Peer(peer_id, session, hello.role, m.MAY_SEND[self._server][hello.role], link, not hello.resume)
         self._peers[peer_id] = link.peer
         self._events.append(Opened(peer_id, hello))
         return link.peer

@@ -23,6 +23,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
@@ -268,19 +269,19 @@ class LocalTransport:
         self.cut()
 
 
+@dataclass(slots=True)
 class _Partial:
     """An envelope whose sizes have come. Each of its frames gets its memory when those before it are full."""
 
-    __slots__ = ("_descriptors", "_filled", "_frames", "_header", "_sizes")
+    _header: bytes
+    _sizes: Sequence[int]
+    _descriptors: Sequence[FileDescriptor]
+    begin: InitVar[memoryview]
+    _frames: list[bytearray] = field(init=False)
+    _filled: int = field(init=False, default=0)
 
-    def __init__(
-        self, header: bytes, sizes: Sequence[int], descriptors: Sequence[FileDescriptor], begin: memoryview
-    ) -> None:
-        self._header = header
-        self._sizes = sizes
-        self._descriptors = descriptors
-        self._frames = [bytearray(sizes[0])]
-        self._filled = 0
+    def __post_init__(self, begin: memoryview) -> None:
+        self._frames = [bytearray(self._sizes[0])]
         self.fill(0)
         while begin:
             space = self.space()
@@ -309,20 +310,27 @@ class _Partial:
         return self._header, bytes(body), views or (), self._descriptors
 
 
+@dataclass(slots=True)
 class _Unsent:
     """Bytes to send, and the descriptors that go with the first of them."""
 
-    __slots__ = ("buffers", "descriptors")
-
-    def __init__(self, buffers: list[memoryview], descriptors: Sequence[Descriptor] = ()) -> None:
-        self.buffers = buffers
-        self.descriptors = descriptors
+    buffers: list[memoryview]
+    descriptors: Sequence[Descriptor] = ()
 
     def send(self, connection: socket.socket) -> None:
         """Send a part. Raises OSError."""
-        sent = self._send_with_descriptors(connection) if self.descriptors else self._send(connection)
-        self.descriptors = ()
         buffers = self.buffers
+        numbers = array("i", [descriptor.fileno() for descriptor in self.descriptors])
+        try:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if numbers else []
+            sent = connection.sendmsg(buffers[:_MAX_BUFFERS], ancillary)
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS or not numbers:
+                raise
+            # Too many descriptors of this user are on their way: the envelope goes without.
+            buffers[0][_DESCRIPTOR_COUNT] = bytes(2)
+            sent = connection.sendmsg(buffers[:_MAX_BUFFERS])
+        self.descriptors = ()
         done = 0
         while done < len(buffers) and sent >= len(buffers[done]):
             sent -= len(buffers[done])
@@ -330,20 +338,6 @@ class _Unsent:
         del buffers[:done]
         if sent:
             buffers[0] = buffers[0][sent:]
-
-    def _send(self, connection: socket.socket) -> int:
-        return connection.sendmsg(self.buffers[:_MAX_BUFFERS])
-
-    def _send_with_descriptors(self, connection: socket.socket) -> int:
-        numbers = array("i", [descriptor.fileno() for descriptor in self.descriptors])
-        try:
-            return connection.sendmsg(self.buffers[:_MAX_BUFFERS], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS:
-                raise
-            # Too many descriptors of this user are on their way: the envelope goes without.
-            self.buffers[0][_DESCRIPTOR_COUNT] = bytes(2)
-            return self._send(connection)
 
 
 def _buffers(header: bytes, body: bytes, attachments: Sequence[Buffer], descriptor_count: int) -> list[memoryview]:

@@ -87,4 +87,4 @@ class Questions:
 
 
 def _task_of(message: Question | Answer) -> bytes:
-    return b"" if isinstance(message, ShutdownCluster | ShutdownReply) else message.task
+    return getattr(message, "task", b"")

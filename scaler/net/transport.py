@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from scaler.net.connection import ConnectorEvent, ListenerEvent, OutboxLimits
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import UNSEQUENCED, Acknowledge, Goodbye, Message, Refused
+from scaler.protocol.messages import UNSEQUENCED, Goodbye, Message, Refused
 from scaler.protocol.session import Buffer, Descriptor, Envelope, Receipt, Session, check_attachments
 
 HANDSHAKE_SECONDS = 5.0
@@ -25,8 +25,6 @@ LINGER_SECONDS = 0.5
 """How long closing waits for queued messages to be delivered."""
 MAX_MALFORMED_IN_A_ROW = 5
 """A peer that sends this many malformed or forbidden messages one after another is cut off."""
-
-ACKNOWLEDGE_BODY = encode(Acknowledge())
 
 
 class Transport(Protocol):

@@ -57,30 +57,25 @@ def check_versions(hello: Hello) -> Refused | None:
     The protocol must be the same for all; for clients and workers so must major and minor version of Python and of
     cloudpickle. Returns the refusal, whose text names both sides, or None when all fits.
     """
+    text = ""
     peer = f"the {hello.role} on {_short(hello.hostname)} (pid {hello.pid}, scaler {_short(hello.scaler_version)})"
     ours = f"this server on {socket.gethostname()} (scaler {__version__})"
     if hello.protocol_version != PROTOCOL_VERSION:
-        return _refused(
+        text = (
             f"{peer} speaks protocol {hello.protocol_version}, {ours} speaks protocol {PROTOCOL_VERSION}: "
             f"install the same version of scaler on both sides"
         )
-    if hello.role not in _SHARE_CODE:
-        return None
-    if _minor(hello.python_version) != python_version():
-        return _refused(
+    elif hello.role in _SHARE_CODE and _minor(hello.python_version) != python_version():
+        text = (
             f"{peer} runs Python {_short(hello.python_version)}, {ours} runs Python {python_version()}: "
             f"use the same minor version of Python everywhere"
         )
-    if _minor(hello.cloudpickle_version) != _minor(cloudpickle_version()):
-        return _refused(
+    elif hello.role in _SHARE_CODE and _minor(hello.cloudpickle_version) != _minor(cloudpickle_version()):
+        text = (
             f"{peer} has cloudpickle {_short(hello.cloudpickle_version)}, "
             f"{ours} has cloudpickle {cloudpickle_version()}: install the same version everywhere"
         )
-    return None
-
-
-def _refused(text: str) -> Refused:
-    return Refused(RefusalReason.VERSION, text)
+    return Refused(RefusalReason.VERSION, text) if text else None
 
 
 def _short(text: str) -> str:

@@ -31,21 +31,20 @@ from scaler.net.transport import (
     LinkOpened,
     MalformedReceived,
     Transport,
+    Watcher,
     WritingChanged,
 )
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
 
 
-class LoopWaker(Protocol):
+class LoopWaker(Watcher, Protocol):
     """Wakes the owner of transports on an event loop; see `connector.Wakeups`."""
 
     @property
     def wake(self) -> Callable[[], None]: ...
 
     def watch(self, descriptor: int, readable: Callable[[], None] | None = None) -> None: ...
-
-    def unwatch(self, descriptor: int) -> None: ...
 
     def soon(self, seconds: float = 0.0) -> None: ...
 
