@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -86,32 +86,20 @@ class WaitingGet:
     answered: bool = False
 
 
-class OwnerIndex:
-    """Ids by owner. Adding one twice, and discarding one that is not there, are fine."""
+class SetsByKey(dict[bytes, set[bytes]]):
+    """Sets that are not empty. Adding a member twice, and discarding one that is not there, are fine."""
 
-    __slots__ = ("_ids",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._ids: dict[bytes, set[bytes]] = {}
+    def add(self, key: bytes, member: bytes) -> None:
+        self.setdefault(key, set()).add(member)
 
-    def __iter__(self) -> Iterator[bytes]:
-        for owned in self._ids.values():
-            yield from owned
-
-    def of(self, owner: bytes) -> list[bytes]:
-        """Return a new list of this owner's ids."""
-        return list(self._ids.get(owner, ()))
-
-    def add(self, identifier: bytes) -> None:
-        self._ids.setdefault(owner_of(identifier), set()).add(identifier)
-
-    def discard(self, identifier: bytes) -> None:
-        owner = owner_of(identifier)
-        owned = self._ids.get(owner)
-        if owned is not None:
-            owned.discard(identifier)
-            if not owned:
-                del self._ids[owner]
+    def discard(self, key: bytes, member: bytes) -> None:
+        members = self.get(key)
+        if members is not None:
+            members.discard(member)
+            if not members:
+                del self[key]
 
 
 class StorageTable:
@@ -123,8 +111,8 @@ class StorageTable:
         self._max_object_bytes = math.inf if max_object_bytes < 0 else max_object_bytes
         self._objects: dict[bytes, StoredObject] = {}
         self._uploads: dict[bytes, dict[bytes, UnfinishedUpload]] = {}  # by id, then by peer
-        self._uploaders: dict[bytes, set[bytes]] = {}  # ids by peer
-        self._owners = OwnerIndex()
+        self._uploaders = SetsByKey()  # ids by peer
+        self._owners = SetsByKey()  # ids by owner
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -141,7 +129,7 @@ class StorageTable:
 
     def owned_by(self, owner: bytes) -> list[bytes]:
         """Return the ids of this owner, whole or not."""
-        return self._owners.of(owner)
+        return list(self._owners.get(owner, ()))
 
     def is_from(self, object_id: bytes, peer: bytes) -> bool:
         """Tell whether this peer put, linked, or is putting this object."""
@@ -165,8 +153,8 @@ class StorageTable:
                 return refusal
             upload = UnfinishedUpload(message.parts, sum(message.parts))
             self._uploads.setdefault(object_id, {})[peer] = upload
-            self._uploaders.setdefault(peer, set()).add(object_id)
-            self._owners.add(object_id)
+            self._uploaders.add(peer, object_id)
+            self._owners.add(owner_of(object_id), object_id)
             self.used_bytes += upload.size_bytes
         size = upload.size_bytes if memory is not None else sum(frame.nbytes for frame in attachments)
         end = upload.received_bytes + size
@@ -215,7 +203,7 @@ class StorageTable:
                 self.used_bytes -= body.size_bytes
                 body.free()
         self._drop_uploads(object_id)
-        self._owners.discard(object_id)
+        self._owners.discard(owner_of(object_id), object_id)
 
     def forget(self, object_id: bytes) -> None:
         """Drop an object and refuse it from now on."""
@@ -254,7 +242,7 @@ class StorageTable:
     def _store(self, object_id: bytes, stored: StoredObject) -> None:
         self._drop_uploads(object_id)
         self._objects[object_id] = stored
-        self._owners.add(object_id)
+        self._owners.add(owner_of(object_id), object_id)
         stored.body.names += 1
         if stored.body.names == 1:
             self.used_bytes += stored.body.size_bytes
@@ -268,11 +256,8 @@ class StorageTable:
         self.used_bytes -= uploads.pop(peer).size_bytes
         if not uploads:
             del self._uploads[object_id]
-            self._owners.discard(object_id)
-        uploading = self._uploaders[peer]
-        uploading.discard(object_id)
-        if not uploading:
-            del self._uploaders[peer]
+            self._owners.discard(owner_of(object_id), object_id)
+        self._uploaders.discard(peer, object_id)
 
     def check(self, peers: Collection[bytes]) -> None:
         """Assert the laws at the top of this module, and that all uploads are of these peers. Slow: for tests."""
@@ -285,18 +270,16 @@ class StorageTable:
         assert self.used_bytes == sizes <= self._limit_bytes
         assert set(uploads) == {(key, peer) for peer, keys in self._uploaders.items() for key in keys}
         assert not self._objects.keys() & self._uploads.keys()
-        assert set(self._owners) == self._objects.keys() | self._uploads.keys()
+        assert set().union(*self._owners.values()) == self._objects.keys() | self._uploads.keys()
         assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
 
 
 class WaitingGets:
     """The waiting gets of all peers, by id and by deadline. Adding and taking out one is O(log n)."""
 
-    __slots__ = ("_by_id", "_count", "_heap", "_order", "_owners")
-
     def __init__(self) -> None:
         self._by_id: dict[bytes, dict[WaitingGet, None]] = {}
-        self._owners = OwnerIndex()
+        self._owners = SetsByKey()
         self._heap: list[tuple[float, int, WaitingGet]] = []
         self._order = itertools.count()
         self._count = 0
@@ -309,13 +292,13 @@ class WaitingGets:
 
     def add(self, get: WaitingGet) -> None:
         self._by_id.setdefault(get.id, {})[get] = None
-        self._owners.add(get.id)
+        self._owners.add(owner_of(get.id), get.id)
         heapq.heappush(self._heap, (get.deadline, next(self._order), get))
         self._count += 1
 
     def owned_by(self, owner: bytes) -> list[bytes]:
         """Return the ids of this owner that are waited for."""
-        return self._owners.of(owner)
+        return list(self._owners.get(owner, ()))
 
     def discard(self, get: WaitingGet) -> None:
         """Take one get out."""
@@ -323,18 +306,15 @@ class WaitingGets:
         del same[get]
         if not same:
             del self._by_id[get.id]
-            self._owners.discard(get.id)
+            self._owners.discard(owner_of(get.id), get.id)
         self._answered(get)
-        self._compact()
 
     def pop_all(self, object_id: bytes) -> list[WaitingGet]:
         """Take out and return all gets of one object, in the order of their arrival."""
         gets = list(self._by_id.pop(object_id, ()))
         if gets:
-            self._owners.discard(object_id)
-            for get in gets:
-                self._answered(get)
-            self._compact()
+            self._owners.discard(owner_of(object_id), object_id)
+            self._answered(*gets)
         return gets
 
     def pop_expired(self, now: float) -> list[WaitingGet]:
@@ -352,11 +332,10 @@ class WaitingGets:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def _answered(self, get: WaitingGet) -> None:
-        get.answered = True
-        self._count -= 1
-
-    def _compact(self) -> None:
+    def _answered(self, *gets: WaitingGet) -> None:
+        for get in gets:
+            get.answered = True
+        self._count -= len(gets)
         # Answered gets stay in the heap until their deadline comes up: cleaned away when they are the majority.
         if len(self._heap) > 64 and len(self._heap) > 2 * self._count:
             self._heap = [entry for entry in self._heap if not entry[2].answered]

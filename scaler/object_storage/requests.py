@@ -168,12 +168,10 @@ class Requests:
             match item:
                 case Received(message=message, attachments=attachments):
                     self._received(message, attachments, commands)
-                case PutCall():
-                    self._begin(item, now)
-                    self._puts.append(item)
-                case GetCall() | LinkCall() | StatCall():
-                    self._begin(item, now)
-                    self._asks.append(item)
+                case PutCall() | GetCall() | LinkCall() | StatCall():
+                    item.begun = now
+                    self._calls[item] = None
+                    self._queue(item)
                 case ForgetObjects() | ForgetOwner():
                     self._forgets.append(item)
                 case SharingChanged(is_sharing):
@@ -205,9 +203,11 @@ class Requests:
             return max(self._away_since, first.begun) + self._timeout_seconds
         return math.inf
 
-    def _begin(self, call: StorageCall, now: float) -> None:
-        call.begun = now
-        self._calls[call] = None
+    def _queue(self, call: StorageCall) -> None:
+        if isinstance(call, PutCall):
+            self._puts.append(call)
+        else:
+            self._asks.append(call)
 
     def _begin_again(self) -> None:
         self._sent_frames.clear()
@@ -218,11 +218,9 @@ class Requests:
         for call in self._calls:
             if isinstance(call, PutCall):
                 call.begin_again()
-                self._puts.append(call)
-            else:
-                if isinstance(call, GetCall):
-                    call.frames, call.received_bytes = [], 0
-                self._asks.append(call)
+            elif isinstance(call, GetCall):
+                call.frames, call.received_bytes = [], 0
+            self._queue(call)
 
     def _give_up(self, now: float, commands: list[RequestsCommand]) -> None:
         while self._away_since is not None and self._calls:
@@ -250,7 +248,7 @@ class Requests:
             if ask in self._calls:
                 self._last_request += 1
                 self._sent_asks[self._last_request] = ask
-                commands.append(SendRequest(self._question(ask, now)))
+                commands.append(SendRequest(self._question(ask, self._last_request, now)))
         while self._puts:
             put = self._puts[0]
             if put not in self._calls or put.next_message == len(put.messages):
@@ -258,9 +256,8 @@ class Requests:
                 continue
             frames = put.messages[put.next_message]
             size = sum(frame.nbytes for frame in frames)
-            if self._sent_frames and self._sent_bytes + size > PUT_WINDOW_BYTES:
-                break
-            if len(self._sent_frames) >= MAX_ASKED:
+            is_full = self._sent_frames and self._sent_bytes + size > PUT_WINDOW_BYTES
+            if is_full or len(self._sent_frames) >= MAX_ASKED:
                 break
             self._last_request += 1
             self._sent_frames[self._last_request] = put, size
@@ -270,18 +267,11 @@ class Requests:
             put.next_message += 1
             put.offset += size
 
-    def _question(self, ask: _Asking, now: float) -> Message:
-        request = self._last_request
-        match ask:
-            case GetCall():
-                left = max(0.0, ask.begun + ask.deadline_seconds - now)
-                return GetObject(request, ask.id, left, self._is_sharing and not ask.uses_frames)
-            case LinkCall():
-                return LinkObject(request, ask.id, ask.target)
-            case StatCall():
-                return StatStorage(request)
-            case _:
-                assert_never(ask)
+    def _question(self, ask: _Asking, request: int, now: float) -> Message:
+        if isinstance(ask, GetCall):
+            left = max(0.0, ask.begun + ask.deadline_seconds - now)
+            return GetObject(request, ask.id, left, self._is_sharing and not ask.uses_frames)
+        return LinkObject(request, ask.id, ask.target) if isinstance(ask, LinkCall) else StatStorage(request)
 
     def _received(self, message: Message, attachments: Sequence[memoryview], commands: list[RequestsCommand]) -> None:
         match message:
@@ -331,12 +321,9 @@ class Requests:
 
 
 def _error(object_id: bytes, reply: StorageReply) -> ScalerError:
-    match reply.result:
-        case StorageResult.MISSING:
-            return ObjectLostError(f"object {show(object_id)} is not in the object storage: {reply.text}")
-        case StorageResult.FULL | StorageResult.TOO_LARGE:
-            return LimitError(f"the object storage does not take object {show(object_id)}: {reply.text}")
-        case StorageResult.INVALID | StorageResult.UNSHARED | StorageResult.OK:
-            return ProtocolError(f"the object storage does not understand object {show(object_id)}: {reply.text}")
-        case _:
-            assert_never(reply.result)
+    shown = show(object_id)
+    if reply.result is StorageResult.MISSING:
+        return ObjectLostError(f"object {shown} is not in the object storage: {reply.text}")
+    if reply.result in {StorageResult.FULL, StorageResult.TOO_LARGE}:
+        return LimitError(f"the object storage does not take object {shown}: {reply.text}")
+    return ProtocolError(f"the object storage does not understand object {shown}: {reply.text}")
