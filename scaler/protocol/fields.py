@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import accumulate, chain, islice, pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from scaler.ids import ID_BYTES, MAX_ATTEMPT, PEER_ID_BYTES
 
@@ -395,37 +396,23 @@ ID_COLUMN = Data("Data", "column of ids", join_ids, split_ids)
 PAYLOAD_COLUMN = PayloadColumn()
 
 
-def _seconds(value: float) -> float:
-    if not 0 <= value <= MAX_SECONDS:
-        raise ValueError(f"{value} is not a number of seconds from 0 to {MAX_SECONDS:g}")
-    return value
+def _within(least: float, most: float, wrong: str) -> Check:
+    """Return a check of numbers from `least` to `most`; NaN is never one."""
+
+    def check(value: float) -> float:
+        if not least <= value <= most:
+            raise ValueError(f"{value} is {wrong}")
+        return value
+
+    return check
 
 
-def _clock(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"{value} is not the reading of a clock")
-    return value
-
-
-def _percent(value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{value} is not a percentage")
-    return value
-
-
-def _limit(value: int) -> int:
-    if value < -1:
-        raise ValueError(f"{value} is neither a limit nor -1")
-    return value
-
-
-class PartList:
+class PartList(NamedTuple):
     """Marks a field that is a list of parts on the wire, and another thing in Python."""
 
-    def __init__(self, element: type[Any], to_wire: Check = list, from_wire: Check = list) -> None:
-        self.element = element
-        self.to_wire = to_wire
-        self.from_wire = from_wire
+    element: type[Any]
+    to_wire: Check = list
+    from_wire: Check = list
 
 
 def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
@@ -466,10 +453,13 @@ def _amount(name: str, amount: float | None) -> float:
 Count32 = Annotated[int, Scalar("I", "UInt32")]
 Count64 = Annotated[int, Scalar("Q", "UInt64")]
 Signed64 = Annotated[int, Scalar("q", "Int64")]
+_limit = _within(-1, math.inf, "neither a limit nor -1")
 Limit = Annotated[int, Scalar("q", "Int64", _limit, "-1: no limit")]
+_seconds = _within(0, MAX_SECONDS, f"not a number of seconds from 0 to {MAX_SECONDS:g}")
 Seconds = Annotated[float, Scalar("d", "Float64", _seconds)]
+_clock = _within(-sys.float_info.max, sys.float_info.max, "not the reading of a clock")
 Clock = Annotated[float, Scalar("d", "Float64", _clock, "a reading of the sender's clock")]
-Percent = Annotated[float, Scalar("d", "Float64", _percent)]
+Percent = Annotated[float, Scalar("d", "Float64", _within(0, sys.float_info.max, "not a percentage"))]
 Number = Annotated[float, Scalar("d", "Float64")]
 Id = Annotated[bytes, id_field("an id", ID_BYTES)]
 OptionalId = Annotated[bytes, id_field("an id", ID_BYTES, may_be_empty=True)]

@@ -14,7 +14,9 @@ import math
 import struct
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from scaler.errors import LimitError, ProtocolError
@@ -124,42 +126,30 @@ class _OutboxEntry(NamedTuple):
     size_bytes: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
-    """One side of a session. Times are seconds of any one monotonic clock."""
+    """One side of a session. Times are seconds of any one monotonic clock.
 
-    __slots__ = (
-        "_in_flight",
-        "_last",
-        "_loose",
-        "_max_bytes",
-        "_max_messages",
-        "_unacknowledged_bytes",
-        "_unacknowledged_messages",
-        "_waiting",
-        "acknowledge_at",
-        "id",
-        "outbox_bytes",
-        "received",
-    )
+    received: the last sequence number that was received in order. outbox_bytes: kept until they are acknowledged.
+    acknowledge_at: when an Acknowledge is due unless another envelope carries the number before; inf: none is due.
+    """
 
-    def __init__(self, session_id: bytes, *, max_messages: int, max_bytes: int) -> None:
-        if len(session_id) != SESSION_ID_BYTES:
-            raise ValueError(f"a session id has {SESSION_ID_BYTES} bytes, not {len(session_id)}")
-        self.id = session_id
-        self.received = 0
-        """The last sequence number that was received in order."""
-        self.outbox_bytes = 0
-        """Bytes kept until they are acknowledged."""
-        self.acknowledge_at = math.inf
-        """When an Acknowledge must be sent unless another envelope carries the number before; inf: none is due."""
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
-        self._last = 0
-        self._in_flight: deque[_OutboxEntry] = deque()
-        self._waiting: deque[_OutboxEntry] = deque()
-        self._loose: deque[bytes] = deque(maxlen=MAX_LOOSE_MESSAGES)
-        self._unacknowledged_messages = 0
-        self._unacknowledged_bytes = 0
+    id: bytes
+    max_messages: int = field(kw_only=True)
+    max_bytes: int = field(kw_only=True)
+    received: int = field(init=False, default=0)
+    outbox_bytes: int = field(init=False, default=0)
+    acknowledge_at: float = field(init=False, default=math.inf)
+    _last: int = field(init=False, default=0)
+    _in_flight: deque[_OutboxEntry] = field(init=False, default_factory=deque)
+    _waiting: deque[_OutboxEntry] = field(init=False, default_factory=deque)
+    _loose: deque[bytes] = field(init=False, default_factory=partial(deque, maxlen=MAX_LOOSE_MESSAGES))
+    _unacknowledged_messages: int = field(init=False, default=0)
+    _unacknowledged_bytes: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if len(self.id) != SESSION_ID_BYTES:
+            raise ValueError(f"a session id has {SESSION_ID_BYTES} bytes, not {len(self.id)}")
 
     # -- sending -----------------------------------------------------------------------------------------------
 
@@ -173,12 +163,12 @@ class Session:
         size = ENVELOPE_OVERHEAD_BYTES + len(body)
         for attachment in attachments:
             size += attachment.nbytes if isinstance(attachment, memoryview) else len(attachment)
-        if len(self._in_flight) + len(self._waiting) >= self._max_messages:
-            raise OutboxFullError(f"the outbox is full: {self._max_messages} messages wait to be acknowledged")
-        if self.outbox_bytes + size > self._max_bytes:
+        if len(self._in_flight) + len(self._waiting) >= self.max_messages:
+            raise OutboxFullError(f"the outbox is full: {self.max_messages} messages wait to be acknowledged")
+        if self.outbox_bytes + size > self.max_bytes:
             raise OutboxFullError(
                 f"the outbox is full: {self.outbox_bytes} bytes wait to be acknowledged, "
-                f"and {size} more do not fit into {self._max_bytes}"
+                f"and {size} more do not fit into {self.max_bytes}"
             )
         self._last += 1
         self.outbox_bytes += size
