@@ -69,7 +69,6 @@ class Moto:
         self._applications: dict[str, Any] = {}
 
     def answer(self, service: str, call: ServiceCall, headers: list[tuple[str, str]]) -> Answer:
-        """Return moto's answer to a request. Raises UsageError where moto is not installed."""
         with self._lock:
             application = self._application(service)
             test = importlib.import_module("werkzeug.test")  # comes with moto
@@ -125,7 +124,6 @@ class MotoService:
         self._moto = moto
 
     def name_of(self, call: ServiceCall) -> str | None:
-        """Return the operation, or None for a request that is signed for another service."""
         if service_of(call) != self.name:
             return None
         if self.name == "s3":
@@ -136,14 +134,12 @@ class MotoService:
         return parse_qs(call.body.decode("utf-8", "replace")).get("Action", ["Unknown"])[0]
 
     def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:  # noqa: ARG002 (as every service)
-        """Return moto's answer."""
         # urllib declares every body a form, whose content moto would take for fields.
         is_form = self.name == "s3" and call.headers.get("content-type") == "application/x-www-form-urlencoded"
         headers = [(name, value) for name, value in call.headers.items() if not (is_form and name == "content-type")]
         return self._moto.answer(self.name, call, headers)
 
     def refuse(self, refusal: ServiceError) -> Answer:
-        """Return an error as clients of this service read it."""
         if self.name == "logs":
             body = json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
             return Answer(refusal.status, body, {"Content-Type": "application/x-amz-json-1.1"})
@@ -157,7 +153,6 @@ class MotoService:
         return Answer(refusal.status, text.encode(), {"Content-Type": "application/xml"})
 
     def throttle(self) -> ServiceError:
-        """Return the error with which this service refuses too many requests."""
         if self.name == "s3":
             return ServiceError("SlowDown", "Please reduce your request rate.", 503)
         code = {"ec2": "RequestLimitExceeded", "logs": "ThrottlingException"}.get(self.name, "Throttling")

@@ -8,7 +8,6 @@ import socket
 import threading
 import uuid
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 from xml.sax.saxutils import escape
 
@@ -89,9 +88,7 @@ class AwsEmulator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _config(self) -> uvicorn.Config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from scaler.testing.aws.containers import Containers
 from scaler.testing.aws.faults import Partial, ServiceError
@@ -67,8 +67,3 @@ class Service(Protocol):
 
     def close(self) -> None:
         """End what the service has started of its own, other than containers."""
-
-
-def tags_of(pairs: list[dict[str, Any]] | None) -> dict[str, str]:
-    """Turn a list of key and value into a mapping."""
-    return {pair["key"]: pair.get("value", "") for pair in pairs or []}

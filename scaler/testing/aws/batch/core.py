@@ -11,12 +11,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from scaler.testing.aws.batch import listing, values
+from scaler.testing.aws.batch import values
 from scaler.testing.aws.batch.definitions import JobDefinitions
-from scaler.testing.aws.batch.jobs import ENDED, PLACED, Array, Job, State, describe
+from scaler.testing.aws.batch.jobs import (
+    ENDED,
+    PLACED,
+    Array,
+    Job,
+    State,
+    describe,
+    list_children,
+    list_of,
+    submission_of,
+)
 from scaler.testing.aws.batch.resources import BatchResource, BatchResources, JobQueue
 from scaler.testing.aws.batch.running import JobRunner
-from scaler.testing.aws.batch.submitting import submission_of
 from scaler.testing.aws.batch.timeline import Command, Timeline, Times
 from scaler.testing.aws.batch.values import JSON, Invalid
 from scaler.testing.aws.faults import ServiceError
@@ -44,7 +53,7 @@ class BatchCore:
         self._arn_prefix = arn_prefix
         self._new_id = new_id
         self._timeline = Timeline()
-        self._resources = BatchResources(arn_prefix, new_id)
+        self._resources = resources = BatchResources(arn_prefix, new_id)
         self._definitions = JobDefinitions(arn_prefix)
         self.running = JobRunner(self._resources, self._timeline, self.times)
         self._jobs: dict[str, Job | Array] = {}
@@ -58,14 +67,14 @@ class BatchCore:
             "RegisterJobDefinition": lambda request, _: self._definitions.register(request),
             "DescribeJobDefinitions": lambda request, _: self._definitions.describe(request),
             "DeregisterJobDefinition": lambda request, _: self._definitions.deregister(request),
-            "CreateComputeEnvironment": self._create_environment,
-            "UpdateComputeEnvironment": self._update_environment,
-            "DeleteComputeEnvironment": self._delete_environment,
-            "DescribeComputeEnvironments": lambda request, _: self._resources.describe_environments(request),
-            "CreateJobQueue": self._create_queue,
-            "UpdateJobQueue": self._update_queue,
-            "DeleteJobQueue": self._delete_queue,
-            "DescribeJobQueues": lambda request, _: self._resources.describe_queues(request),
+            "CreateComputeEnvironment": partial(self._change, resources.create_environment, "computeEnvironment"),
+            "UpdateComputeEnvironment": partial(self._change, resources.update_environment, "computeEnvironment"),
+            "DeleteComputeEnvironment": partial(self._change, resources.delete_environment, ""),
+            "DescribeComputeEnvironments": lambda request, _: resources.describe("computeEnvironments", request),
+            "CreateJobQueue": partial(self._change, resources.create_queue, "jobQueue"),
+            "UpdateJobQueue": partial(self._change, resources.update_queue, "jobQueue"),
+            "DeleteJobQueue": partial(self._change, resources.delete_queue, ""),
+            "DescribeJobQueues": lambda request, _: resources.describe("jobQueues", request),
             "TagResource": self._tag,
             "ListTagsForResource": self._list_tags,
         }
@@ -168,11 +177,11 @@ class BatchCore:
             array = self.job(request["arrayJobId"])
             if not isinstance(array, Array):
                 raise Invalid(f"array job {request['arrayJobId']} does not exist")
-            return listing.list_children(request, array)
+            return list_children(request, array)
         queue = self._resources.queue(request["jobQueue"])
         shown = now - self.times.listing
         newest_first = (job for job in reversed(self._jobs.values()) if job.submission.created_at <= shown)
-        return listing.list_of(request, newest_first, queue)
+        return list_of(request, newest_first, queue)
 
     def _cancel_job(self, request: Mapping[str, Any], now: float) -> JSON:
         self.running.cancel(self._existing(request), values.reason(request), now)
@@ -197,41 +206,31 @@ class BatchCore:
                 return
             del self._jobs[job.job_id]
 
-    def _create_environment(self, request: Mapping[str, Any], now: float) -> JSON:
-        return _environment(self._change(self._resources.create_environment(request), now))
-
-    def _update_environment(self, request: Mapping[str, Any], now: float) -> JSON:
-        return _environment(self._change(self._resources.update_environment(request), now))
-
-    def _delete_environment(self, request: Mapping[str, Any], now: float) -> JSON:
-        environment = self._resources.delete_environment(request)
-        if environment is not None:
-            self._change(environment, now)
-        return {}
-
-    def _create_queue(self, request: Mapping[str, Any], now: float) -> JSON:
-        return _queue(self._change(self._resources.create_queue(request), now))
-
-    def _update_queue(self, request: Mapping[str, Any], now: float) -> JSON:
-        return _queue(self._change(self._resources.update_queue(request), now))
-
-    def _delete_queue(self, request: Mapping[str, Any], now: float) -> JSON:
-        queue = self._resources.delete_queue(request)
-        if queue is not None:
+    def _change(
+        self,
+        change: Callable[[Mapping[str, Any]], BatchResource | None],
+        member: str,
+        request: Mapping[str, Any],
+        now: float,
+    ) -> JSON:
+        """Create, update or delete a place. member: begins the members of the answer; empty for a deletion."""
+        place = change(request)
+        if place is None:
+            return {}
+        if isinstance(place, JobQueue) and place.status == "DELETING":
             for job in self._jobs.values():
-                if job.submission.queue is queue:
+                if job.submission.queue is place:
                     self.running.terminate(job, QUEUE_DELETED, now)
-            self._change(queue, now)
-        return {}
+        self._settle_later(place, now)
+        return {f"{member}Name": place.name, f"{member}Arn": place.arn} if member else {}
 
-    def _change(self, place: BatchResource, now: float) -> BatchResource:
+    def _settle_later(self, place: BatchResource, now: float) -> None:
         self._timeline.at(now + self.times.changing, partial(self._settle, place))
-        return place
 
     def _settle(self, place: BatchResource, now: float) -> None:
         going = place.status == "DELETING" and isinstance(place, JobQueue)
         if going and any(job.submission.queue is place and job.state not in ENDED for job in self._jobs.values()):
-            self._change(place, now)
+            self._settle_later(place, now)
         else:
             self._resources.settle(place)
 
@@ -251,11 +250,3 @@ class BatchCore:
 
     def _list_tags(self, request: Mapping[str, Any], _: float) -> JSON:
         return {"tags": self._tags(request)}
-
-
-def _environment(place: BatchResource) -> JSON:
-    return {"computeEnvironmentName": place.name, "computeEnvironmentArn": place.arn}
-
-
-def _queue(place: BatchResource) -> JSON:
-    return {"jobQueueName": place.name, "jobQueueArn": place.arn}

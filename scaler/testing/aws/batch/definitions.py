@@ -70,7 +70,6 @@ class JobDefinitions:
         self._registered = 0
 
     def register(self, request: Mapping[str, Any]) -> JSON:
-        """RegisterJobDefinition."""
         name = values.checked_name(request, "jobDefinitionName")
         values.refuse_members(request, NOT_EMULATED)
         if values.one_of(request, "type", ("container", "multinode"), "") == "multinode":
@@ -106,7 +105,6 @@ class JobDefinitions:
         return {"jobDefinitionName": name, "jobDefinitionArn": definition.arn, "revision": revision}
 
     def describe(self, request: Mapping[str, Any]) -> JSON:
-        """DescribeJobDefinitions."""
         found = sorted(chain.from_iterable(self._by_name.values()), key=lambda each: each.serial)
         wanted = request.get("jobDefinitions")
         if wanted is not None:
@@ -120,7 +118,6 @@ class JobDefinitions:
         return {"jobDefinitions": [each.describe() for each in shown], **token}
 
     def deregister(self, request: Mapping[str, Any]) -> JSON:
-        """DeregisterJobDefinition."""
         wanted = values.need(request, "jobDefinition").removeprefix(self._arn_prefix)
         name, colon, revision = wanted.partition(":")
         if not colon:

@@ -1,14 +1,34 @@
-"""Jobs of the emulated Batch: what was asked for, how far it is, and how it is shown."""
+"""Jobs of the emulated Batch: what SubmitJob makes of a request, how far a job is, and how it is shown and listed."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from scaler.testing.aws.batch import values
 from scaler.testing.aws.batch.definitions import EMPTY_LISTS, JobDefinition
 from scaler.testing.aws.batch.resources import ComputeEnvironment, JobQueue
-from scaler.testing.aws.batch.values import JSON, Resources, Retries
+from scaler.testing.aws.batch.values import JSON, Invalid, Resources, Retries, page
+
+NOT_EMULATED = (
+    "dependsOn",
+    "nodeOverrides",
+    "eksPropertiesOverride",
+    "ecsPropertiesOverride",
+    "consumableResourcePropertiesOverride",
+    "shareIdentifier",
+    "schedulingPriorityOverride",
+)
+MAX_OVERRIDES_LENGTH = 8192
+"""Batch starts containers through ECS, whose limit is this, counted as JSON. SubmitJob does not check it."""
+HIDDEN_LENGTH = 256
+"""What Batch adds beyond what is known to us: overrides of 7,680 characters are publicly known to have failed."""
+PLACEHOLDER = "Ref::"
+PAGE, FILTERED_PAGE = 1000, 100
 
 
 class State(StrEnum):
@@ -252,3 +272,113 @@ def _container_end(attempt: JobAttempt) -> JSON:
     if attempt.reason:
         shown["reason"] = attempt.reason[:255]
     return shown
+
+
+def submission_of(request: Mapping[str, Any], queue: JobQueue, definition: JobDefinition, now: float) -> JobSubmission:
+    """Read a SubmitJob. Raises Invalid."""
+    name = values.checked_name(request, "jobName")
+    values.refuse_members(request, NOT_EMULATED)
+    if queue.state != "ENABLED" or queue.status not in ("VALID", "UPDATING"):
+        raise Invalid(f"JobQueue {queue.name} is not in ENABLED state or not VALID")
+    fargate = any(each.resources.get("type") in values.FARGATE for each in queue.environments)
+    if ("FARGATE" if fargate else "EC2") not in definition.capabilities:
+        raise Invalid(f"JobDefinition {definition.arn} does not have the platform capability of JobQueue {queue.name}")
+    overrides = request.get("containerOverrides") or {}
+    extra = values.environment(overrides.get("environment"))
+    parameters = {**definition.parameters, **(request.get("parameters") or {})}
+    given = overrides.get("command") or definition.container.get("command") or ()
+    command = tuple(_substituted(word, parameters) for word in given)
+    strategy = request.get("retryStrategy")
+    timeout = values.timeout_seconds(request)
+    propagate = bool(request.get("propagateTags", definition.propagate_tags))
+    return JobSubmission(
+        name,
+        queue,
+        definition,
+        parameters,
+        command,
+        {**values.environment(definition.container.get("environment")), **extra},
+        values.resources(definition.container, overrides, fargate=fargate),
+        values.retries(strategy) if strategy else definition.retries,
+        {"evaluateOnExit": [], **strategy} if strategy else definition.retry_strategy,
+        definition.timeout_seconds if timeout is None else timeout,
+        values.tags(request.get("tags")),
+        propagate,
+        now,
+    )
+
+
+def own_variables(job: Job, environment_name: str) -> dict[str, str]:
+    """Return the variables that Batch sets in a job's container."""
+    variables = {
+        "AWS_BATCH_JOB_ID": job.job_id,
+        "AWS_BATCH_JOB_ATTEMPT": str(len(job.attempts) + 1),
+        "AWS_BATCH_JQ_NAME": job.submission.queue.name,
+        "AWS_BATCH_CE_NAME": environment_name,
+    }
+    if job.array is not None:
+        variables["AWS_BATCH_JOB_ARRAY_INDEX"] = str(job.index)
+        variables["AWS_BATCH_JOB_ARRAY_SIZE"] = str(job.array.size)
+    return variables
+
+
+def overrides_length(submission: JobSubmission, own: Mapping[str, str]) -> int:
+    """Return the length of what Batch hands to ECS: all of a container that a job could have overridden."""
+    environment = {**submission.environment, **own}
+    container = {
+        "name": "default",
+        "command": list(submission.command),
+        "environment": [{"name": name, "value": value} for name, value in environment.items()],
+    }
+    return HIDDEN_LENGTH + len(json.dumps({"containerOverrides": [container]}, separators=(",", ":")))
+
+
+def _substituted(word: str, parameters: Mapping[str, str]) -> str:
+    return parameters.get(word.removeprefix(PLACEHOLDER), word) if word.startswith(PLACEHOLDER) else word
+
+
+def list_of(request: Mapping[str, Any], jobs: Iterable[Job | Array], queue: JobQueue) -> JSON:
+    """List the jobs of a queue, without the children of arrays. jobs: newest first. Raises Invalid."""
+    mine = (job for job in jobs if job.submission.queue is queue)
+    filters = request.get("filters") or ()
+    if not filters:
+        return _listed(request, _in_state(request, mine), lambda job: -job.serial, PAGE)
+    if len(filters) > 1:
+        raise Invalid("only one filter can be used at a time")
+    wanted = _filter(filters[0])
+    return _listed(request, (job for job in mine if wanted(job)), lambda job: -job.serial, FILTERED_PAGE)
+
+
+def list_children(request: Mapping[str, Any], array: Array) -> JSON:
+    """List the children of an array, in the order of their indexes."""
+    return _listed(request, _in_state(request, array.children), lambda job: getattr(job, "index", None) or 0, PAGE)
+
+
+def _listed(
+    request: Mapping[str, Any], found: Iterable[Job | Array], key: Callable[[Job | Array], int], most: int
+) -> JSON:
+    shown, token = page(found, key, request, most)
+    return {"jobSummaryList": [summarize(job) for job in shown], **token}
+
+
+def _in_state(request: Mapping[str, Any], jobs: Iterable[Job | Array]) -> Iterable[Job | Array]:
+    state = State(values.one_of(request, "jobStatus", tuple(State), State.RUNNING))
+    return (job for job in jobs if job.state is state)
+
+
+def _filter(given: Mapping[str, Any]) -> Callable[[Job | Array], bool]:
+    name, texts = values.need(given, "name"), values.need(given, "values")
+    match name:
+        case "JOB_NAME":
+            return lambda job: any(values.fits(text.lower(), job.submission.name.lower()) for text in texts)
+        case "JOB_DEFINITION":
+            return lambda job: any(
+                values.fits(text, job.submission.definition.name) or text == job.submission.definition.arn
+                for text in texts
+            )
+        case "BEFORE_CREATED_AT":
+            return lambda job: millis(job.submission.created_at) < int(texts[0])
+        case "AFTER_CREATED_AT":
+            return lambda job: millis(job.submission.created_at) > int(texts[0])
+        case _:
+            raise Invalid(f"the emulator has no filter {name}")

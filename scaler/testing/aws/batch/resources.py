@@ -35,6 +35,12 @@ class BatchResource:
         if self.status != "VALID":
             raise Invalid(f"Cannot {verb}, resource is being modified")
 
+    def check_delete(self) -> None:
+        """Raise Invalid when it cannot be deleted now."""
+        if self.state != "DISABLED":
+            raise Invalid("Cannot delete, state must be DISABLED")
+        self.check_change("delete")
+
 
 @dataclass(slots=True, eq=False)
 class ComputeEnvironment(BatchResource):
@@ -152,20 +158,11 @@ class BatchResources:
             environment = self.environment(values.need(request, "computeEnvironment"))
         except Invalid:
             return None
-        if environment.state != "DISABLED":
-            raise Invalid("Cannot delete, state must be DISABLED")
-        environment.check_change("delete")
+        environment.check_delete()
         if any(environment in queue.environments for queue in self.queues.values()):
             raise Invalid("Cannot delete, found existing JobQueue relationship")
         environment.status = "DELETING"
         return environment
-
-    def describe_environments(self, request: Mapping[str, Any]) -> JSON:
-        """DescribeComputeEnvironments."""
-        wanted = request.get("computeEnvironments") or ()
-        found = [each for each in self.environments.values() if not wanted or {each.name, each.arn} & set(wanted)]
-        shown, token = page(found, lambda each: each.serial, request, PAGE)
-        return {"computeEnvironments": [each.describe() for each in shown], **token}
 
     def create_queue(self, request: Mapping[str, Any]) -> JobQueue:
         """CreateJobQueue: it is CREATING."""
@@ -203,18 +200,17 @@ class BatchResources:
             queue = self.queue(values.need(request, "jobQueue"))
         except Invalid:
             return None
-        if queue.state != "DISABLED":
-            raise Invalid("Cannot delete, state must be DISABLED")
-        queue.check_change("delete")
+        queue.check_delete()
         queue.status = "DELETING"
         return queue
 
-    def describe_queues(self, request: Mapping[str, Any]) -> JSON:
-        """DescribeJobQueues."""
-        wanted = request.get("jobQueues") or ()
-        found = [each for each in self.queues.values() if not wanted or {each.name, each.arn} & set(wanted)]
+    def describe(self, member: str, request: Mapping[str, Any]) -> JSON:
+        """DescribeComputeEnvironments and DescribeJobQueues: member is `computeEnvironments` or `jobQueues`."""
+        places = self.queues if member == "jobQueues" else self.environments
+        wanted = set(request.get(member) or ())
+        found = [each for each in places.values() if not wanted or {each.name, each.arn} & wanted]
         shown, token = page(found, lambda each: each.serial, request, PAGE)
-        return {"jobQueues": [each.describe() for each in shown], **token}
+        return {member: [each.describe() for each in shown], **token}
 
     def settle(self, place: BatchResource) -> None:
         """End what is under way with a place: it is VALID now, or gone."""

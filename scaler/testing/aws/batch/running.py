@@ -7,9 +7,19 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from functools import partial
 
-from scaler.testing.aws.batch.jobs import ENDED, WAITING, Array, Job, JobAttempt, JobRun, State
+from scaler.testing.aws.batch.jobs import (
+    ENDED,
+    MAX_OVERRIDES_LENGTH,
+    WAITING,
+    Array,
+    Job,
+    JobAttempt,
+    JobRun,
+    State,
+    overrides_length,
+    own_variables,
+)
 from scaler.testing.aws.batch.resources import BatchResources, ComputeEnvironment, JobQueue
-from scaler.testing.aws.batch.submitting import MAX_OVERRIDES_LENGTH, overrides_length, own_variables
 from scaler.testing.aws.batch.timeline import (
     Command,
     KillContainer,

@@ -18,27 +18,6 @@ from scaler.testing.aws.faults import Partial, ServiceError
 from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall
 from scaler.testing.aws.ticker import SteppedService
 
-PATHS = {
-    f"/v1/{operation.lower()}": operation
-    for operation in (
-        "SubmitJob",
-        "DescribeJobs",
-        "ListJobs",
-        "CancelJob",
-        "TerminateJob",
-        "RegisterJobDefinition",
-        "DescribeJobDefinitions",
-        "DeregisterJobDefinition",
-        "CreateComputeEnvironment",
-        "UpdateComputeEnvironment",
-        "DeleteComputeEnvironment",
-        "DescribeComputeEnvironments",
-        "CreateJobQueue",
-        "UpdateJobQueue",
-        "DeleteJobQueue",
-        "DescribeJobQueues",
-    )
-}
 TAGS_PATH = "/v1/tags/"
 TAG_OPERATIONS = {"POST": "TagResource", "GET": "ListTagsForResource"}
 INSUFFICIENT_CAPACITY = (
@@ -63,6 +42,10 @@ class EmulatedBatch(SteppedService):
         self._containers = context.containers
         self._core = BatchCore(context.arn("batch", ""), lambda: str(uuid.uuid4()))
         self.times: Times = self._core.times
+        self._operations = {
+            f"/v1/{name.lower()}": name for name in self._core.operations if name not in TAG_OPERATIONS.values()
+        }
+        """By path."""
         self._running: dict[str, Container] = {}
         self._last: dict[str, Container] = {}
         super().__init__("batch")
@@ -70,7 +53,7 @@ class EmulatedBatch(SteppedService):
     def name_of(self, call: ServiceCall) -> str | None:
         if call.path.startswith(TAGS_PATH):
             return TAG_OPERATIONS.get(call.method)
-        return PATHS.get(call.path) if call.method == "POST" else None
+        return self._operations.get(call.path) if call.method == "POST" else None
 
     def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:  # noqa: ARG002 (of RunTask only)
         request: JSON = json.loads(call.body or b"{}")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
+from scaler.testing.aws.ecs.rules import FARGATE_MEMORY_MIB
+
 T = TypeVar("T")
 JSON = dict[str, Any]
 
@@ -55,7 +57,7 @@ class ExitRule:
         """Tell whether all given patterns match what is known of an attempt's end."""
         code = "" if exit_code is None else str(exit_code)
         known = ((self.status_reason, status_reason), (self.reason, reason), (self.exit_code, code))
-        return all(pattern is None or _fits(pattern, text) for pattern, text in known)
+        return all(pattern is None or fits(pattern, text) for pattern, text in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,25 +237,15 @@ def _exit_rule(rule: Mapping[str, Any]) -> ExitRule:
     return ExitRule(action == "RETRY", *patterns)
 
 
-def _fits(pattern: str, text: str) -> bool:
+def fits(pattern: str, text: str) -> bool:
+    """Tell whether a text matches a pattern, which may end with `*`."""
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 
 
 def _check_fargate(taken: Resources) -> None:
-    """Fargate has sizes: each number of vCPUs goes with some amounts of memory."""
-    gib = 1024
-    sizes: dict[float, Sequence[int]] = {
-        0.25: (512, gib, 2 * gib),
-        0.5: range(gib, 4 * gib + 1, gib),
-        1.0: range(2 * gib, 8 * gib + 1, gib),
-        2.0: range(4 * gib, 16 * gib + 1, gib),
-        4.0: range(8 * gib, 30 * gib + 1, gib),
-        8.0: range(16 * gib, 60 * gib + 1, 4 * gib),
-        16.0: range(32 * gib, 120 * gib + 1, 8 * gib),
-    }
     if taken.gpus:
         raise Invalid("GPU is not supported on Fargate")
-    if taken.memory_mib not in sizes.get(taken.vcpus, ()):
+    if taken.memory_mib not in FARGATE_MEMORY_MIB.get(taken.vcpus * 1024, ()):
         raise Invalid(f"Fargate has no size of {taken.vcpus:g} vCPU with {taken.memory_mib} MiB of memory")
 
 

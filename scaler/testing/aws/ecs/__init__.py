@@ -43,12 +43,10 @@ class EmulatedEcs(SteppedService):
         super().__init__("ecs")
 
     def name_of(self, call: ServiceCall) -> str | None:
-        """Return the operation of a call to ECS."""
         target = call.headers.get("x-amz-target", "")
         return target.removeprefix(TARGET) if target.startswith(TARGET) else None
 
     def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:
-        """Serve a call. Raises Refusal."""
         try:
             request = json.loads(call.body or b"{}")
         except ValueError as error:
@@ -60,11 +58,9 @@ class EmulatedEcs(SteppedService):
         return _json_answer(200, answer)
 
     def refuse(self, refusal: ServiceError) -> Answer:
-        """Return an error as clients of ECS read it."""
         return _json_answer(refusal.status, {"__type": refusal.code, "message": refusal.message})
 
     def throttle(self) -> ServiceError:
-        """Return what ECS says to too many requests."""
         return throttled()
 
     def alive(self) -> list[str]:
@@ -184,21 +180,17 @@ class TaskMetadata:
         self._ecs = ecs
 
     def name_of(self, call: ServiceCall) -> str | None:
-        """Return `GetTaskMetadata` or `GetContainerMetadata` for a path of this endpoint."""
         found = _PATH.fullmatch(call.path) if call.method == "GET" else None
         return None if found is None else "GetTaskMetadata" if found[2] else "GetContainerMetadata"
 
     def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:  # noqa: ARG002 (as every service)
-        """Serve a call."""
         found = _PATH.fullmatch(call.path)
         return self._ecs.metadata("" if found is None else found[1], of_task=operation == "GetTaskMetadata")
 
     def refuse(self, refusal: ServiceError) -> Answer:
-        """Return an error as text, as the endpoint does."""
         return Answer(refusal.status, refusal.message.encode(), {"Content-Type": "text/plain"})
 
     def throttle(self) -> ServiceError:
-        """Return what the endpoint says to too many requests."""
         return ServiceError("TooManyRequests", "Too Many Requests", 429)
 
     def close(self) -> None:

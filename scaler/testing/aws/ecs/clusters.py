@@ -54,7 +54,6 @@ class EcsClusters:
         return {"cluster": self._shown(cluster, ["TAGS", "SETTINGS"])}
 
     def describe(self, request: Fields) -> Fields:
-        """DescribeClusters."""
         names = request.get("clusters") or ["default"]
         if len(names) > MAX_DESCRIBED:
             raise invalid(f"Clusters can not contain more than {MAX_DESCRIBED} items.")
@@ -70,7 +69,6 @@ class EcsClusters:
         }
 
     def delete(self, request: Fields) -> Fields:
-        """DeleteCluster."""
         cluster = self.find(request.get("cluster"))
         if sum(self._count_tasks(cluster.arn)):
             raise ServiceError("ClusterContainsTasksException", "The Cluster cannot be deleted while Tasks are active.")
@@ -78,7 +76,6 @@ class EcsClusters:
         return {"cluster": self._shown(cluster, ["SETTINGS"])}
 
     def put_providers(self, request: Fields) -> Fields:
-        """PutClusterCapacityProviders."""
         cluster = self.find(request.get("cluster"))
         cluster.providers, cluster.strategy = _checked_providers(request)
         return {"cluster": self._shown(cluster, ["SETTINGS"])}

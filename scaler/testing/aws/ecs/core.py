@@ -62,41 +62,31 @@ class EcsCore:
         self._launches = RateLimit(rates.launches_at_once)
         self._failing_starts: list[str] = []
         self._commands: list[Command] = []
+        clusters, definitions = self._clusters, self._definitions
+        self._operations: dict[str, Callable[[Fields, float], Fields]] = {
+            "StopTask": self._stop,
+            "ListTasks": self._list,
+            "DescribeTasks": self._describe,
+            "RegisterTaskDefinition": definitions.register,
+            "DescribeTaskDefinition": lambda request, _: definitions.describe(request),
+            "DeregisterTaskDefinition": definitions.deregister,
+            "ListTaskDefinitions": lambda request, _: definitions.list(request),
+            "CreateCluster": lambda request, _: clusters.create(request),
+            "DescribeClusters": lambda request, _: clusters.describe(request),
+            "DeleteCluster": lambda request, _: clusters.delete(request),
+            "PutClusterCapacityProviders": lambda request, _: clusters.put_providers(request),
+            "TagResource": self._tag,
+            "ListTagsForResource": lambda request, _: {"tags": tag_pairs(self._tags(request))},
+        }
+        """All but RunTask, which a fault may serve in part."""
 
     def call(self, operation: str, request: Fields, now: float, partial: Partial | None = None) -> Fields:
         """Serve a request. Raises Refusal."""
-        match operation:
-            case "RunTask":
-                return self._run(request, now, partial)
-            case "StopTask":
-                return self._stop(request, now)
-            case "ListTasks":
-                return self._list(request, now)
-            case "DescribeTasks":
-                return self._describe(request, now)
-            case "RegisterTaskDefinition":
-                return self._definitions.register(request, now)
-            case "DescribeTaskDefinition":
-                return self._definitions.describe(request)
-            case "DeregisterTaskDefinition":
-                return self._definitions.deregister(request, now)
-            case "ListTaskDefinitions":
-                return self._definitions.list(request)
-            case "CreateCluster":
-                return self._clusters.create(request)
-            case "DescribeClusters":
-                return self._clusters.describe(request)
-            case "DeleteCluster":
-                return self._clusters.delete(request)
-            case "PutClusterCapacityProviders":
-                return self._clusters.put_providers(request)
-            case "TagResource":
-                self._tags(request.get("resourceArn") or "").update(checked_tags(request.get("tags")))
-                return {}
-            case "ListTagsForResource":
-                return {"tags": tag_pairs(self._tags(request.get("resourceArn") or ""))}
-            case _:
-                raise ServiceError("UnknownOperationException", f"The emulator has no ECS operation {operation}.")
+        if operation == "RunTask":
+            return self._run(request, now, partial)
+        if operation not in self._operations:
+            raise ServiceError("UnknownOperationException", f"The emulator has no ECS operation {operation}.")
+        return self._operations[operation](request, now)
 
     def step(self, now: float) -> list[Command]:
         """Do all that is due, and return what containers shall be told, in order."""
@@ -244,7 +234,12 @@ class EcsCore:
     def _is_visible(self, task: EcsTask, now: float) -> bool:
         return now >= task.created_at + self.times.hidden
 
-    def _tags(self, arn: str) -> dict[str, str]:
+    def _tag(self, request: Fields, _: float) -> Fields:
+        self._tags(request).update(checked_tags(request.get("tags")))
+        return {}
+
+    def _tags(self, request: Fields) -> dict[str, str]:
+        arn = request.get("resourceArn") or ""
         if arn in self._tasks:
             return self._tasks[arn].tags
         if ":cluster/" in arn:

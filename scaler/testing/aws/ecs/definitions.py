@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from scaler.testing.aws.ecs.rules import (
     DEFAULT_STOP_SECONDS,
+    FARGATE_MEMORY_MIB,
     MAX_STOP_SECONDS,
     Fields,
     checked_tags,
@@ -16,17 +17,6 @@ from scaler.testing.aws.ecs.rules import (
     page,
     tag_pairs,
 )
-
-FARGATE_MEMORY_MIB: dict[int, frozenset[int]] = {
-    256: frozenset({512, 1024, 2048}),
-    512: frozenset(range(1024, 4097, 1024)),
-    1024: frozenset(range(2048, 8193, 1024)),
-    2048: frozenset(range(4096, 16385, 1024)),
-    4096: frozenset(range(8192, 30721, 1024)),
-    8192: frozenset(range(16384, 61441, 4096)),
-    16384: frozenset(range(32768, 122881, 8192)),
-}
-"""Memory in MiB that a task may have, by its CPU units. Source: the ECS developer guide, task size."""
 
 _KEPT = (
     "taskRoleArn", "executionRoleArn", "networkMode", "requiresCompatibilities", "cpu", "memory", "pidMode", "ipcMode",
@@ -81,7 +71,6 @@ class TaskDefinitions:
         self._revisions: dict[str, list[TaskDefinition]] = {}
 
     def register(self, request: Fields, now: float) -> Fields:
-        """RegisterTaskDefinition."""
         family = request.get("family") or ""
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,255}", family):
             raise client_fault("Family contains invalid characters.")
@@ -109,7 +98,6 @@ class TaskDefinitions:
         return {"taskDefinition": body, "tags": tag_pairs(tags)}
 
     def describe(self, request: Fields) -> Fields:
-        """DescribeTaskDefinition."""
         found = self.find(request.get("taskDefinition") or "")
         if found is None:
             raise client_fault("Unable to describe task definition.")
@@ -117,7 +105,6 @@ class TaskDefinitions:
         return {"taskDefinition": found.body, **tags}
 
     def deregister(self, request: Fields, now: float) -> Fields:
-        """DeregisterTaskDefinition."""
         name = request.get("taskDefinition") or ""
         if not re.search(r":\d+$", name):
             raise client_fault("Missing revision")
@@ -130,7 +117,6 @@ class TaskDefinitions:
         return {"taskDefinition": found.body}
 
     def list(self, request: Fields) -> Fields:
-        """ListTaskDefinitions."""
         family, status = request.get("familyPrefix"), request.get("status") or "ACTIVE"
         if status not in ("ACTIVE", "INACTIVE", "DELETE_IN_PROGRESS"):
             raise invalid(f"Invalid status {status}.")

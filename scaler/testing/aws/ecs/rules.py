@@ -22,6 +22,16 @@ CAPACITY_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 DEFAULT_STOP_SECONDS = 30
 MAX_STOP_SECONDS = 120
 """Of Fargate."""
+FARGATE_MEMORY_MIB: dict[float, frozenset[int]] = {
+    256: frozenset({512, 1024, 2048}),
+    512: frozenset(range(1024, 4097, 1024)),
+    1024: frozenset(range(2048, 8193, 1024)),
+    2048: frozenset(range(4096, 16385, 1024)),
+    4096: frozenset(range(8192, 30721, 1024)),
+    8192: frozenset(range(16384, 61441, 4096)),
+    16384: frozenset(range(32768, 122881, 8192)),
+}
+"""Memory in MiB that a task may have, by its CPU units. Source: the ECS developer guide, task size."""
 
 Fields = dict[str, Any]
 """A JSON object as ECS sends and takes it."""
