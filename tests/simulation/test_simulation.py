@@ -10,7 +10,7 @@ from scaler.protocol.messages import Outcome
 from scaler.scheduler import events
 from scaler.scheduler.events import MAX_TASK_ROWS
 from scaler.testing.simulation import Chances, World
-from scaler.testing.simulation.chances import CALM
+from scaler.testing.simulation.actors import CALM
 
 ROUGH = Chances(
     processor_deaths=0.03,

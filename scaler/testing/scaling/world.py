@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -17,13 +16,10 @@ from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import ClusterView, ScalingPolicy
 from scaler.protocol import messages
 from scaler.protocol.messages import (
-    PROTOCOL_VERSION,
     AcknowledgeResults,
     ClientDetails,
     Desired,
-    Details,
     Finished,
-    Hello,
     ManagerDetails,
     ManagerStatus,
     Message,
@@ -35,12 +31,10 @@ from scaler.protocol.messages import (
     UnitStatus,
     WorkerDetails,
 )
-from scaler.scheduler.core.commands import AskPolicy, Input, PolicyAnswered, Send
-from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.invariants import check
+from scaler.scheduler.core.commands import AskPolicy, Command, PolicyAnswered, Send
 from scaler.testing.scaling.workloads import Arrival, UnitPool, Workload
-from scaler.testing.simulation.actors import ActorWorld, SimulatedWorker
-from scaler.testing.simulation.chances import CALM
+from scaler.testing.simulation.actors import CALM, ActorWorld, SimulatedWorker
+from scaler.testing.simulation.stepping import SteppedCore, hello
 from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.reconcile import (
     ListAgain,
@@ -136,11 +130,10 @@ class _UnitWorker(SimulatedWorker):
         return self._durations[task]
 
 
-class ScalingWorld:
+class ScalingWorld(SteppedCore):
     """The clock, the real core, the client, and the workers of all units."""
 
     def __init__(self, workload: Workload, policy: ScalingPolicy, startup_seconds: float, check_every: int) -> None:
-        self.now = 0.0
         self._workload = workload
         self._guard = GuardedPolicy(policy)
         self._wanted: dict[str, list[tuple[float, int]]] = {}
@@ -149,13 +142,7 @@ class ScalingWorld:
             client_timeout_seconds=FOREVER_SECONDS,
             worker_timeout_seconds=FOREVER_SECONDS,
         )
-        self._core = SchedulerCore(config, policy.allocation, self.now)
-        self._check_every = check_every
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self._inbox: list[Input] = []
-        self._step_at = FOREVER_SECONDS
-        self._steps = 0
+        super().__init__(config, policy.allocation, step_seconds=STEP_SECONDS, check_every=check_every)
         self._durations: dict[bytes, float] = {}
         self._burst_of: dict[bytes, int] = {}
         self._burst_ends = [0.0] * len(workload.bursts)
@@ -164,7 +151,7 @@ class ScalingWorld:
         self._workers: dict[bytes, SimulatedWorker] = {}
         self._most_busy = self._units = self._most_units = 0
         self._ended = self._failed = self._scaled_down = 0
-        self._arrive(Opened(CLIENT, _hello(Role.CLIENT, ClientDetails("workload"))))
+        self._arrive(Opened(CLIENT, hello(Role.CLIENT, ClientDetails("workload"))))
         self._managers: dict[bytes, SimulatedManager] = {}
         for pool in workload.pools:
             peer = next(self._numbers).to_bytes(8, "big")
@@ -174,7 +161,7 @@ class ScalingWorld:
 
     def run(self, ends_at_once: bool) -> ScalingOutcome:
         for manager in self._managers.values():
-            self._arrive(Opened(manager.peer, _hello(Role.MANAGER, manager.details)))
+            self._arrive(Opened(manager.peer, hello(Role.MANAGER, manager.details)))
             manager.beat()
         while self._ended < self._workload.tasks:
             assert self.now < LIMIT_SECONDS, f"{self._workload.tasks - self._ended} tasks wait after {self.now:.0f} s"
@@ -194,40 +181,12 @@ class ScalingWorld:
             lost=self._failed,
         )
 
-    # -- time
-
-    def later(self, at: float, action: Callable[[], None]) -> None:
-        """Schedule an action."""
-        heapq.heappush(self._queue, (at, next(self._order), action))
-
-    def _advance(self) -> None:
-        self.now, _, action = heapq.heappop(self._queue)
-        action()
-
-    def _wake_core(self, at: float) -> None:
-        if at < self._step_at:
-            self._step_at = at
-            self.later(at, self._step)
-
-    def _arrive(self, item: Input) -> None:
-        self._inbox.append(item)
-        self._wake_core(self.now + STEP_SECONDS)
-
-    def _step(self) -> None:
-        if self.now < self._step_at:
-            return  # an earlier wake-up has handled it
-        self._step_at = FOREVER_SECONDS
-        inputs, self._inbox = self._inbox, []
-        commands = self._core.step(inputs, self.now)
-        self._steps += 1
-        if self._check_every and self._steps % self._check_every == 0:
-            check(self._core.state)
+    def _perform(self, commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, Send):
                 self._deliver(command.peer, command.message)
             elif isinstance(command, AskPolicy):
                 self._ask(command.view)
-        self._wake_core(max(self._core.next_step_at(self.now), self.now + STEP_SECONDS))
 
     def _ask(self, view: ClusterView) -> None:
         answer, complaint = self._guard.plan(view)
@@ -291,7 +250,7 @@ class ScalingWorld:
     def worker_joined(self, peer: bytes, details: WorkerDetails) -> None:
         worker = self._workers[peer] = _UnitWorker(peer, self, self._durations)
         worker.say = partial(self.say, peer)
-        self._arrive(Opened(peer, _hello(Role.WORKER, details)))
+        self._arrive(Opened(peer, hello(Role.WORKER, details)))
 
     def unit_ended(self, peer: bytes, *, stopped: bool) -> None:
         """A unit has ended, stopped by its manager or lost, and its worker with it."""
@@ -301,7 +260,7 @@ class ScalingWorld:
             return
         worker.alive = False
         if stopped:
-            known = self._core.state.workers.get(peer)
+            known = self.core.state.workers.get(peer)
             self._scaled_down += len(known.tasks) if known is not None else 0
         self._arrive(Closed(peer, "drained") if stopped else Broken(peer))
 
@@ -413,7 +372,3 @@ class SimulatedManager:
         unit.ended = self._world.now
         self._world.unit_ended(unit.worker, stopped=state is UnitState.STOPPED)
         self._round_at(self._world.now + ROUND_GAP_SECONDS)
-
-
-def _hello(role: Role, details: Details) -> Hello:
-    return Hello(role, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, details)

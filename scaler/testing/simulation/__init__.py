@@ -8,7 +8,7 @@ promises to users: exactly one outcome per task, the right value, and at most on
     report = World(seed=1, workers=100, clients=3, tasks=10_000, chances=Chances()).run()
 """
 
-from scaler.testing.simulation.chances import Chances
+from scaler.testing.simulation.actors import Chances
 from scaler.testing.simulation.world import SimulationReport, World
 
 __all__ = ["Chances", "SimulationReport", "World"]

@@ -16,8 +16,6 @@ MAX_BYTES = 1 << 40
 class End:
     """One end of a link: its session, and what its owner does with a message."""
 
-    __slots__ = ("deliver", "session")
-
     def __init__(self, session_id: bytes, deliver: Callable[[Message], None]) -> None:
         self.session = Session(session_id, max_messages=MAX_MESSAGES, max_bytes=MAX_BYTES)
         self.deliver = deliver
@@ -25,20 +23,6 @@ class End:
 
 class Link:
     """Two ends and the messages in flight between them. A broken link delivers nothing; each break is an epoch."""
-
-    __slots__ = (
-        "_later",
-        "_letters",
-        "_mean_delay",
-        "_next_letter",
-        "_random",
-        "_repeats",
-        "epoch",
-        "peer",
-        "server",
-        "up",
-        "wire_clear_at",
-    )
 
     def __init__(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,30 +12,21 @@ from scaler.config.servers import SchedulerConfig
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
-from scaler.protocol.messages import (
-    PROTOCOL_VERSION,
-    ClientDetails,
-    Hello,
-    Message,
-    Outcome,
-    Role,
-    WorkerDetails,
-)
+from scaler.protocol.messages import ClientDetails, Hello, Message, Outcome, Role, WorkerDetails
 from scaler.scheduler.core.commands import (
     AskPolicy,
+    Command,
     Expel,
     ForgetStored,
-    Input,
     MonitoringChanged,
     PolicyAnswered,
     Publish,
     Send,
 )
-from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
-from scaler.testing.simulation.actors import SimulatedClient, SimulatedWorker
-from scaler.testing.simulation.chances import Chances
+from scaler.testing.simulation.actors import Chances, SimulatedClient, SimulatedWorker
 from scaler.testing.simulation.link import End, Link
+from scaler.testing.simulation.stepping import SteppedCore, hello
 from scaler.testing.simulation.watcher import SimulatedMonitor
 
 HEARTBEAT_SECONDS = 2.0
@@ -79,7 +68,7 @@ Actor = SimulatedWorker | SimulatedClient
 _Kind = TypeVar("_Kind", SimulatedWorker, SimulatedClient)
 
 
-class World:
+class World(SteppedCore):
     """One simulated cluster. Everything in it follows from the seed.
 
     Raises AssertionError from `run` when an invariant or a promise does not hold.
@@ -101,22 +90,18 @@ class World:
         settle_seconds: float = 65.0,
         watched: bool = False,
     ) -> None:
-        self.now = 0.0
-        self._policy = GuardedPolicy(policy or _NoScaling())
+        policy = policy or _NoScaling()
+        self._policy = GuardedPolicy(policy)
         self._config = SchedulerConfig(bind_address="tcp://127.0.0.1:0")
-        self.core = SchedulerCore(self._config, policy.allocation if policy else Allocation(), self.now)
+        super().__init__(self._config, policy.allocation, step_seconds=STEP_SECONDS, check_every=check_every)
         self._watcher = SimulatedMonitor(self.core.state) if watched else None
         self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
         self._chances = chances
         self._slots = slots
         self._burst = burst
-        self._check_every = check_every
         self._limit_seconds = limit_seconds
         self._settle_seconds = settle_seconds
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = 0
-        self._inbox: list[Input] = [MonitoringChanged(watched)]
-        self._step_at = float("inf")
+        self._inbox.append(MonitoringChanged(watched))
         self._links: dict[bytes, Link] = {}
         self._actors: dict[bytes, Actor] = {}
         self._clients: list[SimulatedClient] = []
@@ -127,9 +112,6 @@ class World:
         """Tasks of clients that were given up and came back: those may run again."""
         self._died_at: dict[bytes, float] = {}
         self._tasks = tasks
-        self._core_seconds = 0.0
-        self._worst = 0.0
-        self._steps = 0
         self._breaks = self._worker_losses = self._client_losses = self._forgotten = 0
         for number in range(workers):
             self._add_worker(gpu=number % GPU_EVERY == 0)
@@ -144,12 +126,6 @@ class World:
         ):
             if rate:
                 self._sometimes(rate, misfortune)
-
-    # -- time
-
-    def later(self, at: float, action: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._queue, (at, self._order, action))
 
     def started(self, task: bytes) -> None:
         """A worker began a task."""
@@ -173,28 +149,7 @@ class World:
             self._advance()
         return self._judge()
 
-    def _advance(self) -> None:
-        self.now, _, action = heapq.heappop(self._queue)
-        action()
-
-    def _wake_core(self, at: float) -> None:
-        if at < self._step_at:
-            self._step_at = at
-            self.later(at, self._step)
-
-    def _step(self) -> None:
-        if self.now < self._step_at:
-            return  # an earlier wake-up has done it
-        self._step_at = float("inf")
-        inputs, self._inbox = self._inbox, []
-        before = time.perf_counter()
-        commands = self.core.step(inputs, self.now)
-        took = time.perf_counter() - before
-        self._core_seconds += took
-        self._worst = max(self._worst, took)
-        self._steps += 1
-        if self._steps % self._check_every == 0:
-            check(self.core.state)
+    def _perform(self, commands: Sequence[Command]) -> None:
         for command in commands:
             match command:
                 case Publish(facts):
@@ -216,11 +171,6 @@ class World:
                     pass
         if self._watcher is not None:
             self._watcher.report(self.now)
-        self._wake_core(max(self.core.next_step_at(self.now), self.now + STEP_SECONDS))
-
-    def _arrive(self, item: Input) -> None:
-        self._inbox.append(item)
-        self._wake_core(self.now + STEP_SECONDS)
 
     # -- peers
 
@@ -244,7 +194,12 @@ class World:
     def _connect(self, actor: Actor) -> None:
         """Give an actor a new session with the core."""
         session_id = actor.id + self._random.randbytes(8)
-        peer = End(session_id, self._listen(actor))
+
+        def hear(message: Message) -> None:
+            if actor.alive:
+                actor.hear(message)
+
+        peer = End(session_id, hear)
         server = End(session_id, lambda message: self._arrive(Received(actor.id, message)))
         link = Link(peer, server, self.later, self._random, self._chances.delay_seconds, self._chances.repeats)
         fresh = actor.id not in self._links
@@ -254,13 +209,6 @@ class World:
         self._arrive(Opened(actor.id, _hello(actor)))
         if fresh:
             self._beat(actor)
-
-    def _listen(self, actor: Actor) -> Callable[[Message], None]:
-        def hear(message: Message) -> None:
-            if actor.alive:
-                actor.hear(message)
-
-        return hear
 
     def _beat(self, actor: Actor) -> None:
         def beat() -> None:
@@ -400,7 +348,7 @@ class World:
             lost = [client for client in self._clients if not client.alive and client.id in self.core.state.clients]
             recent = sum(self._died_at[client.id] > self.now - self._settle_seconds for client in lost)
             assert len(lost) <= recent, "the core keeps no client that has left beyond its lease"
-        once = self._once()
+        once = {task for client in self._clients for task in client.once}
         for task, count in self._starts.items():
             assert count == 1 or task not in once, f"task {task.hex()} may start once, and started {count} times"
         return SimulationReport(
@@ -408,7 +356,7 @@ class World:
             outcomes,
             self.now,
             self._core_seconds,
-            self._worst,
+            self._worst_step_seconds,
             self._steps,
             self._breaks,
             self._worker_losses,
@@ -416,13 +364,10 @@ class World:
             self._forgotten,
         )
 
-    def _once(self) -> set[bytes]:
-        return {task for client in self._clients for task in client.once}
-
 
 def _hello(actor: Actor) -> Hello:
     if isinstance(actor, SimulatedWorker):
         capabilities: dict[str, float | None] = {"gpu": 2.0} if actor.gpu else {}
         details = WorkerDetails("simulated", actor.id.hex(), actor.slots, 1000, capabilities)
-        return Hello(Role.WORKER, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, details)
-    return Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, ClientDetails("simulated"))
+        return hello(Role.WORKER, details)
+    return hello(Role.CLIENT, ClientDetails("simulated"))

@@ -1,0 +1,76 @@
+"""Simulated time around the real scheduler core: actions in their order, and inputs of the core in batches."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from scaler.config.servers import SchedulerConfig
+from scaler.policy.view import Allocation
+from scaler.protocol.messages import PROTOCOL_VERSION, Details, Hello, Role
+from scaler.scheduler.core.commands import Command, Input
+from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.invariants import check
+
+
+class SteppedCore:
+    """A clock, and a core that takes all inputs of the same `step_seconds` as one batch."""
+
+    def __init__(
+        self, config: SchedulerConfig, allocation: Allocation, *, step_seconds: float, check_every: int
+    ) -> None:
+        """check_every: interval in steps at which all invariants of the core are checked; 0 for never."""
+        self.now = 0.0
+        self.core = SchedulerCore(config, allocation, self.now)
+        self._step_seconds = step_seconds
+        self._check_every = check_every
+        self._actions: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._inbox: list[Input] = []
+        self._step_at = math.inf
+        self._steps = 0
+        self._core_seconds = self._worst_step_seconds = 0.0
+
+    def later(self, at: float, action: Callable[[], None]) -> None:
+        """Schedule an action."""
+        heapq.heappush(self._actions, (at, next(self._order), action))
+
+    def _advance(self) -> None:
+        self.now, _, action = heapq.heappop(self._actions)
+        action()
+
+    def _arrive(self, item: Input) -> None:
+        self._inbox.append(item)
+        self._wake_core(self.now + self._step_seconds)
+
+    def _wake_core(self, at: float) -> None:
+        if at < self._step_at:
+            self._step_at = at
+            self.later(at, self._step)
+
+    def _step(self) -> None:
+        if self.now < self._step_at:
+            return  # an earlier wake-up has done it
+        self._step_at = math.inf
+        inputs, self._inbox = self._inbox, []
+        before = time.perf_counter()
+        commands = self.core.step(inputs, self.now)
+        took = time.perf_counter() - before
+        self._core_seconds += took
+        self._worst_step_seconds = max(self._worst_step_seconds, took)
+        self._steps += 1
+        if self._check_every and self._steps % self._check_every == 0:
+            check(self.core.state)
+        self._perform(commands)
+        self._wake_core(max(self.core.next_step_at(self.now), self.now + self._step_seconds))
+
+    def _perform(self, commands: Sequence[Command]) -> None:
+        raise NotImplementedError
+
+
+def hello(role: Role, details: Details) -> Hello:
+    """Return the first message of a simulated peer."""
+    return Hello(role, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, details)
