@@ -8,7 +8,7 @@ stay as tombstones until a take meets them or a sweep removes them.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from scaler.needs import Needs
@@ -20,14 +20,6 @@ _SWEEP_AT = 1024
 """Tombstones that a queue may hold before it is swept, if they are also more than half of it."""
 
 
-class _Lane:
-    """Tasks of one rank: a deque per client, and the round-robin order of the clients."""
-
-    def __init__(self) -> None:
-        self.by_client: dict[bytes, deque[Task]] = {}
-        self.order: deque[bytes] = deque()
-
-
 class ReadyQueue:
     """Ready tasks of one requirement. count is the number of live ones."""
 
@@ -35,7 +27,8 @@ class ReadyQueue:
         self.needs = needs
         self.count = 0
         self.tombstones = 0
-        self._lanes: dict[Rank, _Lane] = {}
+        self._lanes: dict[Rank, OrderedDict[bytes, deque[Task]]] = {}
+        """Tasks by rank, then by client, the one whose turn it is first."""
         self._ranks: list[Rank] = []
 
     @property
@@ -46,13 +39,12 @@ class ReadyQueue:
         """Return where the tasks of this group queue."""
         lane = self._lanes.get(group.rank)
         if lane is None:
-            lane = self._lanes[group.rank] = _Lane()
+            lane = self._lanes[group.rank] = OrderedDict()
             insort(self._ranks, group.rank)
         client = group.client.id
-        tasks = lane.by_client.get(client)
+        tasks = lane.get(client)
         if tasks is None:
-            tasks = lane.by_client[client] = deque()
-            lane.order.append(client)
+            tasks = lane[client] = deque()
         return tasks
 
     def put_back(self, task: Task) -> None:
@@ -65,28 +57,22 @@ class ReadyQueue:
         """Take the first ready task, and let the next client go first."""
         while self._ranks:
             lane = self._lanes[self._ranks[0]]
-            task = self._take_from(lane)
-            if task is not None:
-                self.count -= 1
-                task.group.ready -= 1
-                return task
+            while lane:
+                client = next(iter(lane))
+                tasks = lane[client]
+                while tasks:
+                    task = tasks.popleft()
+                    if task.state is READY:
+                        if not tasks:
+                            del lane[client]
+                        elif len(lane) > 1:
+                            lane.move_to_end(client)
+                        self.count -= 1
+                        task.group.ready -= 1
+                        return task
+                    self.tombstones -= 1
+                del lane[client]
             del self._lanes[self._ranks.pop(0)]
-        return None
-
-    def _take_from(self, lane: _Lane) -> Task | None:
-        order = lane.order
-        while order:
-            tasks = lane.by_client[order[0]]
-            while tasks:
-                task = tasks.popleft()
-                if task.state is READY:
-                    if not tasks:
-                        del lane.by_client[order.popleft()]
-                    elif len(order) > 1:
-                        order.rotate(-1)
-                    return task
-                self.tombstones -= 1
-            del lane.by_client[order.popleft()]
         return None
 
     def drop(self) -> None:
@@ -95,8 +81,8 @@ class ReadyQueue:
         self.tombstones += 1
         if self.tombstones > _SWEEP_AT and self.tombstones > self.count:
             for lane in self._lanes.values():
-                for client, tasks in lane.by_client.items():
-                    lane.by_client[client] = deque(task for task in tasks if task.state is READY)
+                for client, tasks in lane.items():
+                    lane[client] = deque(task for task in tasks if task.state is READY)
             self.tombstones = 0
 
     def before(self, task: Task, limit: int) -> int:
@@ -107,22 +93,22 @@ class ReadyQueue:
             lane = self._lanes[rank]
             if rank == group.rank:
                 break
-            for tasks in lane.by_client.values():
+            for tasks in lane.values():
                 count += _live(tasks, None, limit - count)
-        ahead = _live(lane.by_client[group.client.id], task, limit - count)
+        ahead = _live(lane[group.client.id], task, limit - count)
         count += ahead
         extra = 1
-        for client in lane.order:
+        for client, tasks in lane.items():
             if client == group.client.id:
                 extra = 0
             else:
-                count += _live(lane.by_client[client], None, min(ahead + extra, limit - count))
+                count += _live(tasks, None, min(ahead + extra, limit - count))
         return count
 
     def __iter__(self) -> Iterator[Task]:
         """Iterate over the live tasks in no useful order (for checks and views)."""
         for lane in self._lanes.values():
-            for tasks in lane.by_client.values():
+            for tasks in lane.values():
                 yield from (task for task in tasks if task.state is READY)
 
 
