@@ -25,6 +25,7 @@ class ClusterState:
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
+        """In the order in which they joined, which is that of the policy's view."""
         self.departed: dict[bytes, list[ClientRecord]] = {}
         """Clients that left but whose last tasks have not come back yet, by id: one may leave several times."""
         self.objects = ObjectTable()

@@ -47,7 +47,6 @@ class Elastic:
         self.next_plan = math.inf
         """When the policy is asked next."""
         self._planned_at = now
-        self._joined = 0
         self._view: ClusterView | None = None
         """The last one that the policy was shown; None while it knows of no managers."""
         self._asked_at: float | None = None
@@ -59,8 +58,7 @@ class Elastic:
 
     def join(self, peer: bytes, details: ManagerDetails, now: float) -> None:
         """Add a manager that came, or came back; its workers may have been here before it."""
-        self._joined += 1
-        record = ManagerRecord(peer, details.manager_id, now, details, self._joined)
+        record = ManagerRecord(peer, details.manager_id, now, details)
         for worker in self._state.workers.values():
             if worker.details.manager_id == details.manager_id:
                 record.running_units[worker.details.unit_id] = worker
@@ -136,10 +134,16 @@ class Elastic:
         self._planned_at = now
         self.next_plan = now + PLAN_SECONDS
         if self._asked_at is None:
-            self._view = ClusterView(now, self._demand(), self._managers(now))
+            managers = tuple(_view_of(record, now) for record in self._state.managers.values())
+            self._view = ClusterView(now, self._demand(), managers)
             self._ask(self._view, now)
         else:
-            self._report_slow(now - self._asked_at, now)
+            seconds = now - self._asked_at
+            reported_at = self._reported_at
+            if seconds >= SLOW_POLICY_SECONDS and (reported_at is None or now - reported_at >= REPORT_AGAIN_SECONDS):
+                self._reported_at = now
+                text = f"the scaling policy has not answered for {seconds:.1f} s; its last good answer stays"
+                self._outbox.publish(Incident("policy", "scaling policy", text, {}))
             self._apply()
 
     def _ask(self, view: ClusterView, now: float) -> None:
@@ -153,14 +157,6 @@ class Elastic:
         if complaint:
             self._outbox.publish(Incident("policy", "scaling policy", complaint, {}))
         self._apply()
-
-    def _report_slow(self, seconds: float, now: float) -> None:
-        if seconds < SLOW_POLICY_SECONDS:
-            return
-        if self._reported_at is None or now - self._reported_at >= REPORT_AGAIN_SECONDS:
-            self._reported_at = now
-            text = f"the scaling policy has not answered for {seconds:.1f} s; its last good answer stays"
-            self._outbox.publish(Incident("policy", "scaling policy", text, {}))
 
     def _apply(self) -> None:
         """Send managers what the last answer wants of them."""
@@ -199,10 +195,6 @@ class Elastic:
             if ready or sent:
                 demand.append(Demand(needs, name, int(ready + sent - begun), begun, seconds if measured else None))
         return tuple(demand)
-
-    def _managers(self, now: float) -> tuple[ManagerView, ...]:
-        records = sorted(self._state.managers.values(), key=lambda record: record.joined)
-        return tuple(_view_of(record, now) for record in records)
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
         """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""

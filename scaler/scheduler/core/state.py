@@ -387,8 +387,6 @@ class ManagerRecord(PeerRecord):
     """A worker manager: its details, its last status, and the last message to it. Only `elastic.py` changes it."""
 
     details: ManagerDetails
-    joined: int
-    """Managers are numbered in the order in which they join."""
     offers: Offers = field(init=False)
     status: ManagerStatus | None = None
     status_at: float = 0.0
