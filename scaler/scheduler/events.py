@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
@@ -279,11 +280,11 @@ def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
 
     If they are too large, the last ones are left out, and tracebacks before them.
     """
-    text = json.dumps([row[: len(TASK_COLUMNS)] for _, row in sorted(rows, key=_position_of)])
+    text = json.dumps([row[: len(TASK_COLUMNS)] for _, row in sorted(rows, key=itemgetter(0))])
     if len(text) <= TASKS_BYTES:
         return text, sum(row.state not in LIVE for _, row in rows)
     texts = fitting(_without_tracebacks(row for _, row in rows), TASKS_BYTES)
-    listed = sorted(zip(rows, texts, strict=False), key=lambda entry: _position_of(entry[0]))
+    listed = sorted(zip(rows, texts, strict=False), key=lambda entry: entry[0][0])
     return f"[{', '.join(text for _, text in listed)}]", sum(row.state not in LIVE for (_, row), _ in listed)
 
 
@@ -293,10 +294,6 @@ def _without_tracebacks(rows: Iterable[TaskRow]) -> Iterator[tuple[object, ...]]
     for row in rows:
         left -= len(row.traceback)
         yield (row if left >= 0 else row._replace(traceback=""))[: len(TASK_COLUMNS)]
-
-
-def _position_of(entry: tuple[Position, object]) -> Position:
-    return entry[0]
 
 
 def _last_objects(documents: Sequence[dict[str, object]]) -> str:

@@ -70,7 +70,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         ),
     )
     clients = nlargest(MAX_ROWS, state.clients.values(), key=lambda client: len(client.tasks))
-    functions = nlargest(MAX_ROWS, census.functions, key=census.weight)
+    functions = nlargest(MAX_ROWS, census.functions, key=lambda function: (census.live[function], function.submitted))
     managers = islice(state.managers.values(), MAX_ROWS)
     head = {
         "version": VERSION,
@@ -133,9 +133,6 @@ class _Census:
             for group in client.groups.values():
                 self.live[group.function] += group.live
         self.functions = list(dict.fromkeys(chain(self.live, state.functions.values())))
-
-    def weight(self, function: Function) -> tuple[int, int]:
-        return self.live[function], function.submitted
 
 
 def _tasks(state: ClusterState, census: _Census) -> TaskCounts:

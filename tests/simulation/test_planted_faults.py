@@ -65,7 +65,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a dependent becomes ready one dependency too early": (
         Tasks,
-        "_advance_dependents",
+        "end",
         "if not state.missing:",
         "if state.missing <= 1:",
         "^b['\"]|counted as waiting|beyond waiting|is not once in its queue|counts 0 uses",

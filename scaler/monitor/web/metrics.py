@@ -52,10 +52,6 @@ class Metrics(Collector):
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._registry), headers={"Content-Type": content_type})
 
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: the metrics are unknown before the first state."""
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         """Yield every metric; those of the scheduler only after its first report."""
         yield InfoMetricFamily("scaler", "The web server of these metrics.", {"version": __version__})

@@ -151,7 +151,11 @@ class SchedulerCore:
         try:
             match details:
                 case WorkerDetails():
-                    self._worker_opened(peer, hello, details, now)
+                    worker = Worker(peer, f"{hello.hostname}|{hello.pid}|{peer.hex()[:8]}", now, details)
+                    self.state.workers[peer] = worker
+                    self._placement.add(worker)
+                    self._elastic.worker_joined(worker, now)
+                    self._outbox.publish(peer_incident("joined", "worker", worker))
                 case ManagerDetails():
                     self._manager_opened(peer, details, now)
                 case ClientDetails() | None:
@@ -163,13 +167,6 @@ class SchedulerCore:
                     assert_never(details)
         except UsageError as error:
             self._expel(peer, str(error))
-
-    def _worker_opened(self, peer: bytes, hello: messages.Hello, details: WorkerDetails, now: float) -> None:
-        worker = Worker(peer, f"{hello.hostname}|{hello.pid}|{peer.hex()[:8]}", now, details)
-        self.state.workers[peer] = worker
-        self._placement.add(worker)
-        self._elastic.worker_joined(worker, now)
-        self._outbox.publish(peer_incident("joined", "worker", worker))
 
     def _manager_opened(self, peer: bytes, details: ManagerDetails, now: float) -> None:
         if details.unit_slots < 1:

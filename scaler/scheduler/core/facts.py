@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import TaskLog
@@ -101,7 +102,6 @@ class TasksEnded:
         return 1 if record is None else record.attempt
 
     def attempt_errors(self, index: int) -> list[str]:
-        """Return what went wrong in earlier attempts, in order."""
         record = self.failure_records.get(index)
         return [] if record is None else record.texts
 
@@ -116,14 +116,10 @@ class TasksEnded:
         return self.duration_us[index], self.cpu_us[index], self.peak_bytes[index]
 
     def _run(self, index: int) -> tuple[Group, TaskState]:
-        run = bisect_right(self._runs, index, key=_end_of)
+        run = bisect_right(self._runs, index, key=itemgetter(0))
         if run == len(self._runs):
             return self.group, self.state
         return self._runs[run][1:]
-
-
-def _end_of(run: tuple[int, Group, TaskState]) -> int:
-    return run[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,9 @@ class Outbox:
             if group is not ended.group or state is not ended.state:
                 ended.begin_run(group, state)
         if outcome or task.attempt != 1:
-            ended.failure_records[len(message.ids)] = _failure_record(task, outcome, payload)
+            texts = task.errors.texts if task.errors is not None else []
+            record = FailureRecord(task.attempt, payload if outcome else b"", texts)
+            ended.failure_records[len(message.ids)] = record
         message.ids.append(task.id)
         message.outcomes.append(outcome)
         message.payloads.append(payload)
@@ -90,18 +92,16 @@ class Outbox:
         message = results.message
         if message.cpu_us:
             _pad_profiles(message, len(message.ids))
-        self._remember(results.ended)
+        ended = results.ended
+        ended.close(self._state.now)
+        self._state.history.add(ended)
+        if self.is_watched:
+            self._facts.append(ended)
         if not client.terminated:
             client.number += 1
             message.number = client.number
             client.unacknowledged.append(message)
             self.send_to_client(client, message)
-
-    def _remember(self, ended: TasksEnded) -> None:
-        ended.close(self._state.now)
-        self._state.history.add(ended)
-        if self.is_watched:
-            self._facts.append(ended)
 
     def send_to_client(self, client: ClientRecord, message: Message) -> None:
         self._commands.append(Send(client.id, message, client.via.id if client.via is not None else None))
@@ -180,7 +180,6 @@ class Outbox:
         self._commands.append(command)
 
     def publish(self, fact: Fact) -> None:
-        """Add a fact to those that the step publishes."""
         self._facts.append(fact)
 
     def flush(self) -> list[Command]:
@@ -228,8 +227,3 @@ def _pad_profiles(message: Finished, count: int) -> None:
     missing = count - len(message.cpu_us)
     message.cpu_us.extend([0] * missing)
     message.peak_bytes.extend([0] * missing)
-
-
-def _failure_record(task: Task, outcome: int, payload: bytes) -> FailureRecord:
-    texts = task.errors.texts if task.errors is not None else []
-    return FailureRecord(task.attempt, payload if outcome else b"", texts)

@@ -105,8 +105,7 @@ class Submission:
         self._timings[spec.function] = timing
         if len(self._timings) > MAX_TIMINGS:
             del self._timings[next(iter(self._timings))]
-        depth = _depth(client, spec) if client.via is not None else 0
-        group = client.groups[spec] = self._make_group(client, spec, depth, timing)
+        group = client.groups[spec] = self._make_group(client, spec, _depth(client, spec), timing)
         self._state.objects.use_functions(spec)
         return group
 

@@ -1,7 +1,7 @@
 """The life of a task once it is admitted: the only file that writes `Task.state`.
 
     admitted -> Ready | Waiting            resolve
-    Waiting  -> Ready                      _advance_dependents
+    Waiting  -> Ready                      end of the last dependency
     Ready    -> Assigned                   assign
     Assigned -> Recalled                   recall, cancel; back to Assigned when the worker keeps the task
     Assigned, Recalled -> Ready | Delayed  returned, done, worker_lost
@@ -230,13 +230,9 @@ class Tasks:
         if is_stored(payload):
             self._objects.forget(payload[1:17])
 
-    def _forget_attempt(self, task: Task) -> None:
-        """Forget what an attempt that was stopped in the middle may have stored without a report."""
-        self._objects.forget(result_id(task.id, task.attempt))
-
     def _ended_without_result(self, worker: Worker, task: Task, outcome: int, payload: bytes, now: float) -> None:
         if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY):
-            self._forget_attempt(task)
+            self._objects.forget(result_id(task.id, task.attempt))  # stopped in the middle, it may have stored it
         if type(task.state) is Recalled and task.state.cancel:
             self._drop_late(payload)
             self.end(task, _CANCELLED, b"cancelled")
@@ -269,7 +265,7 @@ class Tasks:
             state = task.state
             may_have_run = slots > 0 or task.id in blocked
             slots -= task.id not in blocked
-            self._forget_attempt(task)
+            self._objects.forget(result_id(task.id, task.attempt))
             if type(state) is Recalled and state.cancel:
                 self.end(task, _CANCELLED, b"cancelled")
             elif task.group.spec.retries == 0:
@@ -305,7 +301,9 @@ class Tasks:
         limit = task.group.spec.retries
         if errors.failures > limit:
             if at_limit is not Outcome.EXCEPTION:
-                payload = _all_attempts(task, errors, limit)
+                times = "once" if task.attempt == 1 else f"{task.attempt} times"
+                doubt = "; it may have run" if limit == 0 else ""
+                payload = f"tried {times}, retries={limit}{doubt}: {'; '.join(errors.texts)}".encode()
             self.end(task, at_limit, payload)
             return
         if at_limit is Outcome.EXCEPTION:
@@ -355,7 +353,15 @@ class Tasks:
             return
         self._count_dependents(task)
         if outcome == _SUCCESS:
-            self._advance_dependents(task)
+            for dependent in task.dependents:
+                state = dependent.state
+                if type(state) is not Waiting:
+                    continue  # failed or cancelled by another dependency
+                state.missing -= 1
+                if not state.missing:
+                    self._state.waiting -= 1
+                    dependent.state = READY
+                    self._ready.add(dependent.group, (dependent,))
             task.dependents = None  # the history must not keep what came after it
             return
         failed = [task]
@@ -438,17 +444,6 @@ class Tasks:
         if retained is not None:
             retained.uses += sum(type(dependent.state) is Waiting for dependent in task.dependents or ())
 
-    def _advance_dependents(self, task: Task) -> None:
-        for dependent in task.dependents or ():
-            state = dependent.state
-            if type(state) is not Waiting:
-                continue  # failed or cancelled by another dependency
-            state.missing -= 1
-            if not state.missing:
-                self._state.waiting -= 1
-                dependent.state = READY
-                self._ready.add(dependent.group, (dependent,))
-
     # -- retained results
 
     def _drop_references(self, task: Task) -> None:
@@ -488,22 +483,18 @@ class Tasks:
         """Cancel what has not ended; each of these ends in a Finished, some of them later."""
         for identifier in ids:
             task = client.tasks.get(identifier)
-            if task is not None:
-                self._cancel(task)
-
-    def _cancel(self, task: Task) -> None:
-        state = task.state
-        if type(state) is Assigned:
-            worker = state.worker
-            task.state = Recalled(worker, cancel=True)
-            worker.count_recall(1)
-            self._outbox.recall(worker, task, kill=True)
-        elif type(state) is Recalled:
-            if not state.cancel:
+            if task is None:
+                continue
+            state = task.state
+            if type(state) is Assigned:
+                task.state = Recalled(state.worker, cancel=True)
+                state.worker.count_recall(1)
+                self._outbox.recall(state.worker, task, kill=True)
+            elif type(state) is not Recalled:
+                self.end(task, _CANCELLED, b"cancelled")
+            elif not state.cancel:
                 state.cancel = True
                 self._outbox.recall(state.worker, task, kill=True)
-        else:
-            self.end(task, _CANCELLED, b"cancelled")
 
     def client_left(self, client: ClientRecord) -> None:
         """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
@@ -528,14 +519,6 @@ class Tasks:
 
 
 def _errors_of(task: Task) -> AttemptErrors:
-    """Return the errors of a task, to be added to."""
     if task.errors is None:
         task.errors = AttemptErrors()
     return task.errors
-
-
-def _all_attempts(task: Task, errors: AttemptErrors, limit: int) -> bytes:
-    """Return the text of a task that failed for the last time."""
-    times = "once" if task.attempt == 1 else f"{task.attempt} times"
-    doubt = "; it may have run" if limit == 0 else ""
-    return f"tried {times}, retries={limit}{doubt}: {'; '.join(errors.texts)}".encode()
