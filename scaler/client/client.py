@@ -15,8 +15,7 @@ from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
 from scaler.client.loop import ClientLoop
 from scaler.client.map import UNBOUNDED, ChunkRunner, Progress, ResultIterator, Window, as_tuples, side_by_side
-from scaler.client.object_reference import ObjectReference
-from scaler.client.tasks import TaskTemplate
+from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import ClientClosedError, UsageError
 from scaler.logs import escaped_lines
 from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, size_of

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from scaler.client.client import Client
@@ -73,7 +74,7 @@ class ScalerExecutor(Executor):
         return f"<ScalerExecutor {state}, {len(self._unfinished())} unfinished, on {self._name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _executor_of_task, (self._open_client(), self._max_workers)
+        return partial(ScalerExecutor, max_workers=self._max_workers), (self._open_client(),)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker; return its future at once.
@@ -133,10 +134,6 @@ class ScalerExecutor(Executor):
 
     def _unfinished(self) -> list[ScalerFuture]:
         return [future for future in self._futures.unfinished() if _owner_of(future) is self._options.owner]
-
-
-def _executor_of_task(client: Client, max_workers: int) -> ScalerExecutor:
-    return ScalerExecutor(client, max_workers=max_workers)
 
 
 def _results_of(futures: list[ScalerFuture], deadline: float | None) -> Iterator[Any]:

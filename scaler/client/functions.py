@@ -28,7 +28,7 @@ from scaler.serialization import (
     size_of,
     to_payload,
 )
-from scaler.serialization.pickling import Buffer, modules_by_value
+from scaler.serialization.pickling import modules_by_value
 
 MAX_SECONDS = 1e9
 """More would be beyond what some clocks of the system can count."""
@@ -151,7 +151,8 @@ class TemplateTable:
 
     def _cache(self, function: Callable[..., Any], serializer: Serializer | None, is_plain: bool) -> CachedFunction:
         parts = dump_function(function, serializer)
-        carried = carried_by(function, serializer is not None or is_by_value(parts[0]))
+        # A function whose pickle needs cloudpickle carries its code, and is not just its name.
+        carried = carried_by(function, serializer is not None or b"cloudpickle" in bytes(parts[0]))
         cached = CachedFunction(function, self._register(parts), carried or [])
         if carried is not None:
             if len(self._cached) >= MAX_CACHED_FUNCTIONS:
@@ -199,18 +200,13 @@ class TemplateTable:
         with futures.condition:
             function = futures.registered.get(identifier)
             if function is None:
-                function = FunctionReference(identifier, payload, upload, futures.releases)
+                function = FunctionReference(identifier, futures.releases, payload, upload)
                 futures.registered[identifier] = function
             self._recent.pop(identifier, None)
             self._recent[identifier] = function
             if len(self._recent) > MAX_RECENT_FUNCTIONS:
                 del self._recent[next(iter(self._recent))]
         return function
-
-
-def is_by_value(data: Buffer) -> bool:
-    """Tell whether a function's pickle carries its code, and is not just its name."""
-    return b"cloudpickle" in bytes(data)
 
 
 def carried_by(function: object, by_value: bool) -> Carried | None:

@@ -13,16 +13,8 @@ from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
-from scaler.client.object_reference import ObjectReference
-from scaler.client.session import (
-    ClientGaveUp,
-    DropTasks,
-    ReferencesReleased,
-    SessionInput,
-    TasksAdded,
-    TaskSession,
-)
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Reference, TaskTemplate
+from scaler.client.session import ClientGaveUp, DropTasks, ReferencesReleased, SessionInput, TasksAdded, TaskSession
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
 from scaler.client.waiting import SteadyCondition
 from scaler.errors import (
     ClientClosedError,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
-from scaler.client.object_reference import ObjectReference
-from scaler.client.tasks import TaskTemplate
+from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import UsageError
 from scaler.serialization import ByReference, dump_value, size_of
 from scaler.serialization.arguments import same
@@ -38,14 +38,12 @@ class Node(NamedTuple):
     needs: tuple[Key, ...]
 
 
+@dataclass(slots=True, eq=False)
 class InnerCall:
     """A computation inside another one's arguments; the task that gets it computes it."""
 
-    __slots__ = ("arguments", "function")
-
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self.function = function
-        self.arguments = arguments
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _call, (self.function, self.arguments)

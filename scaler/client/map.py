@@ -248,8 +248,12 @@ class ChunkRunner:
 
     def _take_apart(self, chunk: Chunk) -> None:
         """Send the items of a chunk one by one, if it is one of several and that is of use."""
-        if chunk.future is not None and not _is_to_take_apart(chunk.failure()):
-            return
+        if chunk.future is not None:
+            failure = chunk.failure()
+            # A remote traceback: no item was called, since arguments could not be had, or a future among them failed.
+            was_called = failure is None or not isinstance(failure.__cause__, RemoteTraceback)
+            if was_called and not isinstance(failure, ProcessorDiedError | TaskTimeoutError):
+                return
         is_made = not chunk.items
         for number, item in enumerate(chunk.items or chunk.items_sent(), chunk.first):
             try:
@@ -266,16 +270,6 @@ class ChunkRunner:
         with self._changed:
             self._ended.append(chunk)
             self._changed.notify()
-
-
-def _is_to_take_apart(failure: BaseException | None) -> bool:
-    """Tell whether to send the items of a chunk one by one, given why the whole has failed.
-
-    A remote traceback means that no item was called: arguments could not be had, or a future among them has failed.
-    """
-    if isinstance(failure, ProcessorDiedError | TaskTimeoutError):
-        return True
-    return failure is not None and isinstance(failure.__cause__, RemoteTraceback)
 
 
 class Window:

@@ -11,19 +11,21 @@ from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable, Profile, load_outcome
-from scaler.client.object_reference import MAX_COPIED_BYTES, KnownUploads, snapshot
 from scaler.client.session import ObjectPinned, TaskSettled, UploadEnded
 from scaler.client.tasks import ObjectUpload, RemoteReference
-from scaler.errors import (
-    LimitError,
-    ObjectLostError,
-    ScalerError,
-)
+from scaler.errors import LimitError, ObjectLostError, ScalerError
+from scaler.ids import content_id
 from scaler.protocol.messages import stored_reference
 from scaler.serialization import Parts, Serializer, own_buffer, size_of
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
+
+MAX_COPIED_BYTES = 1024 * 1024
+"""A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
+_SAMPLE_BYTES = 4096
+_SAMPLES = 16
+_Key = tuple[bytes, ...]
 
 
 class ClientObjects:
@@ -37,7 +39,14 @@ class ClientObjects:
         self._call = call
         self._connect_storage = connect_storage
         self._storage: StorageClient | None = None
-        self._uploads = KnownUploads()
+        self._lock = threading.Lock()
+        self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
+        """By content, or by samples of it, while something refers to them: the same bytes go up once.
+
+        Digests of large parts cost as much as sending them. Samples distinguish those above `MAX_COPIED_BYTES` first,
+        and only parts whose samples were seen before are digested in full: so the second copy may still go up, later
+        ones do not.
+        """
         self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
 
     # -- from any thread
@@ -47,14 +56,19 @@ class ClientObjects:
 
         Waits when a part is large and could be changed meanwhile; raises what `wait_uploaded` raises then.
         """
-        key = self._uploads.key_of(parts)
-        known = self._uploads.find(key)
-        if known is not None and known.error is None:
-            return known
+        sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
+        key = sample
+        if not sample or sample in self._uploads:
+            key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))
+            with self._lock:
+                known = self._uploads.get(key)
+            if known is not None and known.error is None:
+                return known
         may_wait = threading.current_thread() is not self._futures.thread
-        stable, must_wait = snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
+        stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
         upload = self._new_upload(parts)
-        self._uploads.remember(key, parts, upload)
+        with self._lock:
+            self._uploads[key] = upload
         self._call(self._begin_put, upload, stable)
         if must_wait:
             self.wait_uploaded(upload)
@@ -81,7 +95,8 @@ class ClientObjects:
 
     def forget(self) -> None:
         """The scheduler releases everything. Called under the client's lock."""
-        self._uploads.clear()
+        with self._lock:
+            self._uploads.clear()
         for stored in list(self._stored.values()):
             stored.is_invalid = True
 
@@ -111,7 +126,7 @@ class ClientObjects:
 
     def _new_upload(self, parts: Parts) -> ObjectUpload:
         identifier = self._futures.ids.object()
-        return ObjectUpload(identifier, stored_reference(identifier, size_of(parts)), self._futures.releases)
+        return ObjectUpload(identifier, self._futures.releases, stored_reference(identifier, size_of(parts)))
 
     def _begin_put(self, upload: ObjectUpload, parts: Parts) -> None:
         # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
@@ -152,3 +167,28 @@ class ClientObjects:
         except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
             exception = ScalerError(f"the result of the task could not be loaded: {error!r}")
         self._futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
+
+
+def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
+    """Return parts that do not change. True: only if the caller waits until they are in the storage.
+
+    max_copied_bytes: a part that its owner could write to is copied up to this size.
+    """
+    must_wait = False
+    stable: Parts = []
+    for part in parts:
+        is_fixed = not isinstance(part, memoryview) or part.readonly
+        is_large = len(part) > max_copied_bytes
+        must_wait |= is_large and not is_fixed
+        stable.append(part if is_fixed or is_large else bytes(part))
+    return stable, must_wait
+
+
+def _sample(parts: Parts) -> _Key:
+    digests = []
+    for part in parts:
+        view = memoryview(part)
+        step = max(_SAMPLE_BYTES, len(view) // _SAMPLES)
+        samples = [view[at : at + _SAMPLE_BYTES] for at in range(0, len(view), step)]
+        digests.append(content_id(len(view).to_bytes(8, "little"), *samples, view[-_SAMPLE_BYTES:]))
+    return tuple(digests)

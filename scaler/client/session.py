@@ -182,8 +182,7 @@ class TaskSession:
                     self._released += ids
                 case ClientCleared():
                     # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
-                    self._clearing += [*map(Pin, _slices(self._unpinned)), Clear()]
-                    self._unpinned = []
+                    self._clearing += [*_in_slices(Pin, self._unpinned), Clear()]
                     self._objects.clear()
                     commands.append(DropTasks(self._take_all(), None))
                 case ClientGaveUp(error, cancel):
@@ -240,12 +239,15 @@ class TaskSession:
     def _drop_waiting(self, upload: ObjectUpload, commands: list[SessionCommand]) -> None:
         dropped = [task for task in upload.waiting if task.template is not None]
         upload.waiting.clear()
-        for task in dropped:
+        commands.append(self._drop(dropped, upload.error))
+
+    def _drop(self, tasks: list[ClientTask], error: ScalerError | None) -> DropTasks:
+        for task in tasks:
+            self.pending.pop(task.task_id, None)
             self._gated.pop(task, None)
-            del self.pending[task.task_id]
-            self._dropped[task.task_id] = upload.error
+            self._dropped[task.task_id] = error
             _forget(task)
-        commands.append(DropTasks(dropped, upload.error))
+        return DropTasks(tasks, error)
 
     def _finish(self, message: Finished) -> None:
         pending = self.pending
@@ -329,12 +331,9 @@ class TaskSession:
 
     def _send(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
         """Append what is to be sent now: tasks up to about `free_bytes`, then cancels and releases."""
-        if self._clearing:
-            commands += self._clearing
-            self._clearing = []
-        if self._unpinned:
-            commands += map(Pin, _slices(self._unpinned))
-            self._unpinned = []
+        commands += self._clearing
+        self._clearing.clear()
+        commands += _in_slices(Pin, self._unpinned)
         if self._unsent:
             self._send_tasks(commands, free_bytes, now)
         if now >= self._acknowledge_at:
@@ -343,12 +342,8 @@ class TaskSession:
                 commands.append(AcknowledgeResults(number))
                 self._acknowledged = number
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
-        if self._cancels:
-            commands += map(Cancel, _slices(self._cancels))
-            self._cancels = []
-        if self._released:
-            commands += map(Release, _slices(self._released))
-            self._released = []
+        commands += _in_slices(Cancel, self._cancels)
+        commands += _in_slices(Release, self._released)
 
     def _acknowledgeable(self) -> int:
         number = self._unsent[0][0] if self._unsent else self.resolved
@@ -403,12 +398,8 @@ class TaskSession:
         """Drop a task if it names one that was never sent and never will be."""
         for reference in task.references:
             if isinstance(reference, ClientTask) and reference.task_id in self._dropped:
-                error = self._dropped[task.task_id] = self._dropped[reference.task_id]
-                self.pending.pop(task.task_id, None)
-                self._gated.pop(task, None)
                 self.unsent_bytes -= len(task.payload) + _ROW_BYTES
-                _forget(task)
-                commands.append(DropTasks([task], error))
+                commands.append(self._drop([task], self._dropped[reference.task_id]))
                 return True
         return False
 
@@ -424,11 +415,8 @@ class TaskSession:
             for task in self.pending.values()
             if task.stage is Stage.SENT and task.template is not None and task.template.spec.retries == 0
         ]
-        for task in in_doubt:
-            del self.pending[task.task_id]
-            self._dropped[task.task_id] = None
-            _forget(task)
         if in_doubt:
+            self._drop(in_doubt, None)  # those that need them end as cancelled
             commands.append(DropTasks(in_doubt, SchedulerLostError(_FORGOTTEN)))
         self._unsent.clear()
         self._cancels = []
@@ -447,8 +435,18 @@ class TaskSession:
         for task in tasks:
             task.stage = Stage.UNSENT
             for reference in task.references:
-                if isinstance(reference, ClientTask) and reference.reference_id not in self.pending:
-                    self._replace(task, reference, stand_ins)
+                if (
+                    isinstance(reference, ClientTask)
+                    and reference.reference_id not in self.pending
+                    and is_task(reference.reference_id)
+                ):
+                    assert task.template is not None, "it is to be sent"
+                    found = stand_ins.get((reference, task.template.serializer))
+                    if found is None:
+                        self._dropped[reference.task_id] = None
+                    else:
+                        task.references = tuple(found if other is reference else other for other in task.references)
+                        task.uploads = (*task.uploads, found)
             self._add(task)
 
     def _sendable(self) -> Iterator[ClientTask]:
@@ -474,19 +472,12 @@ class TaskSession:
                     yielded.add(task.task_id)
                     yield task
 
-    def _replace(self, task: ClientTask, reference: ClientTask, stand_ins: StandIns) -> None:
-        if is_task(reference.reference_id):
-            assert task.template is not None, "it is to be sent"
-            upload = stand_ins.get((reference, task.template.serializer))
-            if upload is None:
-                self._dropped[reference.task_id] = None
-            else:
-                task.references = tuple(upload if other is reference else other for other in task.references)
-                task.uploads = (*task.uploads, upload)
 
-
-def _slices(ids: list[bytes]) -> Iterator[list[bytes]]:
-    return (ids[start : start + MAX_IDS_PER_MESSAGE] for start in range(0, len(ids), MAX_IDS_PER_MESSAGE))
+def _in_slices(kind: type[Pin | Cancel | Release], ids: list[bytes]) -> Iterator[Message]:
+    """Take all ids off the list, in messages of this kind."""
+    while ids:
+        yield kind(ids[:MAX_IDS_PER_MESSAGE])
+        del ids[:MAX_IDS_PER_MESSAGE]
 
 
 def _forget(task: ClientTask) -> None:

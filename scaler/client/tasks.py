@@ -1,45 +1,41 @@
-"""What a client keeps of one task, and of what tasks share: functions, uploads, stored results. Pure."""
+"""What a client keeps of one task, and of what tasks share: functions, uploads, objects, stored results. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
-from scaler.errors import ScalerError
+from scaler.errors import ScalerError, UsageError
 from scaler.protocol.messages import Spec
-from scaler.serialization import Serializer
+from scaler.serialization import ByReference, Collection, Serializer
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class RemoteReference:
     """A function, upload or stored result that the scheduler keeps for this client.
 
     When the last Python reference to it goes, its id goes into `releases`: Python's reference count is the use count.
     """
 
-    __slots__ = ("__weakref__", "_releases", "id", "is_invalid")
-
-    def __init__(self, identifier: bytes, releases: deque[bytes]) -> None:
-        self.id = identifier
-        self.is_invalid = False
-        """True after the client was cleared: the scheduler no longer keeps it."""
-        self._releases = releases
+    id: bytes
+    releases: deque[bytes]
+    is_invalid: bool = field(default=False, init=False)
+    """True after the client was cleared: the scheduler no longer keeps it."""
 
     def __del__(self) -> None:
-        self._releases.append(self.id)
+        self.releases.append(self.id)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ObjectUpload(RemoteReference):
     """An object on its way to the storage, or in it. waiting: tasks that may be sent once it is there."""
 
-    __slots__ = ("error", "is_stored", "payload", "waiting")
-
-    def __init__(self, identifier: bytes, payload: bytes, releases: deque[bytes]) -> None:
-        super().__init__(identifier, releases)
-        self.payload = payload
-        self.is_stored = False
-        self.error: ScalerError | None = None
-        self.waiting: list[ClientTask] = []
+    payload: bytes
+    is_stored: bool = False
+    error: ScalerError | None = None
+    waiting: list[ClientTask] = field(default_factory=list)
 
     @property
     def reference_id(self) -> bytes:
@@ -47,40 +43,71 @@ class ObjectUpload(RemoteReference):
         return self.id
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FunctionReference(RemoteReference):
     """A function or serializer, announced to the scheduler before the first task that needs it."""
 
-    __slots__ = ("announced_in", "payload", "upload")
-
-    def __init__(self, identifier: bytes, payload: bytes, upload: ObjectUpload | None, releases: deque[bytes]) -> None:
-        super().__init__(identifier, releases)
-        self.payload = payload
-        self.upload = upload
-        self.announced_in = 0
-        """The number of the scheduler's session in which it was last announced; 0: in none."""
+    payload: bytes
+    upload: ObjectUpload | None
+    announced_in: int = 0
+    """The number of the scheduler's session in which it was last announced; 0: in none."""
 
 
-class TaskTemplate:
-    """What tasks of one function and one set of options share. One Submit groups its tasks by template.
+class ObjectReference(ByReference):
+    """Stands for an object that was sent once, in the arguments of any number of tasks: they get the object.
 
-    owner: the executor that submits them, None for a client's own.
+    Valid until the client that made it is cleared or disconnected.
     """
 
-    __slots__ = ("functions", "owner", "serializer", "spec", "uploads")
+    how_to_send = "give it to submit as an argument, alone or inside one, and the task gets the object"
 
-    def __init__(
-        self,
-        spec: Spec,
-        functions: tuple[FunctionReference, ...],
-        serializer: Serializer | None,
-        owner: object = None,
-    ) -> None:
-        self.spec = spec
-        self.serializer = serializer
-        """Loads the results; None: the built-in one."""
-        self.functions = functions
-        self.uploads = tuple(function.upload for function in functions if function.upload is not None)
-        self.owner = owner
+    def __init__(self, owner: object, upload: ObjectUpload, name: str, size_bytes: int) -> None:
+        self._owner = owner
+        self._upload: ObjectUpload | None = upload
+        self.name = name
+        self.size_bytes = size_bytes
+
+    def __repr__(self) -> str:
+        state = "cleared" if self._upload is None else f"{self.size_bytes} bytes"
+        return f"<ObjectReference {self.name!r} {state}>"
+
+    @property
+    def upload(self) -> ObjectUpload:
+        """The object in the storage. Raises UsageError when the reference is invalid."""
+        if self._upload is None:
+            raise UsageError(f"object {self.name!r} was cleared: send it again")
+        return self._upload
+
+    @property
+    def reference_id(self) -> bytes:
+        """The id of the object. Raises UsageError when the reference is invalid."""
+        return self.upload.id
+
+    def invalidate(self) -> None:
+        """The client was cleared: the object is gone."""
+        self._upload = None
+
+    def known_value(self, collection: Collection, /) -> None:
+        """Return None: the object is in the storage. Raises UsageError when this client cannot use it."""
+        if self._owner is not collection.owner:
+            raise UsageError(f"{self!r} belongs to another client: send the object with this one")
+        _ = self.upload
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class TaskTemplate:
+    """What tasks of one function and one set of options share. One Submit groups its tasks by template."""
+
+    spec: Spec
+    functions: tuple[FunctionReference, ...]
+    serializer: Serializer | None
+    """Loads the results; None: the built-in one."""
+    owner: object = None
+    """The executor that submits the tasks, None for a client's own."""
+    uploads: tuple[ObjectUpload, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uploads = tuple(function.upload for function in self.functions if function.upload is not None)
 
 
 class Reference(Protocol):
@@ -99,6 +126,7 @@ class Stage(IntEnum):
     """It has ended, and its value is on its way from the object storage."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClientTask:
     """A task of this client. `template` is None once the task will not be sent any more.
 
@@ -106,22 +134,12 @@ class ClientTask:
     restart of the scheduler only running it again gives its value.
     """
 
-    __slots__ = ("payload", "references", "stage", "task_id", "template", "uploads")
-
-    def __init__(
-        self,
-        task_id: bytes,
-        template: TaskTemplate,
-        payload: bytes,
-        references: tuple[Reference, ...] = (),
-        uploads: tuple[ObjectUpload, ...] = (),
-    ) -> None:
-        self.task_id = task_id
-        self.template: TaskTemplate | None = template
-        self.payload = payload
-        self.references = references
-        self.uploads = uploads
-        self.stage = Stage.UNSENT
+    task_id: bytes
+    template: TaskTemplate | None
+    payload: bytes
+    references: tuple[Reference, ...] = ()
+    uploads: tuple[ObjectUpload, ...] = ()
+    stage: Stage = Stage.UNSENT
 
     @property
     def reference_id(self) -> bytes:

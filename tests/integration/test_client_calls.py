@@ -338,7 +338,7 @@ def test_a_name_is_what_people_see(client: Client) -> None:
 def test_the_names_that_libraries_import_are_there() -> None:
     from scaler.client.client import Client as ClientByPath  # noqa: PLC0415
     from scaler.client.future import ScalerFuture  # noqa: PLC0415
-    from scaler.client.object_reference import ObjectReference  # noqa: PLC0415
+    from scaler.client.tasks import ObjectReference  # noqa: PLC0415
     from scaler.cluster.combo import SchedulerClusterCombo as ComboByPath  # noqa: PLC0415
 
     assert (scaler.Client, scaler.ScalerFuture, scaler.SchedulerClusterCombo) == (

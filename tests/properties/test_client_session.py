@@ -124,12 +124,12 @@ class ClientMachine(RuleBasedStateMachine):
         self.templates = [self._template(name) for name in ("f", "g")]
 
     def _template(self, name: str) -> TaskTemplate:
-        function = FunctionReference(name.encode().ljust(16), b"code", None, self.releases)
+        function = FunctionReference(name.encode().ljust(16), self.releases, b"code", None)
         return TaskTemplate(Spec(function.id), (function,), None)
 
     def _upload(self) -> ObjectUpload:
         identifier = self.ids.object()
-        upload = ObjectUpload(identifier, stored_reference(identifier, 1), self.releases)
+        upload = ObjectUpload(identifier, self.releases, stored_reference(identifier, 1))
         self.uploads.append(upload)
         return upload
 

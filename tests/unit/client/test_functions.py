@@ -35,7 +35,7 @@ class Table:
     def _upload(self, parts: Parts) -> ObjectUpload:
         identifier = self.futures.ids.object()
         self.uploads.append(
-            ObjectUpload(identifier, stored_reference(identifier, size_of(parts)), self.futures.releases)
+            ObjectUpload(identifier, self.futures.releases, stored_reference(identifier, size_of(parts)))
         )
         return self.uploads[-1]
 

@@ -52,7 +52,7 @@ class Client:
         self.dropped: list[DropTasks] = []
 
     def template(self, name: str = "f", upload: ObjectUpload | None = None) -> TaskTemplate:
-        function = FunctionReference(name.encode().ljust(16), b"code of " + name.encode(), upload, self.releases)
+        function = FunctionReference(name.encode().ljust(16), self.releases, b"code of " + name.encode(), upload)
         return TaskTemplate(Spec(function.id, name=name), (function,), None)
 
     def task(
@@ -68,7 +68,7 @@ class Client:
 
     def upload(self) -> ObjectUpload:
         identifier = self.ids.object()
-        return ObjectUpload(identifier, stored_reference(identifier, 1), self.releases)
+        return ObjectUpload(identifier, self.releases, stored_reference(identifier, 1))
 
     def finish(self, *tasks: ClientTask, payload: bytes = b"") -> None:
         """The scheduler reports that these have ended, and their futures are resolved."""
