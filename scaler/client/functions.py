@@ -28,7 +28,7 @@ from scaler.serialization import (
     size_of,
     to_payload,
 )
-from scaler.serialization.pickling import modules_by_value
+from scaler.serialization.values import modules_by_value
 
 MAX_SECONDS = 1e9
 """More would be beyond what some clocks of the system can count."""

@@ -46,7 +46,7 @@ from scaler.serialization import (
     to_payload,
 )
 from scaler.serialization.exceptions import copy_of
-from scaler.serialization.unpicklable import describe
+from scaler.serialization.values import describe
 
 MAX_CACHED_PAYLOADS = 256
 MAX_UNSENT_BYTES = 64 * 1024 * 1024

@@ -9,9 +9,10 @@ from scaler.serialization.arguments import (
     load_arguments,
 )
 from scaler.serialization.exceptions import dump_exception, load_exception
-from scaler.serialization.pickling import Buffer, Parts, own_buffer, parts_of, size_of, to_payload
 from scaler.serialization.values import (
+    Buffer,
     Divisible,
+    Parts,
     Serializer,
     bind_serializer,
     dump_function,
@@ -23,6 +24,10 @@ from scaler.serialization.values import (
     load_serializer,
     load_value,
     name_of,
+    own_buffer,
+    parts_of,
+    size_of,
+    to_payload,
 )
 
 __all__ = [

@@ -18,9 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError
-from scaler.serialization.pickling import Buffer, Parts, dump, load
-from scaler.serialization.unpicklable import cannot_serialize, describe, unpicklable
-from scaler.serialization.values import Serializer, check_bytes
+from scaler.serialization.values import (
+    Buffer,
+    Parts,
+    Serializer,
+    cannot_serialize,
+    check_bytes,
+    describe,
+    dump,
+    load,
+    unpicklable,
+)
 
 _SERIALIZED = 0
 _INPUT = 1
@@ -207,7 +215,7 @@ def _dump_each(args: Args, kwargs: Kwargs, serializer: Serializer, collection: C
 
 
 def _load_each(parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer) -> tuple[Args, dict[str, Any]]:
-    names, kinds = pickle.loads(parts[0])  # noqa: S301 (see pickling.load)
+    names, kinds = pickle.loads(parts[0])  # noqa: S301 (see values.load)
     values = []
     for position, (kind, part) in enumerate(zip(kinds, parts[1:], strict=True), 1):
         if kind == _INPUT:
