@@ -26,7 +26,7 @@ def main() -> int:
     fork_server = start_fork_server(config)
     try:
         from scaler.worker.agent.processors import ProcessorBackend  # noqa: PLC0415 (see the module)
-        from scaler.worker.agent.run import StatusFile, run_agent  # noqa: PLC0415
+        from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
         from scaler.worker.unit_id import learn_unit_id  # noqa: PLC0415
 
         try:
@@ -41,7 +41,7 @@ def main() -> int:
 
 def _report(status_fd: str | None, error: ScalerError) -> int:
     from scaler.component import report  # noqa: PLC0415 (see the module)
-    from scaler.worker.agent.run import StatusFile  # noqa: PLC0415
+    from scaler.worker.agent.shell import StatusFile  # noqa: PLC0415
 
     StatusFile(status_fd).write_error(error)
     return report("worker", error)

@@ -13,7 +13,7 @@ from scaler.ids import new_peer_id
 from scaler.object_storage.client import StorageClient
 from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role
-from scaler.worker.agent.run import StatusFile, run_agent
+from scaler.worker.agent.shell import StatusFile, run_agent
 from scaler.worker_manager.offload.config import OffloadConfig, load_executor
 from scaler.worker_manager.offload.service import ServiceBackend
 
