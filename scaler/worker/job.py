@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from scaler.errors import ConfigError, ProtocolError, RefusedError
@@ -41,13 +40,7 @@ NO_CLIENTS = (
 )
 
 
-@dataclass(slots=True)
-class _Loaded:
-    function: Callable[..., Any]
-    serializer: Serializer | None
-
-
-_loaded: OrderedDict[bytes, _Loaded] = OrderedDict()
+_loaded: OrderedDict[bytes, tuple[Callable[..., Any], Serializer | None]] = OrderedDict()
 _preloaded: set[str] = set()
 
 
@@ -57,7 +50,7 @@ def run_call(data: Buffer) -> bytes:
     try:
         call = unpack_call(data)
     except (ProtocolError, RefusedError) as error:
-        outcome, payload = failure_of(error, lambda _: False, __file__)
+        outcome, payload = failure_of(error, __file__)
         return pack_result(CallResult(outcome, [payload]))
     meter = Meter() if call.profiling else None
     recorded = RecordedOutput() if call.stream_output else PrintedOutput()
@@ -76,7 +69,7 @@ def run_call(data: Buffer) -> bytes:
     except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
         duration_us = (time.monotonic_ns() - began_ns) // 1000
         outcome, payload = failure_of(
-            error, lambda error: isinstance(error, load_retry_on(bytes(call.retry_on))), __file__
+            error, __file__, lambda error: isinstance(error, load_retry_on(bytes(call.retry_on)))
         )
         parts = [payload]
     return pack_result(
@@ -104,23 +97,22 @@ def _preload(text: str) -> None:
 
 
 def _run(call: Call) -> tuple[Any, Serializer | None]:
-    loaded = _load(call)
-    serializer = loaded.serializer
+    function, serializer = _load(call)
 
     def value(index: int) -> Any:
         return load_value(parts_of(call.inputs[index]), serializer, f"input {index}")
 
     args, kwargs = load_arguments(parts_of(call.arguments), value, serializer)
-    return finish(loaded.function(*args, **kwargs)), serializer
+    return finish(function(*args, **kwargs)), serializer
 
 
-def _load(call: Call) -> _Loaded:
+def _load(call: Call) -> tuple[Callable[..., Any], Serializer | None]:
     """Load a call's function and serializer, or take those of an earlier call. Raises SerializationError."""
     key = content_id(call.function, b"|", call.serializer)
     loaded = _loaded.get(key)
     if loaded is None:
         serializer = load_serializer(parts_of(call.serializer)) if call.serializer else None
-        loaded = _loaded[key] = _Loaded(load_function(parts_of(call.function), serializer), serializer)
+        loaded = _loaded[key] = load_function(parts_of(call.function), serializer), serializer
         if len(_loaded) > MAX_LOADED:
             _loaded.popitem(last=False)
     else:

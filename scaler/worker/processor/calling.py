@@ -36,12 +36,12 @@ def run_preload(text: str) -> None:
 
 
 def failure_of(
-    error: BaseException, is_to_retry: Callable[[BaseException], bool], caller: str
+    error: BaseException, caller: str, is_to_retry: Callable[[BaseException], bool] = lambda _: False
 ) -> tuple[Outcome, bytes]:
     """Return the outcome and the payload for an exception of a task. Never fails.
 
-    is_to_retry: returns True if the user asked to run the task again after such an error. caller: path of the module
-    that called the task; its frames are not shown.
+    caller: path of the module that called the task; its frames are not shown. is_to_retry: returns True if the user
+    asked to run the task again after such an error.
     """
     if isinstance(error, ObjectLostError) and not _raised_by_user(error, caller):
         return Outcome.OBJECT_LOST, str(error).encode("utf-8", "replace")

@@ -10,8 +10,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from scaler.errors import ClientClosedError, ProtocolError
 from scaler.ids import new_peer_id
@@ -47,12 +46,6 @@ def refuse_clients(why: str) -> None:
 def refusal() -> str:
     """Return why tasks of this process cannot have clients through a worker; empty when they can."""
     return _no_clients
-
-
-class Flushes(Protocol):
-    """The processor's results: they are on their way before its task waits."""
-
-    def flush(self) -> None: ...
 
 
 class NestedChannel:
@@ -101,14 +94,15 @@ class NestedChannel:
 class ProcessorContext:
     """One per processor. Safe to use from any thread of a task."""
 
-    def __init__(self, control: socket.socket, results: Flushes) -> None:
+    def __init__(self, control: socket.socket, flush_results: Callable[[], None]) -> None:
         self.pid = os.getpid()
         self.task_id = b""
         """The running task; empty between tasks."""
         self.printing = PrintForwarder(lambda: self.task_id, control.send)
         self.object_storage_address = ""
         self._control = control
-        self._results = results
+        self._flush_results = flush_results
+        """Called before the task waits, so that results are on their way."""
         self._lock = threading.Lock()
         self._waits = 0
         self.is_suspended = False
@@ -156,7 +150,7 @@ class ProcessorContext:
             self._waits += 1
             if self._is_lent or not self.is_suspended:
                 if threading.current_thread() is threading.main_thread():
-                    self._results.flush()
+                    self._flush_results()
                 self._is_lent = False
             if not self.is_suspended:
                 self._read_grant()
@@ -209,7 +203,7 @@ class ProcessorContext:
                 self._task_count += 1
                 self._waits = 0
                 self._is_lent = False
-                self._results.flush()  # they need not wait for the slot
+                self._flush_results()  # they need not wait for the slot
                 if self.is_suspended:
                     self._resume()
                 self._read_grant()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from scaler.errors import ObjectLostError
 from scaler.ids import show
@@ -21,6 +21,9 @@ from scaler.serialization import (
 )
 from scaler.worker.frames import Buffer
 
+if TYPE_CHECKING:  # most processors never need it
+    from scaler.object_storage.client import BlockingStorage
+
 FETCH_SECONDS = 10.0
 """How long a task waits for an object that the storage does not have; then it is lost."""
 CACHE_BYTES = 256 * 1024 * 1024
@@ -29,22 +32,12 @@ MAX_LOADED = 1024
 """Functions and serializers that a processor keeps loaded."""
 
 
-class BlockingStorageClient(Protocol):
-    """What a processor needs of the object storage; `object_storage.client.BlockingStorage` implements it."""
-
-    def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
-
-    def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]: ...
-
-    def close(self) -> None: ...
-
-
 class StoredObjects:
     """Stored objects, the last used ones cached. Connects to the storage when it is first needed."""
 
-    def __init__(self, connect: Callable[[str], BlockingStorageClient], cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, connect: Callable[[str], BlockingStorage], cache_bytes: int = CACHE_BYTES) -> None:
         self._connect = connect
-        self._storage: BlockingStorageClient | None = None
+        self._storage: BlockingStorage | None = None
         self._cache: OrderedDict[bytes, list[memoryview]] = OrderedDict()
         self._cached_bytes = 0
         self._limit_bytes = cache_bytes
@@ -92,7 +85,7 @@ class StoredObjects:
         self._cache.clear()
         self._cached_bytes = 0
 
-    def _open(self) -> BlockingStorageClient:
+    def _open(self) -> BlockingStorage:
         if self._storage is None:
             if not self.address:
                 raise ObjectLostError(NO_STORAGE)

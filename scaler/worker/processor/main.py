@@ -17,7 +17,7 @@ import time
 import traceback
 from functools import partial
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError
@@ -37,8 +37,11 @@ from scaler.worker.page import ANCILLARY_BYTES, PageWriter, descriptors_of, read
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import failure_of, finish, run_preload
 from scaler.worker.processor.capture import CapturedOutput, TeeStream
-from scaler.worker.processor.functions import BlockingStorageClient, FunctionCache, LoadedSpec, StoredObjects
+from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoredObjects
 from scaler.worker.processor.resources import GarbagePolicy, Meter
+
+if TYPE_CHECKING:
+    from scaler.object_storage.client import BlockingStorage
 
 FLUSH_NS = 1_000_000
 """Results wait at most this long for others, unless a task runs; and not at all for a task that takes as long."""
@@ -72,11 +75,10 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     return 0
 
 
-def _connect(address: str) -> BlockingStorageClient:
+def _connect(address: str) -> BlockingStorage:
     from scaler.object_storage.client import BlockingStorage  # noqa: PLC0415 (most processors never need it)
 
-    storage: BlockingStorageClient = BlockingStorage(address, new_peer_id(), Role.WORKER)
-    return storage
+    return BlockingStorage(address, new_peer_id(), Role.WORKER)
 
 
 class _Processor:
@@ -94,7 +96,7 @@ class _Processor:
         self._results = page
         self._objects = StoredObjects(_connect)
         self._functions = FunctionCache(self._objects)
-        self._context = context.ProcessorContext(results, self._results)
+        self._context = context.ProcessorContext(results, self._results.flush)
         self._garbage = GarbagePolicy(
             config.garbage_collect_interval_seconds,
             config.trim_memory_threshold_bytes,
@@ -195,7 +197,7 @@ class _Processor:
                     del parts
         except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
             ended_ns = time.monotonic_ns()
-            outcome, payload = failure_of(error, partial(self._functions.is_to_retry, spec), __file__)
+            outcome, payload = failure_of(error, __file__, partial(self._functions.is_to_retry, spec))
         if self._printing.has_partial_line:
             self._printing.flush()
         duration_ns = ended_ns - began_ns

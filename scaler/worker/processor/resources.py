@@ -80,7 +80,11 @@ class Meter:
     peak_bytes = 0
 
     def __enter__(self) -> Meter:
-        self._has_reset = _reset_peak()
+        try:
+            _CLEAR_REFS.write_text(_RESET_PEAK, "ascii")  # the kernel measures the peak from now on
+            self._has_reset = True
+        except OSError:  # not allowed here
+            self._has_reset = False
         self._cpu_ns = time.process_time_ns()
         return self
 
@@ -88,21 +92,8 @@ class Meter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cpu_us = (time.process_time_ns() - self._cpu_ns) // 1000
-        self.peak_bytes = _peak_bytes(self._has_reset)
-
-
-def _reset_peak() -> bool:
-    """Have the kernel measure the peak from now on; return False where that is not allowed."""
-    try:
-        _CLEAR_REFS.write_text(_RESET_PEAK, "ascii")
-    except OSError:
-        return False
-    return True
-
-
-def _peak_bytes(was_reset: bool) -> int:
-    if was_reset:
-        for line in _STATUS.read_text("ascii", "replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peaks = []
+        if self._has_reset:
+            lines = _STATUS.read_text("ascii", "replace").splitlines()
+            peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+        self.peak_bytes = 1024 * (peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -42,7 +42,7 @@ class OffloadBackend(LocalAgents):
 
         def document(unit_id: str, unit_slots: int) -> OffloadConfig:
             worker = config.worker_config(unit_id, unit_slots, stop_grace_seconds=stop_grace_seconds)
-            return OffloadConfig.around(worker, executor, settings)
+            return OffloadConfig(**vars(worker), executor=executor, executor_settings=dict(settings))
 
         stop_seconds = stop_grace_seconds + CLOSE_SECONDS
         super().__init__(

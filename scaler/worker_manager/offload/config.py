@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,12 +20,6 @@ class OffloadConfig(WorkerConfig):
     """What makes the executor: module:factory."""
     executor_settings: dict[str, object] = field(default_factory=dict)
     """The executor's own, as JSON values. No secrets: the environment of a process is no place for them."""
-
-    @classmethod
-    def around(cls, worker: WorkerConfig, executor: str, settings: Mapping[str, object]) -> OffloadConfig:
-        """Return a worker's document with an executor's."""
-        fields = {item.name: getattr(worker, item.name) for item in dataclasses.fields(worker)}
-        return cls(**fields, executor=executor, executor_settings=dict(settings))
 
 
 def load_executor(config: OffloadConfig) -> Executor:

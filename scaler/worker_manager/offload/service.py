@@ -271,7 +271,7 @@ class ServiceBackend:
             )
         except ScalerError as error:
             del self._fetches[number]
-            self._agent.take_soon([CallCompleted(number, call.key, *failure_of(error, _never, __file__))])
+            self._agent.take_soon([CallCompleted(number, call.key, *failure_of(error, __file__))])
             return
         del self._fetches[number]
         self._start(
@@ -283,7 +283,7 @@ class ServiceBackend:
         try:
             result = unpack_result(data)
         except (ProtocolError, RefusedError) as error:
-            self._agent.take_soon([CallCompleted(number, key, *failure_of(error, _never, __file__))])
+            self._agent.take_soon([CallCompleted(number, key, *failure_of(error, __file__))])
             return
         for message in output_of(key[0], stream_output, result):
             self._agent.send_output(message)
@@ -299,7 +299,7 @@ class ServiceBackend:
         try:
             outcome, payload = result.outcome, await self._objects.put(result_id(*key), result.parts)
         except ScalerError as error:
-            outcome, payload = failure_of(error, _never, __file__)
+            outcome, payload = failure_of(error, __file__)
         self._agent.take_soon([_ended(number, key, result, outcome, payload)])
 
 
@@ -320,7 +320,3 @@ def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[
 
 def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallCompleted:
     return CallCompleted(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
-
-
-def _never(_error: BaseException) -> bool:
-    return False

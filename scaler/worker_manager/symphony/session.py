@@ -196,7 +196,10 @@ class SoamSession:
             if self.lost or refusals == MAX_REFUSALS_IN_A_ROW:
                 break
         if refusals == len(tried):
-            self._lose_if_idle(f"it takes no tasks: {refusal.text if refusal else ''}")
+            with self._lock:
+                is_idle = not self._keys
+            if is_idle:  # a session that takes nothing and has no tasks is no loss, whatever is wrong with it
+                self._lose(f"it takes no tasks: {refusal.text if refusal else ''}")
         return tried
 
     def kill(self, keys: Sequence[CallKey]) -> None:
@@ -255,7 +258,7 @@ class SoamSession:
         attributes.set_session_type(SESSION_TYPE)
         attributes.set_session_name(settings.session_name)
         attributes.set_session_flags(self._soamapi.SessionFlags.PARTIAL_ASYNC)
-        attributes.set_session_callback(_callback_class(self._soamapi)(self._on_response, self._lose))
+        attributes.set_session_callback(_callback(self._soamapi, self._on_response, self._lose))
         if settings.session_priority is not None:
             attributes.set_session_priority(settings.session_priority)
         return attributes
@@ -289,13 +292,6 @@ class SoamSession:
             self._lose(refusal.text)
         return refusal
 
-    def _lose_if_idle(self, why: str) -> None:
-        """Give a session up that takes nothing: when it has no tasks, that is no loss, whatever is wrong with it."""
-        with self._lock:
-            is_idle = not self._keys
-        if is_idle:
-            self._lose(why)
-
     # -- on threads of the library
 
     def _on_response(self, handle: Any) -> None:
@@ -325,7 +321,7 @@ class SoamSession:
         exception = handle.get_exception()
         embedded = exception.get_embedded_exception()
         if isinstance(embedded, BaseException):
-            outcome, payload = failure_of(embedded, lambda _: False, __file__)
+            outcome, payload = failure_of(embedded, __file__)
             return CallFinished(*key, pack_result(CallResult(outcome, [payload])))
         text = str(exception) or type(exception).__name__
         if _SESSION_ENDED.search(text):
@@ -350,17 +346,12 @@ class SoamSession:
             self._report(CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}"))
 
 
-def _callback_class(soamapi: Any) -> Any:
+def _callback(soamapi: Any, respond: Callable[[Any], None], lose: Callable[[object], None]) -> Any:
     class Callback(soamapi.SessionCallback):  # type: ignore[misc]
-        def __init__(self, on_response: Callable[[Any], None], on_exception: Callable[[object], None]) -> None:
-            super().__init__()
-            self._on_response = on_response
-            self._on_exception = on_exception
-
         def on_response(self, handle: Any) -> None:
-            self._on_response(handle)
+            respond(handle)
 
         def on_exception(self, exception: Any) -> None:
-            self._on_exception(exception)
+            lose(exception)
 
-    return Callback
+    return Callback()

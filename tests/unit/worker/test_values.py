@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+from scaler.object_storage.client import BlockingStorage
 from scaler.protocol.messages import stored_reference
 from scaler.worker.frames import Buffer
 from scaler.worker.processor.functions import StoredObjects
@@ -30,7 +32,7 @@ class Storage:
 
 
 def objects(storage: Storage) -> StoredObjects:
-    made = StoredObjects(lambda _address: storage)
+    made = StoredObjects(lambda _address: cast("BlockingStorage", storage))
     made.move("tcp://storage:1")
     return made
 
