@@ -256,7 +256,20 @@ class ListenerCore:
             and known.role is hello.role
             and known.session.can_resume(header.acknowledged)
         )
-        peer = self._attach(link, header, hello, known if resumed else None)
+        self._unidentified.pop(link, None)
+        if known is not None and resumed:
+            peer = known
+            peer.session.resume(header.acknowledged)
+            peer.link = link
+            self._events.append(Resumed(peer_id))
+        else:
+            self._unacknowledged.pop(peer_id, None)
+            session = t.new_session(header.session, self._limits)
+            # A peer that resumes does not know yet that it must count from 1; its first message shows that it does.
+            allowed = m.MAY_SEND[self._server][hello.role]
+            peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, allowed, link, not hello.resume)
+            self._events.append(Opened(peer_id, hello))
+        link.peer = peer
         peer.session.post(encode(replace(answer, resumed=resumed)))
         self._unsent[peer_id] = peer
 
@@ -274,24 +287,6 @@ class ListenerCore:
         if known is None and len(self._peers) >= MAX_PEERS:
             return m.Refused(m.RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
         return self._admit(peer_id, hello)
-
-    def _attach(self, link: _Link, header: Header, hello: m.Hello, known: _Peer | None) -> _Peer:
-        """Return the peer whose session uses this link from now on; known: the one whose session goes on."""
-        peer_id = peer_of(header.session)
-        self._unidentified.pop(link, None)
-        if known is not None:
-            known.session.resume(header.acknowledged)
-            known.link = link
-            link.peer = known
-            self._events.append(Resumed(peer_id))
-            return known
-        self._unacknowledged.pop(peer_id, None)
-        session = t.new_session(header.session, self._limits)
-        # A peer that resumes does not know yet that it must count from 1; its first message shows that it does.
-        link.peer = _Peer(peer_id, session, hello.role, m.MAY_SEND[self._server][hello.role], link, not hello.resume)
-        self._peers[peer_id] = link.peer
-        self._events.append(Opened(peer_id, hello))
-        return link.peer
 
     def _break(self, peer: _Peer) -> None:
         """Cut the link of a session that goes on."""

@@ -28,7 +28,7 @@ MAX_MALFORMED_IN_A_ROW = 5
 
 
 class Transport(Protocol):
-    """One connection over a unix socket, ZeroMQ, or in memory. It never waits, except in `close`."""
+    """One connection over a unix socket, ZeroMQ, or in memory. It never waits."""
 
     passes_descriptors: bool
     """False: the descriptors of envelopes are dropped."""
@@ -42,12 +42,12 @@ class Transport(Protocol):
     def cut(self) -> None:
         """Close at once. No input comes from this link any more. Harmless when repeated."""
 
-    def close(self, linger_seconds: float) -> None:
-        """Wait up to `linger_seconds` until everything is delivered, then close."""
-
 
 class Connection(Transport, Protocol):
     """A connector's transport."""
+
+    def close(self, linger_seconds: float) -> None:
+        """Wait up to `linger_seconds` until everything is delivered, then close."""
 
     def receive(self, inputs: list[Input]) -> None:
         """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""

@@ -402,9 +402,6 @@ class ZmqLink:
     def cut(self) -> None:
         self._listener.drop(self)
 
-    def close(self, linger_seconds: float) -> None:
-        raise NotImplementedError("the listener closes all of its connections at once")
-
     def shut_down(self) -> None:
         """Shut the connection down, so that ZeroMQ finds it broken: it has no call of its own for that.
 

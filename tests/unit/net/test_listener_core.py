@@ -34,8 +34,6 @@ class Link:
 
     def cut(self) -> None: ...
 
-    def close(self, linger_seconds: float) -> None: ...
-
 
 def admit(_peer: bytes, hello: Hello) -> Welcome | Refused:
     if hello.role is Role.WORKER:
