@@ -106,12 +106,10 @@ def _write(descriptor: int, parts: Sequence[memoryview]) -> None:
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
     """Return where each part begins, and where the last one ends."""
-    offsets = []
-    end = 0
+    offsets, end = [], 0
     for size in sizes:
-        start = end + -end % _ALIGNMENT
-        offsets.append(start)
-        end = start + size
+        offsets.append(end + -end % _ALIGNMENT)
+        end = offsets[-1] + size
     return [*offsets, end]
 
 

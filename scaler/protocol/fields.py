@@ -17,6 +17,7 @@ import struct
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from itertools import accumulate, chain, islice, pairwise
 from typing import Annotated, Any, NamedTuple
@@ -257,6 +258,7 @@ def split_ids(data: bytes) -> list[bytes]:
     return [data] if count == 1 else list(struct.unpack("16s" * count, data))
 
 
+@dataclass(eq=False)
 class Numbers(PointerField):
     """Unsigned integers. In a column, one for each row.
 
@@ -264,29 +266,22 @@ class Numbers(PointerField):
     saturates: a number that is too large becomes the largest one. make: the type of an entry.
     """
 
-    def __init__(
-        self,
-        size: int,
-        note: str,
-        allowed: Sequence[int] = (),
-        *,
-        is_column: bool = True,
-        is_optional: bool = False,
-        saturates: bool = False,
-        make: type[int] = int,
-    ) -> None:
-        super().__init__(f"List(UInt{8 * _WIDTHS[size]})", note)
-        self.code = _CODES[size]
-        self.size = size
-        self.allowed = allowed
-        self.largest = 2 ** (8 * _WIDTHS[size]) - 1
-        self.is_optional = is_optional
-        self._is_column = is_column
-        self._saturates = saturates
-        self._make = make
+    size: int
+    note: str
+    allowed: Sequence[int] = ()
+    _: KW_ONLY
+    is_column: bool = True
+    is_optional: bool = False
+    saturates: bool = False
+    make: type[int] = int
+
+    def __post_init__(self) -> None:
+        super().__init__(f"List(UInt{8 * _WIDTHS[self.size]})", self.note)
+        self.code = _CODES[self.size]
+        self.largest = 2 ** (8 * _WIDTHS[self.size]) - 1
 
     def _check(self, value: Sequence[int], count: int) -> None:
-        if self._is_column and len(value) != count and (value or not self.is_optional):
+        if self.is_column and len(value) != count and (value or not self.is_optional):
             raise ValueError(f"{len(value)} entries do not fit {count} ids")
         allowed = self.allowed
         if allowed and value:
@@ -308,7 +303,7 @@ class Numbers(PointerField):
             data = struct.pack(layout, *value)
         except struct.error:
             # Rare: a clock jumped, or a task ran for more than an hour.
-            if not self._saturates or min(value) < 0:
+            if not self.saturates or min(value) < 0:
                 raise
             data = struct.pack(layout, *(min(each, self.largest) for each in value))
         return write_list(data, self.size, len(value), out, pointers, offset)
@@ -321,7 +316,7 @@ class Numbers(PointerField):
         else:
             value = struct.unpack_from(f"<{found}{self.code}", frame.body, start)
         self._check(value, count)
-        return list(value) if self._make is int else list(map(self._make, value))
+        return list(value) if self.make is int else list(map(self.make, value))
 
 
 _SIZES = Numbers(U32, "in bytes")
