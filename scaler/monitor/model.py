@@ -46,8 +46,6 @@ class Series:
     Law: points are in the order of their times; one that is not later than the last one is dropped.
     """
 
-    __slots__ = ("_coarse", "_count", "_fine", "_sums")
-
     def __init__(self) -> None:
         self._fine: deque[Point] = deque()
         self._coarse: deque[Point] = deque(maxlen=MAX_COARSE)

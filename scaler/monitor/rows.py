@@ -185,6 +185,10 @@ def json_schema(kind: type[NamedTuple], *, whole: bool = False) -> View:
         name: schema_of(hint) | ({"description": column.help} if column.help else {})
         for name, (column, hint) in shown.items()
     }
+    return object_schema(properties)
+
+
+def object_schema(properties: View) -> View:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

@@ -119,7 +119,7 @@ class DetailScreen(ModalScreen[None]):
 
 
 _SORTS = "\n".join(f"  {key}       sort by {column.title}; again: in reverse" for key, column in BY_KEY.items())
-_COLUMNS = "\n".join(f"  {column.title:13} {column.help}" for column in COLUMNS)
+_COLUMNS = "\n".join(f"  {column.title:13} {column.schema.help}" for column in COLUMNS)
 HELP = f"""\
 Keys                                            escape or ? closes this page
 {_SORTS}

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from scaler.monitor.rows import columns
 from scaler.monitor.top import formats
-from scaler.protocol.monitor_rows import Top, Unit, WorkerRow
+from scaler.protocol.monitor_rows import Column, Top, WorkerRow
 
 SPACE = " "
 WIDEST = 60
@@ -23,9 +23,7 @@ class TableColumn:
 
     name: str
     top: Top
-    unit: Unit
-    zero_is_none: bool
-    help: str
+    schema: Column
 
     @property
     def title(self) -> str:
@@ -34,17 +32,17 @@ class TableColumn:
     @property
     def is_text(self) -> bool:
         """Texts are aligned left, get the spare width, and sort from A to Z; figures from the largest."""
-        return self.unit == "text"
+        return self.schema.unit == "text"
 
     def text(self, row: WorkerRow) -> str:
         value = getattr(row, self.name)
-        return "" if self.zero_is_none and not value else formats.FORMATS[self.unit](value)
+        return "" if self.schema.zero_is_none and not value else formats.FORMATS[self.schema.unit](value)
 
 
 COLUMNS = tuple(
     sorted(
         (
-            TableColumn(name, column.top, column.unit, column.zero_is_none, column.help)
+            TableColumn(name, column.top, column)
             for name, (column, _) in columns(WorkerRow).items()
             if column.top is not None
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scaler._version import __version__
-from scaler.monitor.rows import View, json_schema, schema_of
+from scaler.monitor.rows import View, json_schema, object_schema, schema_of
 from scaler.monitor.web.api import ROUTES, ApiRoute
 from scaler.protocol.monitor_rows import (
     ClientRow,
@@ -66,15 +66,11 @@ def _schemas() -> dict[str, View]:
     status, sums = json_schema(Status), _schema(_STATUS_SUMS)
     return {
         **{_name(row): json_schema(row) for row in _ROWS},
-        "Status": _object(status["properties"] | sums["properties"]),
+        "Status": object_schema(status["properties"] | sums["properties"]),
         "WholeTask": json_schema(TaskRow, whole=True),
         "Error": _schema({"error": str}),
         **{route.schema: _schema(route.parts) for route in ROUTES},
     }
-
-
-def _object(properties: View) -> View:
-    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def _name(row: type) -> str:
@@ -88,7 +84,7 @@ def _schema(part: Any) -> View:
             return {"$ref": f"#/components/schemas/{part}"}
         case {}:
             properties = {name.strip("?"): _schema(each) for name, each in part.items()}
-            return _object(properties) | {"required": [name for name in part if name in properties]}
+            return object_schema(properties) | {"required": [name for name in part if name in properties]}
         case [items]:
             return {"type": "array", "items": _schema(items)}
         case (*items,):
