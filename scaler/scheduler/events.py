@@ -113,8 +113,15 @@ class Events:
     def past(self, state: ClusterState, unix: Callable[[float], float], at: float) -> EventReport:
         """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
         rows = [_ended_row(ended, index, unix(ended.step_at)) for ended, index in state.history.latest(MAX_PAST_TASKS)]
-        for task, row in _running_rows(state):
-            self._since.show(task)
+        now = state.own_time(state.now)
+        running = (
+            (task, _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
+            for worker in state.workers.values()
+            for processor in (worker.heartbeat.processors if worker.heartbeat is not None else ())
+            if (task := state.living_task(processor.running)) is not None
+        )
+        for task, row in islice(running, MAX_RUNNING_ROWS):
+            self._since.show(task.id)
             rows.append(row)
         positioned = [((-number, 0), row) for number, row in enumerate(reversed(rows))]
         return _report(at, positioned, self._decisions, self._incidents, 0)
@@ -241,18 +248,6 @@ def _running_row(task: Task, worker: str, seconds: float) -> TaskRow:
 def _live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
     function, client = task.group.spec.name[:MAX_TEXT], task.group.client.name[:MAX_TEXT]
     return TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt)
-
-
-def _running_rows(state: ClusterState) -> Iterator[tuple[bytes, TaskRow]]:
-    """Yield tasks that run, by the last heartbeats of workers, with their rows: at most `MAX_RUNNING_ROWS`."""
-    now = state.own_time(state.now)
-    rows = (
-        (task.id, _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
-        for worker in state.workers.values()
-        for processor in (worker.heartbeat.processors if worker.heartbeat is not None else ())
-        if (task := state.living_task(processor.running)) is not None
-    )
-    return islice(rows, MAX_RUNNING_ROWS)
 
 
 # -- documents

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from scaler.net.connection import Admit, Broken, Closed, Listener, ListenerEvent, Opened, Received, Resumed
+from scaler.net.connection import Broken, Closed, Listener, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
     Explain,
@@ -47,9 +47,6 @@ FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the status that was made for another."""
 
 
-Listen = Callable[[Admit, Callable[[Sequence[ListenerEvent]], None]], Listener]
-
-
 @dataclass(slots=True)
 class _Monitor:
     """missed: ended tasks in reports that were left out for it."""
@@ -65,15 +62,13 @@ class Monitors:
         self,
         state: ClusterState,
         step: Callable[[Sequence[Input]], None],
-        listen: Listen,
+        listen: Callable[..., Listener],
         welcome: Welcome,
         interval_seconds: float,
         server_status: Callable[[bool], ServerStatus],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """step: steps the core. listen: makes the listener. welcome: the answer to monitors.
-
-        interval_seconds: between status reports.
+        """listen: makes the listener from `admit` and `on_events`. welcome: the answer to monitors.
 
         server_status: called with True once per report, with False for monitors that connect between two.
         """
@@ -87,7 +82,7 @@ class Monitors:
         self._monitors: dict[bytes, _Monitor] = {}
         self._questions: deque[tuple[bytes, bytes]] = deque()
         self._status: tuple[float, MonitorStatus] | None = None
-        self._listener = listen(self._admit, self._on_events)
+        self._listener = listen(admit=self._admit, on_events=self._on_events)
         self._events_timer: asyncio.TimerHandle | None = None
         """Set while events wait that are to be sent before the next status."""
         self._pause_seconds = EVENTS_SECONDS
@@ -95,17 +90,14 @@ class Monitors:
 
     @property
     def address(self) -> str:
-        """Where monitors connect."""
         return self._listener.addresses[0]
 
     def add(self, facts: Iterable[Fact]) -> None:
-        """Take in the facts of a step."""
         self._events.add(facts, time.time())
         if self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._send_events)
 
     def close(self) -> None:
-        """Close all connections and free the address."""
         self._timer.cancel()
         if self._events_timer is not None:
             self._events_timer.cancel()

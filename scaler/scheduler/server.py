@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import assert_never
@@ -152,12 +153,8 @@ class SchedulerServer:
         self._monitors = Monitors(
             self._core.state,
             self._step,
-            lambda admit, on_events: SocketListener(
-                [config.monitor_address],
-                server_kind=Server.SCHEDULER,
-                admit=admit,
-                on_events=on_events,
-                io_threads=config.io_threads,
+            partial(
+                SocketListener, [config.monitor_address], server_kind=Server.SCHEDULER, io_threads=config.io_threads
             ),
             self._welcome(Role.MONITOR, ""),
             config.status_report_interval_seconds,
@@ -183,12 +180,10 @@ class SchedulerServer:
 
     @property
     def living_tasks(self) -> int:
-        """The number of tasks that have not ended."""
         return self._core.state.living_tasks
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The addresses of this process by purpose."""
         return {
             "scheduler": self._listener.addresses[0],
             "object_storage": self.storage_address,
@@ -196,7 +191,6 @@ class SchedulerServer:
         }
 
     def close(self) -> None:
-        """End every session and free every address."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -366,8 +360,6 @@ class SchedulerServer:
                     self._storage_asked = False
                 case Welcomed():
                     self._storage_asked = False
-                case _:
-                    pass
 
     # -- monitors
 

@@ -77,7 +77,6 @@ class Elastic:
         record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in _ALIVE}
 
     def worker_joined(self, worker: Worker, now: float) -> None:
-        """Note that the worker of a unit has come."""
         record = self._state.manager_named(worker.details.manager_id)
         if record is None:
             return
@@ -99,7 +98,6 @@ class Elastic:
             record.unwanted_units.add(worker.details.unit_id)
 
     def worker_left(self, worker: Worker) -> None:
-        """Note that the worker of a unit has left."""
         record = self._state.manager_named(worker.details.manager_id)
         if record is not None and record.running_units.get(worker.details.unit_id) is worker:
             del record.running_units[worker.details.unit_id]
@@ -112,7 +110,6 @@ class Elastic:
         self._outbox.send(worker.id, Drain(reason))
 
     def leave(self, now: float) -> None:
-        """Note that a manager has left."""
         if not self._state.managers:
             self.next_plan = now
 
@@ -151,7 +148,6 @@ class Elastic:
         self._outbox.add(AskPolicy(view))
 
     def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:
-        """Take in the policy's answer."""
         self._asked_at = None
         self._wanted = wanted
         if complaint:

@@ -65,7 +65,6 @@ class ObjectTable:
             self.functions[spec.serializer].uses += 1
 
     def release_functions(self, spec: Spec) -> None:
-        """Count a group less."""
         for identifier in (spec.function, spec.serializer) if spec.serializer else (spec.function,):
             function = self.functions[identifier]
             function.uses -= 1
@@ -116,7 +115,6 @@ class ObjectTable:
         stored.uses += 1
 
     def unuse(self, identifier: bytes) -> None:
-        """Count a use less."""
         stored = self._find(identifier)
         if stored is None:
             return  # its owner has left, and the object with it

@@ -65,7 +65,6 @@ class Placement:
     # -- workers
 
     def add(self, worker: Worker) -> None:
-        """Add a worker that has joined."""
         pool = self._pools.get(worker.offers)
         if pool is None:
             pool = self._pools[worker.offers] = WorkerPool(worker.offers)
@@ -75,7 +74,6 @@ class Placement:
         self.update(worker)
 
     def remove(self, worker: Worker) -> None:
-        """Remove a worker that has left."""
         worker.join_side(None)
         self._overloaded.pop(worker, None)
         pool = self._pool_of.pop(worker)

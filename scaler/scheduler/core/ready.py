@@ -129,7 +129,6 @@ class ReadyQueues:
         self.queues: dict[Needs, ReadyQueue] = {}
 
     def of(self, needs: Needs) -> ReadyQueue:
-        """Return the queue of these needs."""
         if needs not in self.queues:
             self.queues[needs] = ReadyQueue(needs)
         return self.queues[needs]
@@ -153,7 +152,6 @@ class ReadyQueues:
 
     @property
     def count(self) -> int:
-        """The number of ready tasks."""
         return sum(queue.count for queue in self.queues.values())
 
     def waiting(self) -> list[ReadyQueue]:

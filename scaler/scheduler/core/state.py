@@ -164,7 +164,6 @@ class PeerRecord:
     broken_at: float | None = field(default=None, init=False)
 
     def received(self, now: float) -> None:
-        """Note a message of this peer."""
         self.last_message_at = now
 
     def note_connection(self, now: float, *, is_broken: bool) -> None:
@@ -264,7 +263,6 @@ class Worker(PeerRecord):
     # -- its tasks
 
     def take(self, task: Task, now: float) -> None:
-        """Add a task that is sent to it."""
         if len(self.tasks) == len(self.blocked):
             self.progressed_at = now
             self.checks_without_progress = 0
@@ -305,7 +303,6 @@ class Worker(PeerRecord):
         self.recalled += change
 
     def join_side(self, side: OrderedDict[Worker, None] | None) -> None:
-        """Move to a side of its pool."""
         if self.side is not None:
             del self.side[self]
         self.side = side
@@ -323,11 +320,9 @@ class Worker(PeerRecord):
         self.checks_without_progress = 0
 
     def note_failure(self) -> None:
-        """Count an infrastructure failure."""
         self.failures_in_row += 1
 
     def note_idle(self, now: float) -> None:
-        """Note that it has no tasks."""
         self.idle_since = now
 
     def check_progress(self, now: float, seconds: float, checks: int) -> bool:
@@ -341,12 +336,10 @@ class Worker(PeerRecord):
         return stalls
 
     def drain(self, *, quarantined: bool = False) -> None:
-        """Give it no more tasks."""
         self.draining = True
         self.quarantined = self.quarantined or quarantined
 
     def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
-        """Keep its last heartbeat."""
         self.heartbeat = heartbeat
         self.heartbeat_at = now
 

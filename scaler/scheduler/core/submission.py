@@ -105,7 +105,12 @@ class Submission:
         self._timings[spec.function] = timing
         if len(self._timings) > MAX_TIMINGS:
             del self._timings[next(iter(self._timings))]
-        group = client.groups[spec] = self._make_group(client, spec, _depth(client, spec), timing)
+        # How deep tasks are nested, by what is known of the one that submits them; 0 outside of tasks.
+        depth = 0
+        if client.via is not None and spec.parent:
+            parent = client.via.tasks.get(spec.parent)
+            depth = 1 if parent is None else parent.group.depth + 1
+        group = client.groups[spec] = self._make_group(client, spec, depth, timing)
         self._state.objects.use_functions(spec)
         return group
 
@@ -117,11 +122,3 @@ class Submission:
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
         return Group(client, spec, Needs(spec.needs), (-spec.priority, -depth), depth, timing, function)
-
-
-def _depth(client: ClientRecord, spec: Spec) -> int:
-    """Return how deep these tasks are nested, by what is known of the one that submits them; 0 outside of tasks."""
-    if client.via is None or not spec.parent:
-        return 0
-    parent = client.via.tasks.get(spec.parent)
-    return 1 if parent is None else parent.group.depth + 1
