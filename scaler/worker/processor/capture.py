@@ -1,7 +1,7 @@
 """What a task writes to stdout and stderr: sent to the agent while it runs, or kept until it has ended.
 
 In a processor `sys.stdout` and `sys.stderr` are tee streams: a `PrintForwarder` sends the agent each line that Python
-code prints, beside what happens to it anyway. With `stream_output`, `CapturedOutput` replaces descriptors 1 and 2, so
+code prints, beside what happens to it anyway. With `stream_output`, `captured_output` replaces descriptors 1 and 2, so
 that child processes and libraries in C are captured as well. The far end of an offloaded task, whose result travels as
 one text, keeps the same in memory: `PrintedOutput` what Python code prints, `RecordedOutput` all that is written.
 """
@@ -16,7 +16,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TextIO, cast
 
@@ -65,7 +65,7 @@ class PrintForwarder:
         """running: returns the id of the running task, empty between tasks. send: sends the agent a datagram."""
         self.has_partial_line = False
         self.is_captured = False
-        """True while `CapturedOutput` sends the agent all that the process writes."""
+        """True while `captured_output` sends the agent all that the process writes."""
         self._pid = os.getpid()
         self._running = running
         self._send = send
@@ -129,30 +129,22 @@ class _Pipes:
             os.close(original)
 
 
-class CapturedOutput:
+@contextlib.contextmanager
+def captured_output(control: socket.socket, task_id: bytes) -> Iterator[None]:
     """While in this context, what the process writes to descriptors 1 and 2 goes to the agent, as this task's.
 
     The reading ends of two pipes go to the agent. It reads them until they are closed, so what a child process of the
     task writes later still arrives, and a full pipe makes the task wait: nothing is kept here.
     """
-
-    def __init__(self, control: socket.socket, task_id: bytes) -> None:
-        self._control = control
-        self._task_id = task_id
-
-    def __enter__(self) -> None:
-        self._pipes = _Pipes()
-        readers = array.array("i", self._pipes.readers)
-        self._control.sendmsg(
-            [pack_id(ToAgent.OUTPUT, self._task_id)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, readers)]
-        )
-        for reader in readers:
+    pipes = _Pipes()
+    try:
+        attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", pipes.readers))]
+        control.sendmsg([pack_id(ToAgent.OUTPUT, task_id)], attached)
+        for reader in pipes.readers:
             os.close(reader)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pipes.restore()
+        yield
+    finally:
+        pipes.restore()
 
 
 class RecordedOutput:

@@ -36,7 +36,7 @@ from scaler.worker.frames import (
 from scaler.worker.page import ANCILLARY_BYTES, PageWriter, descriptors_of, read_file
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import failure_of, finish, run_preload
-from scaler.worker.processor.capture import CapturedOutput, TeeStream
+from scaler.worker.processor.capture import TeeStream, captured_output
 from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoredObjects
 from scaler.worker.processor.resources import GarbagePolicy, Meter
 
@@ -229,7 +229,7 @@ class _Processor:
         try:
             with contextlib.ExitStack() as stack:
                 if spec.stream_output:
-                    stack.enter_context(CapturedOutput(self._control, task))
+                    stack.enter_context(captured_output(self._control, task))
                     self._printing.is_captured = True
                 if spec.profiling:
                     stack.enter_context(meter)
