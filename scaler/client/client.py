@@ -173,8 +173,7 @@ class Client(ArgumentOnly):
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
         """
-        results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress)
-        return results.take_all()
+        return self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress).take_all()
 
     def starmap(
         self,
@@ -185,8 +184,7 @@ class Client(ArgumentOnly):
         progress: bool = False,
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        results = self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress)
-        return results.take_all()
+        return self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress).take_all()
 
     def imap(
         self,

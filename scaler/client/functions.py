@@ -167,21 +167,13 @@ class TemplateTable:
             if self._registered_serializer is None:
                 self._registered_serializer = self._register(dump_serializer(serializer))
             functions.append(self._registered_serializer)
-        spec = Spec(
-            function=cached.reference.id,
-            serializer=functions[1].id if serializer is not None else b"",
-            needs=options.needs,
-            priority=options.priority,
-            retries=options.retries,
-            retry_on=options.retry_on,
-            timeout_seconds=options.timeout_seconds,
-            profiling=options.profiling,
-            stream_output=options.stream_output,
-            deliver=options.deliver,
-            # Not too long, and of characters that have an encoding: it is sent and shown.
-            name=(options.name or name_of(cached.function))[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode(),
-            parent=parent,
-        )
+        fields = options._asdict()
+        del fields["owner"], fields["is_plain"]
+        # Not too long, and of characters that have an encoding: it is sent and shown.
+        name = (options.name or name_of(cached.function))[:MAX_NAME_CHARACTERS]
+        fields["name"] = name.encode("utf-8", "replace").decode()
+        serializer_id = functions[1].id if serializer is not None else b""
+        spec = Spec(function=cached.reference.id, serializer=serializer_id, parent=parent, **fields)
         template = TaskTemplate(spec, tuple(functions), serializer, options.owner)
         if len(cached.templates) >= MAX_TEMPLATES_PER_FUNCTION:
             cached.templates.clear()

@@ -90,9 +90,8 @@ class ClientLoop:
             blocked=blocked,
             timeout_seconds=timeout_seconds,
         )
-        self.objects = ClientObjects(self.futures, self._call, self._connect_storage)
+        self.objects = ClientObjects(self.futures, self._call, connect_storage)
         self._connect = connect
-        self._storage_connector = connect_storage
         self._submitted = submitted
         self._is_abandoned = False
         self._welcome: Welcome | None = None
@@ -290,6 +289,7 @@ class ClientLoop:
         self._welcome = welcome
         self._broken_at = None
         self.futures.max_pending_tasks = welcome.max_pending_tasks
+        self.objects.storage_address = welcome.object_storage_address
         if is_first:
             self._connected.set_result(None)
             return
@@ -341,10 +341,6 @@ class ClientLoop:
             value, exception = load_outcome(outcomes[index], payload, template.serializer)
             resolved.append((future, value, exception, profile))
         return resolved
-
-    def _connect_storage(self) -> StorageClient:
-        address = self._welcome.object_storage_address if self._welcome is not None else ""
-        return self._storage_connector(address, self.futures.ids.owner)
 
 
 def _show(is_stderr: bool, text: bytes) -> None:

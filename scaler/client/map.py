@@ -446,7 +446,7 @@ class ResultIterator(Iterator[Any]):
     def __next__(self) -> Any:
         while True:
             for outcome in self._batch:
-                return self._raised(outcome) if type(outcome) is FailedItem else outcome
+                return self._checked(outcome, in_loop=True) if type(outcome) is FailedItem else outcome
             self._next_batch()
 
     def take_all(self) -> list[Any]:
@@ -513,21 +513,15 @@ class ResultIterator(Iterator[Any]):
             self._batch_count = len(outcomes)
             self._batch = iter(outcomes)
 
-    def _checked(self, outcome: Any) -> Any:
-        """Return an outcome of a map: an exception only if that is a result as others are."""
+    def _checked(self, outcome: Any, in_loop: bool = False) -> Any:
+        """Return an outcome: an exception only if that is a result as others are; otherwise raise it."""
         if type(outcome) is not FailedItem:
             return outcome
-        if not self._return_exceptions:
-            raise outcome.exception
-        return outcome.exception
-
-    def _raised(self, failed: FailedItem) -> BaseException:
-        """Return an item's exception, if that is a result as others are; otherwise raise it."""
         if self._return_exceptions:
-            return failed.exception
-        if isinstance(failed.exception, StopIteration):  # it would end the loop, as if all were well
-            raise RuntimeError(f"item {failed.index} raised StopIteration") from failed.exception
-        raise failed.exception
+            return outcome.exception
+        if in_loop and isinstance(outcome.exception, StopIteration):  # it would end the loop, as if all were well
+            raise RuntimeError(f"item {outcome.index} raised StopIteration") from outcome.exception
+        raise outcome.exception
 
     def _close_progress(self) -> None:
         if self._progress is not None:

@@ -32,9 +32,10 @@ class ClientObjects:
     """The uploads and stored results of one client. `ClientLoop` runs it in its thread."""
 
     def __init__(
-        self, futures: FutureTable, call: Callable[..., object], connect_storage: Callable[[], StorageClient]
+        self, futures: FutureTable, call: Callable[..., object], connect_storage: Callable[[str, bytes], StorageClient]
     ) -> None:
         """call: calls a function, with arguments, in the client's thread. connect_storage: is called there."""
+        self.storage_address = ""
         self._futures = futures
         self._call = call
         self._connect_storage = connect_storage
@@ -134,7 +135,7 @@ class ClientObjects:
 
     def _client(self) -> StorageClient:
         if self._storage is None:
-            self._storage = self._connect_storage()
+            self._storage = self._connect_storage(self.storage_address, self._futures.ids.owner)
         return self._storage
 
     async def _put(self, upload: ObjectUpload, parts: Parts) -> None:
