@@ -116,7 +116,6 @@ class Model:
     # -- folding
 
     def apply_status(self, document: Document) -> None:
-        """Take in a MonitorStatus document."""
         before, status = self.status, decode_status(document)
         self.status = status
         if status.incarnation != before.incarnation and before.at:
@@ -126,7 +125,6 @@ class Model:
         self.series.add(status.at, _figures(before, status))
 
     def apply_events(self, document: Document) -> None:
-        """Take in a MonitorEvents document."""
         at = document.get("at")
         reported_at = float(at) if isinstance(at, int | float) else self.status.at
         dropped = document.get("dropped")
@@ -189,7 +187,6 @@ class Model:
 
     @property
     def task_count(self) -> int:
-        """How many tasks the model keeps."""
         return len(self._tasks)
 
     def lanes(self, since: float) -> dict[str, list[Bar]]:

@@ -71,7 +71,6 @@ def _column(hint: Any) -> tuple[Column, Any]:
 
 
 def decode(kind: type[R], values: object) -> R:
-    """Return a row from a JSON object."""
     known = values if isinstance(values, dict) else {}
     return kind._make(
         default if (value := take(known.get(name))) is None else value for name, default, take in _fields(kind)
@@ -101,7 +100,6 @@ def objects(table: object) -> list[Any]:
 
 
 def decode_status(document: Document) -> Status:
-    """Return the rows of a MonitorStatus document."""
     messages = document.get("messages")
     return decode(Status, {**document, **messages} if isinstance(messages, dict) else document)
 

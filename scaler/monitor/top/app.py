@@ -101,7 +101,6 @@ class TopApp(App[None]):
 
     @property
     def status(self) -> Status:
-        """The shown state."""
         return self.frozen.status if self.frozen is not None else self.source.model.status
 
     @property
@@ -109,7 +108,6 @@ class TopApp(App[None]):
         return self.frozen.per_second if self.frozen is not None else self.source.model.series.last("tasks_per_second")
 
     def compose(self) -> ComposeResult:
-        """Return the widgets (Textual's App)."""
         yield self._panels_part
         yield self._keys_part
         yield self._totals_part

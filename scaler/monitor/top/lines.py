@@ -73,7 +73,6 @@ class Lines(ScrollView, can_focus=True):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of the screen (Textual's ScrollView)."""
         index = y + self.scroll_offset.y
         if index >= len(self.texts):
             return Strip.blank(self.size.width, self.rich_style)

@@ -53,7 +53,6 @@ class DetailScreen(ModalScreen[None]):
         self._text_part = Static(id="text", markup=False)
 
     def compose(self) -> ComposeResult:
-        """Return the widgets (Textual's Screen)."""
         yield self._facts_part
         yield Static(TASKS_HEAD, id="tasks_head", markup=False)
         yield self._tasks_part
@@ -144,6 +143,5 @@ class HelpScreen(ModalScreen[None]):
     ]
 
     def compose(self) -> ComposeResult:
-        """Return the widgets (Textual's Screen)."""
         with VerticalScroll(id="help"):
             yield Static(HELP, markup=False)

@@ -116,7 +116,6 @@ class ApiRoute:
 
 
 def api_routes(source: Source) -> list[Route]:
-    """Return the table as routes of Starlette."""
     return [Route(route.path, _endpoint(route, source)) for route in ROUTES]
 
 

@@ -79,11 +79,9 @@ class WebApp:
         self.broadcast.changed()
 
     def close(self) -> None:
-        """End all streams."""
         self.broadcast.close()
 
     def connection(self) -> ConnectionRow:
-        """Return the state of the connection to the scheduler."""
         incarnation = self._status.incarnation
         return ConnectionRow(
             connected=self._monitor.connected,

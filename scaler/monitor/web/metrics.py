@@ -48,7 +48,6 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def answer(self, request: Request) -> Response:
-        """Return the metrics in the format that the request accepts."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._registry), headers={"Content-Type": content_type})
 

@@ -25,7 +25,6 @@ _STATUS_SUMS = {"tasks_per_second": float, "failed_per_second": float, "tasks_le
 
 
 def openapi() -> View:
-    """Return the document."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -61,7 +61,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def page_of(listening: socket.socket) -> str:
-    """Return the URL of the page."""
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (these are replaced, not bound)
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

@@ -73,7 +73,6 @@ class Broadcast:
 
     @property
     def readers(self) -> int:
-        """Browsers that are connected."""
         return len(self._readers)
 
     def changed(self) -> None:
@@ -84,7 +83,6 @@ class Broadcast:
         self._update_timer = self._loop.call_at(at, self._update)
 
     def close(self) -> None:
-        """End all streams."""
         self._closed = True
         self._stop_log()
         for reader in self._readers:

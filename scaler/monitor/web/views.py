@@ -16,13 +16,11 @@ MAX_LISTED_TEXT = 300
 
 
 def status_view(model: Model) -> View:
-    """Return all counts and sums."""
     rates = {name: model.series.last(name) for name in ("tasks_per_second", "failed_per_second")}
     return {**view(model.status), **rates, "tasks_left_out": model.dropped}
 
 
 def task_view(task: TaskRow) -> View:
-    """Return a task for lists."""
     return {**view(task), "text": task.text[:MAX_LISTED_TEXT]}
 
 
