@@ -236,8 +236,21 @@ class BlockingStorage:
             thread.close()
 
     def _call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> _T:
-        async def call(client: StorageClient) -> _T:
-            return await begin(client)
+        done: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+        def ended(future: asyncio.Future[_T]) -> None:
+            # Cancelled: the loop was ended while another thread made the copy that is shared.
+            error = future.exception() if not future.cancelled() else ClientClosedError(_CLOSED)
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(future.result())
+
+        def start(client: StorageClient) -> None:
+            try:
+                begin(client).add_done_callback(ended)
+            except Exception as error:  # noqa: BLE001 (raised in the thread that called)
+                done.set_exception(error)
 
         with self._lock:
             if self._is_closed:
@@ -248,8 +261,5 @@ class BlockingStorage:
             if self._pid != os.getpid():
                 raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
             # Under the lock: `close` comes after it, so the loop is there.
-            done = asyncio.run_coroutine_threadsafe(call(self._thread.value), self._thread.loop)
-        try:
-            return done.result()
-        except concurrent.futures.CancelledError:  # the loop has ended
-            raise ClientClosedError(_CLOSED) from None
+            self._thread.loop.call_soon_threadsafe(start, self._thread.value)
+        return done.result()
