@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-import socket
+import os
 import subprocess
 import sys
 import threading
@@ -16,10 +16,13 @@ from multiprocessing.connection import Connection
 
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Outcome
+from scaler.testing.soamapi.instance import start_connected
 from scaler.worker.call import Call, pack_call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.job import run_call
 from scaler.worker_manager.offload.config import OffloadConfig
+
+CONNECTION_VARIABLE = "SCALER_TESTING_EXECUTOR_FD"
 
 
 class MemoryExecutor:
@@ -166,11 +169,8 @@ class _CallProcess(contextlib.AbstractContextManager["_CallProcess"]):
     """A process that runs packed calls, one at a time."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", "scaler.testing.executors", str(theirs.fileno())]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        self._connection = Connection(ours.detach())
+        command = [sys.executable, "-m", "scaler.testing.executors"]
+        self.process, self._connection = start_connected(command, CONNECTION_VARIABLE)
 
     def ask(self, data: bytes) -> bytes | None:
         """Run a packed call. Returns None when the process died of it."""
@@ -186,8 +186,8 @@ class _CallProcess(contextlib.AbstractContextManager["_CallProcess"]):
 
 
 def main() -> int:
-    """Run calls that come over the connection whose descriptor is the argument, until its other end closes."""
-    with Connection(int(sys.argv[1])) as connection, contextlib.suppress(EOFError):
+    """Run calls that come over the connection that the environment names, until its other end closes."""
+    with Connection(int(os.environ.pop(CONNECTION_VARIABLE))) as connection, contextlib.suppress(EOFError):
         while True:
             connection.send_bytes(run_call(connection.recv_bytes()))
     return 0

@@ -10,7 +10,6 @@ from scaler.testing.aws.server import AwsEmulator
 
 
 def main() -> int:
-    """Run the emulator. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m scaler.testing.aws", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
     arguments = parser.parse_args()

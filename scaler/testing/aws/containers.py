@@ -144,7 +144,6 @@ class Containers:
             return container
 
     def running(self) -> list[Container]:
-        """Return the containers that have not ended."""
         with self._lock:
             return list(self._running.values())
 
@@ -196,13 +195,11 @@ class ContainerHost:
         )
 
     def new_folder(self) -> Path:
-        """Make an empty folder for a container."""
         folder = Path(self._folder.name, uuid.uuid4().hex)
         folder.mkdir()
         return folder
 
     def close(self) -> None:
-        """Remove everything."""
         self._reaper.kill()
         self._reaper.communicate()
         self._folder.cleanup()

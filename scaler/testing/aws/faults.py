@@ -59,17 +59,15 @@ class Partial:
 Fault = Throttle | Error | Slow | LoseReply | Partial
 
 
+@dataclass(eq=False, slots=True)
 class Rule:
     """A fault, and which requests meet it."""
 
-    __slots__ = ("fault", "operation", "times", "used")
-
-    def __init__(self, operation: str, fault: Fault, times: int | None) -> None:
-        self.operation = operation
-        self.fault = fault
-        self.times = times
-        self.used = 0
-        """How many requests have met it."""
+    operation: str
+    fault: Fault
+    times: int | None
+    used: int = 0
+    """How many requests have met it."""
 
     @property
     def left(self) -> int | None:
@@ -77,7 +75,6 @@ class Rule:
         return None if self.times is None else self.times - self.used
 
     def matches(self, service: str, operation: str) -> bool:
-        """Tell whether this request meets it."""
         named = self.operation in ("*", operation, f"{service}:*", f"{service}:{operation}")
         return named and self.left != 0
 
@@ -107,7 +104,6 @@ class Faults:
         return rule
 
     def clear(self) -> None:
-        """Forget all rules."""
         with self._lock:
             self._rules.clear()
 

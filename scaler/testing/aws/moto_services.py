@@ -93,7 +93,6 @@ class Moto:
             return sorted(backends[ACCOUNT]["aws"].buckets[bucket].keys)
 
     def close(self) -> None:
-        """Forget everything."""
         with self._lock:
             if self._applications:
                 _reset_moto()
@@ -159,7 +158,6 @@ class MotoService:
         return ServiceError(code, "Rate exceeded")
 
     def close(self) -> None:
-        """Forget what moto keeps."""
         self._moto.close()
 
     def keys(self, bucket: str) -> list[str]:

@@ -17,8 +17,6 @@ from scaler.testing.scaling.world import ScalingOutcome, simulate
 
 STARTUP_SECONDS = (1.0, 60.0, 180.0)
 FORMULA = "formula"
-
-
 HEARTBEAT_SECONDS = 2.0
 GROW_ABOVE = 10
 SHRINK_BELOW = 1
@@ -88,7 +86,10 @@ CONTESTANTS: Mapping[str, Callable[[Workload], ScalingPolicy]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one policy made of one workload with one start-up time, and what all units from the start make of it."""
+    """What one policy made of one workload with one start-up time, and what all units from the start make of it.
+
+    makespan, response (from each burst's arrival to its end) and cost (unit-seconds) are multiples of the reference's.
+    """
 
     workload: Workload
     startup_seconds: float
@@ -97,17 +98,14 @@ class Cell:
 
     @property
     def makespan(self) -> float:
-        """As a multiple of the reference's."""
         return self.outcome.makespan_seconds / self.reference.makespan_seconds
 
     @property
     def response(self) -> float:
-        """The time from each burst's arrival to its end, as a multiple of the reference's."""
         return self.outcome.response_seconds / self.reference.response_seconds
 
     @property
     def cost(self) -> float:
-        """Unit-seconds, as a multiple of the reference's."""
         return self.outcome.unit_seconds / self.reference.unit_seconds
 
 
@@ -138,18 +136,15 @@ def reference(workload: Workload, startup_seconds: float) -> ScalingOutcome:
 
 @cache
 def cell(contestant: str, workload: Workload, startup_seconds: float) -> Cell:
-    """Run one cell of the table."""
     outcome = simulate(workload, CONTESTANTS[contestant](workload), startup_seconds)
     return Cell(workload, startup_seconds, outcome, reference(workload, startup_seconds))
 
 
 def table(contestant: str, workloads: Sequence[Workload] = WORKLOADS) -> list[Cell]:
-    """Run all cells of one policy."""
     return [cell(contestant, workload, startup) for workload in workloads for startup in STARTUP_SECONDS]
 
 
 def summary(cells: Sequence[Cell]) -> Summary:
-    """Sum up a table."""
     ours, theirs = [each.outcome for each in cells], [each.reference for each in cells]
     return Summary(
         makespan=_mean([each.makespan for each in cells]),

@@ -229,7 +229,6 @@ class ScalingWorld(SteppedCore):
     # -- for managers and workers
 
     def say(self, peer: bytes, message: Message) -> None:
-        """Send a message of a manager or worker."""
         self._arrive(Received(peer, message))
 
     def started(self, task: bytes) -> None:

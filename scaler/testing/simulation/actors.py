@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -81,17 +82,12 @@ CALM = Chances(
 """Nothing goes wrong: for measuring."""
 
 
-class Clock(Protocol):
-    """Simulated time."""
+class ActorWorld(Protocol):
+    """What actors need of the world."""
 
     @property
     def now(self) -> float: ...
     def later(self, at: float, action: Callable[[], None]) -> None: ...
-
-
-class ActorWorld(Clock, Protocol):
-    """What actors need of the world."""
-
     def started(self, task: bytes) -> None: ...
     def killed(self, task: bytes) -> None: ...
 
@@ -139,7 +135,6 @@ class SimulatedWorker:
 
     @property
     def running(self) -> int:
-        """How many tasks run now."""
         return len(self._running)
 
     def heartbeat(self) -> WorkerHeartbeat:
@@ -159,8 +154,8 @@ class SimulatedWorker:
             self._world.started(identifier)
             seconds = self.duration(spec, identifier)
             if seconds > STARTED_AFTER_SECONDS:
-                self._world.later(self._world.now + STARTED_AFTER_SECONDS, self._announcer(identifier, attempt))
-            self._world.later(self._world.now + seconds, self._finisher(identifier, attempt, seconds))
+                self._world.later(self._world.now + STARTED_AFTER_SECONDS, partial(self._announce, identifier, attempt))
+            self._world.later(self._world.now + seconds, partial(self._finish, identifier, attempt, seconds))
 
     def duration(self, spec: Spec, task: bytes) -> float:
         """Return for how many seconds a task of this function runs."""
@@ -169,31 +164,24 @@ class SimulatedWorker:
             return self._random.uniform(0.5, 3.0)
         return self._random.expovariate(1 / (0.001 * 4 ** (spec.function[0] % FUNCTIONS)))
 
-    def _announcer(self, identifier: bytes, attempt: int) -> Callable[[], None]:
-        def announce() -> None:
-            if self.alive and self._running.get(identifier) == attempt:
-                self.say(Started([identifier]))
+    def _announce(self, identifier: bytes, attempt: int) -> None:
+        if self.alive and self._running.get(identifier) == attempt:
+            self.say(Started([identifier]))
 
-        return announce
-
-    def _finisher(self, identifier: bytes, attempt: int, seconds: float) -> Callable[[], None]:
-        def finish() -> None:
-            if not self.alive or self._running.get(identifier) != attempt:
-                return
-            del self._running[identifier]
-            chance = self._random.random()
-            if chance < self._chances.processor_deaths:
-                self._report(identifier, attempt, Outcome.PROCESSOR_DIED, b"killed by signal 11 (SIGSEGV)", seconds)
-            elif chance < self._chances.processor_deaths + self._chances.exceptions:
-                self._report(identifier, attempt, Outcome.EXCEPTION, b"\x80 its own exception", seconds)
-            elif chance > 1 - self._chances.stored_results:
-                payload = stored_reference(result_id(identifier, attempt), 100_000)
-                self._report(identifier, attempt, Outcome.SUCCESS, payload, seconds)
-            else:
-                self._report(identifier, attempt, Outcome.SUCCESS, value_of(identifier), seconds)
-            self._start()
-
-        return finish
+    def _finish(self, identifier: bytes, attempt: int, seconds: float) -> None:
+        if not self.alive or self._running.get(identifier) != attempt:
+            return
+        del self._running[identifier]
+        chance = self._random.random()
+        outcome, payload = Outcome.SUCCESS, value_of(identifier)
+        if chance < self._chances.processor_deaths:
+            outcome, payload = Outcome.PROCESSOR_DIED, b"killed by signal 11 (SIGSEGV)"
+        elif chance < self._chances.processor_deaths + self._chances.exceptions:
+            outcome, payload = Outcome.EXCEPTION, b"\x80 its own exception"
+        elif chance > 1 - self._chances.stored_results:
+            payload = stored_reference(result_id(identifier, attempt), 100_000)
+        self._report(identifier, attempt, outcome, payload, seconds)
+        self._start()
 
     def _report(self, identifier: bytes, attempt: int, outcome: Outcome, payload: bytes, seconds: float) -> None:
         done = self._done
@@ -295,7 +283,6 @@ class SimulatedClient:
         return not self._left and not self.expected
 
     def burst(self, size: int) -> None:
-        """Submit up to size tasks of a few groups."""
         size = min(size, self._left)
         groups: dict[Spec, TaskGroup] = {}
         definitions: list[tuple[bytes, bytes]] = []

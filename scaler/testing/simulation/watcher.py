@@ -36,11 +36,9 @@ class SimulatedMonitor:
             self._finished += len(message.ids)
 
     def add(self, facts: list[Fact], now: float) -> None:
-        """Take in the facts of a step."""
         self._events.add(facts, now)
 
     def report(self, now: float) -> None:
-        """Take in a report when it is time for one."""
         if now >= self._next_at:
             self._next_at = now + REPORT_SECONDS
             self._report(now)

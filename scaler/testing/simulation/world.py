@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
@@ -48,20 +48,20 @@ class _NoScaling:
         return {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SimulationReport:
-    """What a run came to. step_seconds are real, the others simulated."""
+    """What a run came to. core_seconds and worst_step_seconds are real, the others simulated."""
 
     tasks: int
-    outcomes: dict[Outcome, int]
-    simulated_seconds: float
-    core_seconds: float
-    worst_step_seconds: float
-    steps: int
-    breaks: int
-    worker_losses: int
-    client_losses: int
-    forgotten_objects: int
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    simulated_seconds: float = 0.0
+    core_seconds: float = 0.0
+    worst_step_seconds: float = 0.0
+    steps: int = 0
+    breaks: int = 0
+    worker_losses: int = 0
+    client_losses: int = 0
+    forgotten_objects: int = 0
 
 
 Actor = SimulatedWorker | SimulatedClient
@@ -111,8 +111,7 @@ class World(SteppedCore):
         self._said_again: set[bytes] = set()
         """Tasks of clients that were given up and came back: those may run again."""
         self._died_at: dict[bytes, float] = {}
-        self._tasks = tasks
-        self._breaks = self._worker_losses = self._client_losses = self._forgotten = 0
+        self._report = SimulationReport(tasks)
         for number in range(workers):
             self._add_worker(gpu=number % GPU_EVERY == 0)
         for number in range(clients):
@@ -166,7 +165,7 @@ class World(SteppedCore):
                 case Expel(peer):
                     self._expelled(peer)
                 case ForgetStored(ids):
-                    self._forgotten += len(ids)
+                    self._report.forgotten_objects += len(ids)
                 case _:
                     pass
         if self._watcher is not None:
@@ -192,7 +191,6 @@ class World(SteppedCore):
         self.later(self.now, burst)
 
     def _connect(self, actor: Actor) -> None:
-        """Give an actor a new session with the core."""
         session_id = actor.id + self._random.randbytes(8)
 
         def hear(message: Message) -> None:
@@ -229,12 +227,12 @@ class World(SteppedCore):
         if link.up:
             link.drop()
         if isinstance(actor, SimulatedWorker):
-            self._worker_losses += 1
+            self._report.worker_losses += 1
             if actor.alive:
                 actor.restart()
                 self.later(self.now + RECONNECT_SECONDS, lambda: self._connect(actor))
         elif actor.alive:
-            self._client_losses += 1
+            self._report.client_losses += 1
             self.later(self.now + RECONNECT_SECONDS, lambda: self._client_returns(actor))
 
     def _client_returns(self, client: SimulatedClient) -> None:
@@ -269,7 +267,7 @@ class World(SteppedCore):
             return
         actor = self._random.choice(actors)
         link = self._links[actor.id]
-        self._breaks += 1
+        self._report.breaks += 1
         link.drop()
         epoch = link.epoch
         self._arrive(Broken(actor.id))
@@ -286,21 +284,21 @@ class World(SteppedCore):
         if len(workers) < 2:
             return
         worker = self._random.choice(workers)
-        worker.alive = False
-        self._links[worker.id].drop()
-        self._worker_losses += 1
-        if self._random.random() < 0.3:
-            self._arrive(Closed(worker.id, "goodbye"))
-        else:
-            self._arrive(Broken(worker.id))
+        self._report.worker_losses += 1
+        self._die(worker, goodbye=0.3)
         self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_worker(worker.gpu))
+
+    def _die(self, actor: Actor, goodbye: float) -> None:
+        actor.alive = False
+        self._links[actor.id].drop()
+        says_goodbye = self._random.random() < goodbye
+        self._arrive(Closed(actor.id, "goodbye") if says_goodbye else Broken(actor.id))
 
     def _freeze_worker(self) -> None:
         """Silence without a break: nothing arrives on either side for longer than the lease."""
         workers = self._living(SimulatedWorker)
-        if len(workers) < 2:
-            return
-        self._freeze(self._random.choice(workers))
+        if len(workers) > 1:
+            self._freeze(self._random.choice(workers))
 
     def _freeze(self, actor: Actor) -> None:
         self._frozen.add(actor.id)
@@ -315,14 +313,9 @@ class World(SteppedCore):
         if len(clients) < 2:
             return
         client = self._random.choice(clients)
-        client.alive = False
         self._died_at[client.id] = self.now
-        self._links[client.id].drop()
-        self._client_losses += 1
-        if self._random.random() < 0.5:
-            self._arrive(Closed(client.id, "goodbye"))
-        else:
-            self._arrive(Broken(client.id))
+        self._report.client_losses += 1
+        self._die(client, goodbye=0.5)
         # Whoever used it starts the program again, which does what was left undone.
         left = client.unfinished
         self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_client(left))
@@ -339,11 +332,11 @@ class World(SteppedCore):
         check(self.core.state)
         if self._watcher is not None:
             self._watcher.judge(self.now)
-        outcomes = dict.fromkeys(Outcome, 0)
+        report = self._report
         for client in self._clients:
             for outcome, count in client.outcomes.items():
-                outcomes[outcome] += count
-        assert not outcomes[Outcome.OBJECT_LOST], "nothing is lost in a world that keeps all objects"
+                report.outcomes[outcome] += count
+        assert not report.outcomes[Outcome.OBJECT_LOST], "nothing is lost in a world that keeps all objects"
         if self._settle_seconds > self._config.client_timeout_seconds:
             lost = [client for client in self._clients if not client.alive and client.id in self.core.state.clients]
             recent = sum(self._died_at[client.id] > self.now - self._settle_seconds for client in lost)
@@ -351,18 +344,9 @@ class World(SteppedCore):
         once = {task for client in self._clients for task in client.once}
         for task, count in self._starts.items():
             assert count == 1 or task not in once, f"task {task.hex()} may start once, and started {count} times"
-        return SimulationReport(
-            self._tasks,
-            outcomes,
-            self.now,
-            self._core_seconds,
-            self._worst_step_seconds,
-            self._steps,
-            self._breaks,
-            self._worker_losses,
-            self._client_losses,
-            self._forgotten,
-        )
+        report.simulated_seconds, report.core_seconds = self.now, self._core_seconds
+        report.worst_step_seconds, report.steps = self._worst_step_seconds, self._steps
+        return report
 
 
 def _hello(actor: Actor) -> Hello:

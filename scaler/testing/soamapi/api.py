@@ -60,7 +60,6 @@ class TaskInputHandle:
         self._task_id = task_id
 
     def get_id(self) -> str:
-        """Return the task's id."""
         return self._task_id
 
 
@@ -71,15 +70,12 @@ class TaskOutputHandle:
         self._response = response
 
     def get_id(self) -> str:
-        """Return the task's id."""
         return self._response.task_id
 
     def is_successful(self) -> bool:
-        """Tell whether there is an output."""
         return self._response.output is not None
 
     def populate_task_output(self, message: Message) -> None:
-        """Fill a message with the output. Raises SoamException."""
         if self._response.unreadable:
             raise SoamException(self._response.unreadable)
         if self._response.output is None:
@@ -87,7 +83,6 @@ class TaskOutputHandle:
         load(message, self._response.output)
 
     def get_exception(self) -> SoamException:
-        """Return why there is no output."""
         if self._response.error is None:
             raise SoamException("the task has not failed")
         return self._response.error
@@ -97,11 +92,9 @@ class SessionCallback:
     """Extended by clients. Called on threads of the library, several at a time."""
 
     def on_response(self, handle: TaskOutputHandle) -> None:
-        """Take in that a task has ended."""
         raise NotImplementedError
 
     def on_exception(self, exception: SoamException) -> None:
-        """Take in that something is wrong with the session."""
         raise NotImplementedError
 
 
@@ -126,11 +119,9 @@ class SessionCreationAttributes:
         self.session_type = kind
 
     def set_session_flags(self, flags: SessionFlags) -> None:
-        """Set how responses come."""
         self.flags = flags
 
     def set_session_callback(self, callback: SessionCallback) -> None:
-        """Set what is called with responses."""
         self.callback = callback
 
     def set_session_priority(self, priority: int) -> None:
@@ -145,7 +136,6 @@ class TaskSubmissionAttributes:
         self.task_input: Message | None = None
 
     def set_task_input(self, message: Message) -> None:
-        """Set what the service gets."""
         self.task_input = message
 
 
@@ -187,7 +177,6 @@ def grid() -> Grid:
 
 
 def initialize() -> None:
-    """Prepare the library."""
     _State.is_initialized = True
 
 
@@ -207,11 +196,9 @@ class ClientSession:
         self._session = session
 
     def get_id(self) -> str:
-        """Return the session's id."""
         return self._session.session_id
 
     def send_task_input(self, attributes: TaskSubmissionAttributes) -> TaskInputHandle:
-        """Submit a task. Raises SoamException."""
         self._connection.check()
         assert attributes.task_input is not None
         data = dump(attributes.task_input)
@@ -229,7 +216,6 @@ class ClientSession:
         return TaskInputHandle(grid().send(self._session, data))
 
     def update_priority(self, priority: int) -> None:
-        """Change the session's priority."""
         grid().update_priority(self._session, checked_priority(priority))
 
     def close(self) -> None:
@@ -260,11 +246,9 @@ class Connection:
         self._is_closed = False
 
     def get_id(self) -> str:
-        """Return the connection's id."""
         return self._connection_id
 
     def create_session(self, attributes: SessionCreationAttributes) -> ClientSession:
-        """Open a session. Raises SoamException."""
         self.check()
         _refuse("create_session")
         callback = attributes.callback

@@ -97,7 +97,6 @@ class CallbackThreads:
         self._pool.shutdown(cancel_futures=True)
 
     def is_own_thread(self) -> bool:
-        """Return True in a callback."""
         return threading.current_thread().name.startswith("soam-callback")
 
     def _submit(self, action: Callable[[], None]) -> None:
@@ -195,12 +194,10 @@ class Grid:
             return {task_id: instance.pid for task_id, instance in placed.items() if instance is not None}
 
     def suspend(self, session: GridSession) -> None:
-        """Start no more tasks of a session."""
         with self._changed:
             session.is_suspended = True
 
     def resume(self, session: GridSession) -> None:
-        """Start tasks of a session again."""
         with self._changed:
             session.is_suspended = False
             self._changed.notify_all()
@@ -247,7 +244,6 @@ class Grid:
     # -- slots
 
     def _serve(self, slot: GridSlot) -> None:
-        """Be the thread of one slot."""
         while (found := self._next(slot)) is not None:
             session, task = found
             fault = self.fault("invoke")
@@ -354,23 +350,15 @@ class Grid:
 
     def _respond(self, session: GridSession, response: Response) -> None:
         fault = self._script.next("response")
-        times, seconds = 1, 0.0
-        match fault.do if fault is not None else None:
-            case "lose":
-                return
-            case "twice":
-                times = 2
-            case "late" if fault is not None:
-                seconds = fault.seconds
-            case "unreadable" if fault is not None:
-                response = Response(response.task_id, response.output, response.error, fault.text)
-            case "abort" if fault is not None:
-                self.abort(session, fault.text)
-                return
-            case _:
-                pass
-        for _ in range(times):
-            self.callbacks.add(lambda: self._deliver(session, response), seconds)
+        do = "" if fault is None else fault.do
+        if fault is not None and do == "unreadable":
+            response = Response(response.task_id, response.output, response.error, fault.text)
+        if fault is not None and do == "abort":
+            self.abort(session, fault.text)
+        elif do != "lose":
+            for _ in range(2 if do == "twice" else 1):
+                seconds = fault.seconds if fault is not None and do == "late" else 0.0
+                self.callbacks.add(lambda: self._deliver(session, response), seconds)
 
     def _deliver(self, session: GridSession, response: Response) -> None:
         with self._changed:

@@ -50,26 +50,30 @@ class Died:
 Answer = Answered | Threw | Died
 
 
+def start_connected(command: Sequence[str], variable: str) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a process, whose environment names the descriptor of its end in `variable`; return it and our end."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, variable: str(theirs.fileno())},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+    return process, Connection(ours.detach())
+
+
 class Instance:
     """The grid's end. `invoke` is called from one thread, `kill` from any."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                command,
-                env={**os.environ, SERVICE_FD_VARIABLE: str(theirs.fileno())},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        self._connection = Connection(ours.detach())
+        self._process, self._connection = start_connected(command, SERVICE_FD_VARIABLE)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def invoke(self, task: Invoke) -> Answer:
-        """Run a task, and wait for its end."""
         try:
             self._connection.send(task)
             answer: Answer = self._connection.recv()
@@ -97,11 +101,9 @@ class ServiceEnd:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def next(self) -> Invoke:
-        """Wait for a task."""
         return self._tasks.get()
 
     def answer(self, answer: Answer) -> None:
-        """Say how the last task ended."""
         self._connection.send(answer)
 
     def _listen(self) -> None:

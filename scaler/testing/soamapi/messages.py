@@ -15,7 +15,6 @@ class SoamException(Exception):  # noqa: N818 (the name is the product's, as all
         self._embedded = embedded
 
     def get_embedded_exception(self) -> BaseException | None:
-        """Return what the service threw, if it did."""
         return self._embedded
 
 
@@ -34,13 +33,11 @@ class OutputStream:
         self._parts: list[bytes] = []
 
     def write_byte_array(self, data: array[int], offset: int, count: int) -> None:
-        """Write `count` items of an array of bytes."""
         if not isinstance(data, array) or data.typecode not in _KINDS:
             raise TypeError("write_byte_array takes an array of the type 'b' or 'B'")
         self._parts.append(count.to_bytes(8, "little") + data[offset : offset + count].tobytes())
 
     def bytes(self) -> bytes:
-        """Return all that was written."""
         return b"".join(self._parts)
 
 
@@ -67,21 +64,17 @@ class Message:
     """Extended by users: something that can be sent."""
 
     def on_serialize(self, stream: OutputStream) -> None:
-        """Write this message."""
         raise NotImplementedError
 
     def on_deserialize(self, stream: InputStream) -> None:
-        """Read this message."""
         raise NotImplementedError
 
 
 def dump(message: Message) -> bytes:
-    """Return a message as bytes."""
     stream = OutputStream()
     message.on_serialize(stream)
     return stream.bytes()
 
 
 def load(message: Message, data: bytes) -> None:
-    """Fill a message from bytes."""
     message.on_deserialize(InputStream(data))

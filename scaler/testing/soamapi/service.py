@@ -20,7 +20,6 @@ class SessionContext:
         self._session_id = session_id
 
     def get_session_id(self) -> str:
-        """Return the session's id."""
         return self._session_id
 
 
@@ -36,11 +35,9 @@ class TaskContext:
         return self._task.task_id
 
     def populate_task_input(self, message: Message) -> None:
-        """Fill a message with the task's input."""
         load(message, self._task.data)
 
     def set_task_output(self, message: Message) -> None:
-        """Set the task's output."""
         self._output = dump(message)
 
     def output(self) -> bytes:
@@ -60,7 +57,6 @@ class ServiceContainer:
         """Prepare for tasks of a session."""
 
     def on_invoke(self, task_context: TaskContext) -> None:
-        """Run a task."""
         raise NotImplementedError
 
     def on_session_leave(self) -> None:

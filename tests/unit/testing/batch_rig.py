@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaler.testing.aws.batch import BatchCore, StartContainer, Times
-from scaler.testing.aws.batch.timeline import Command
+from scaler.testing.aws.batch.running import Command
 from scaler.testing.aws.faults import ServiceError
 
 PREFIX = "arn:aws:batch:us-east-1:123456789012:"

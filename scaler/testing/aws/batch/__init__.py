@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaler.testing.aws.batch.core import BatchCore
+from scaler.testing.aws.batch.running import KillContainer, StartContainer, TerminateContainer, Times
 from scaler.testing.aws.batch.shell import EmulatedBatch
-from scaler.testing.aws.batch.timeline import KillContainer, StartContainer, TerminateContainer, Times
 
 __all__ = ["BatchCore", "EmulatedBatch", "KillContainer", "StartContainer", "TerminateContainer", "Times"]

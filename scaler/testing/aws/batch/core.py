@@ -25,8 +25,7 @@ from scaler.testing.aws.batch.jobs import (
     submission_of,
 )
 from scaler.testing.aws.batch.resources import BatchResource, BatchResources, JobQueue
-from scaler.testing.aws.batch.running import JobRunner
-from scaler.testing.aws.batch.timeline import Command, Timeline, Times
+from scaler.testing.aws.batch.running import Command, JobRunner, Timeline, Times
 from scaler.testing.aws.batch.values import JSON, Invalid
 from scaler.testing.aws.faults import ServiceError
 

@@ -36,11 +36,9 @@ class JobDefinition:
 
     @property
     def fargate(self) -> bool:
-        """Whether it is for Fargate."""
         return "FARGATE" in self.capabilities
 
     def describe(self) -> JSON:
-        """Return it as DescribeJobDefinitions does."""
         shown: JSON = {
             "jobDefinitionName": self.name,
             "jobDefinitionArn": self.arn,

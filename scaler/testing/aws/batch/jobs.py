@@ -105,7 +105,6 @@ class JobAttempt:
     stopped_at: float
 
     def describe(self) -> JSON:
-        """Return it as DescribeJobs does."""
         shown: JSON = {
             "container": {**self.run.describe(), **_container_end(self)},
             "statusReason": self.status_reason,
@@ -138,7 +137,6 @@ class Job:
 
     @property
     def size_of(self) -> JSON | None:
-        """Its arrayProperties."""
         return None if self.index is None else {"index": self.index}
 
     @property
@@ -181,7 +179,6 @@ class Array:
 
     @property
     def size_of(self) -> JSON:
-        """Its arrayProperties."""
         shown: JSON = {"size": self.size, "statusSummary": {}}
         if self.changed_at is not None:
             shown["statusSummary"] = {state.value: self.counts[state] for state in State}
@@ -194,7 +191,6 @@ class Array:
 
 
 def describe(job: Job | Array) -> JSON:
-    """Return a job as DescribeJobs does."""
     submission = job.submission
     shown: JSON = {
         **_common(job),
@@ -217,7 +213,6 @@ def describe(job: Job | Array) -> JSON:
 
 
 def summarize(job: Job | Array) -> JSON:
-    """Return a job as ListJobs does."""
     shown = _common(job)
     if isinstance(job, Job) and job.attempts:
         shown["container"] = _container_end(job.attempts[-1])
@@ -275,7 +270,6 @@ def _container_end(attempt: JobAttempt) -> JSON:
 
 
 def submission_of(request: Mapping[str, Any], queue: JobQueue, definition: JobDefinition, now: float) -> JobSubmission:
-    """Read a SubmitJob. Raises Invalid."""
     name = values.checked_name(request, "jobName")
     values.refuse_members(request, NOT_EMULATED)
     if queue.state != "ENABLED" or queue.status not in ("VALID", "UPDATING"):
@@ -309,7 +303,6 @@ def submission_of(request: Mapping[str, Any], queue: JobQueue, definition: JobDe
 
 
 def own_variables(job: Job, environment_name: str) -> dict[str, str]:
-    """Return the variables that Batch sets in a job's container."""
     variables = {
         "AWS_BATCH_JOB_ID": job.job_id,
         "AWS_BATCH_JOB_ATTEMPT": str(len(job.attempts) + 1),

@@ -27,7 +27,6 @@ class BatchResource:
 
     @property
     def open(self) -> bool:
-        """Whether it takes jobs."""
         return self.state == "ENABLED" and self.status in ("VALID", "UPDATING")
 
     def check_change(self, verb: str) -> None:
@@ -54,11 +53,9 @@ class ComputeEnvironment(BatchResource):
 
     @property
     def max_vcpus(self) -> float:
-        """How many vCPUs may run at once."""
         return float(self.resources.get("maxvCpus", 0))
 
     def describe(self) -> JSON:
-        """Return it as DescribeComputeEnvironments does."""
         shown: JSON = {
             "computeEnvironmentName": self.name,
             "computeEnvironmentArn": self.arn,
@@ -88,7 +85,6 @@ class JobQueue(BatchResource):
     """Why nothing is placed, by a fault. Empty: jobs are placed."""
 
     def describe(self) -> JSON:
-        """Return it as DescribeJobQueues does."""
         fargate = any(each.resources.get("type") in values.FARGATE for each in self.environments)
         return {
             "jobQueueName": self.name,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from scaler.testing.aws.batch.jobs import (
@@ -20,14 +22,6 @@ from scaler.testing.aws.batch.jobs import (
     own_variables,
 )
 from scaler.testing.aws.batch.resources import BatchResources, ComputeEnvironment, JobQueue
-from scaler.testing.aws.batch.timeline import (
-    Command,
-    KillContainer,
-    StartContainer,
-    TerminateContainer,
-    Timeline,
-    Times,
-)
 from scaler.testing.aws.batch.values import FARGATE
 
 EXITED = "Essential container in task exited"
@@ -41,6 +35,79 @@ TOO_LARGE = (
     "CE(s) associated with the job queue cannot meet the CPU requirement of the job."
 )
 CANCELED = "Canceled by JobStateTimeLimit action due to reason: "
+
+
+Action = Callable[[float], None]
+"""Something to do; takes the time."""
+
+
+@dataclass(slots=True)
+class Times:
+    """How long things take, in seconds. May be changed at any time, for what begins later."""
+
+    submitted: float = 0.02
+    pending: float = 0.02
+    starting: float = 0.05
+    changing: float = 0.05
+    """Creation, update and deletion of queues and compute environments."""
+    listing: float = 0.1
+    """How long ListJobs does not show a new job."""
+    stop: float = 30.0
+    """From SIGTERM to SIGKILL."""
+    notice: float = 120.0
+    """From a spot notice to SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartContainer:
+    """Start a container."""
+
+    run_id: str
+    job_id: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateContainer:
+    """Send SIGTERM to a container."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillContainer:
+    """Kill a container."""
+
+    run_id: str
+
+
+Command = StartContainer | TerminateContainer | KillContainer
+
+
+class Timeline:
+    """Things to do later, in the order of their times, and of their coming where these are equal."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int, Action]] = []
+        self._count = 0
+
+    def at(self, due: float, action: Action) -> None:
+        self._count += 1
+        heapq.heappush(self._entries, (due, self._count, action))
+
+    def step(self, now: float) -> float | None:
+        """Do what was due first, each with that time, and return the time. None: nothing is due."""
+        if not self._entries or self._entries[0][0] > now:
+            return None
+        first = self._entries[0][0]
+        while self._entries and self._entries[0][0] == first:
+            heapq.heappop(self._entries)[2](first)
+        return first
+
+    def next_due(self) -> float | None:
+        """Return when something is due next. None: nothing is."""
+        return self._entries[0][0] if self._entries else None
 
 
 class JobRunner:
@@ -57,7 +124,6 @@ class JobRunner:
         self._failing_starts: deque[str] = deque()
 
     def submit(self, job: Job | Array, now: float) -> None:
-        """Take a new job."""
         self._timeline.at(now + self._times.submitted, partial(self._evaluate, job))
 
     def place(self, now: float) -> None:
@@ -137,7 +203,6 @@ class JobRunner:
             self._over(job, job.run, None, reason, NOT_STARTED, now)
 
     def placed(self) -> Iterable[Job]:
-        """Return the jobs that are STARTING or RUNNING."""
         return self._runs.values()
 
     def _evaluate(self, job: Job | Array, now: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from scaler.errors import UsageError
 from scaler.testing.aws.batch.core import BatchCore
 from scaler.testing.aws.batch.jobs import Job
-from scaler.testing.aws.batch.timeline import KillContainer, StartContainer, TerminateContainer, Times
+from scaler.testing.aws.batch.running import KillContainer, StartContainer, TerminateContainer, Times
 from scaler.testing.aws.batch.values import JSON
 from scaler.testing.aws.containers import Container, StartError
 from scaler.testing.aws.faults import Partial, ServiceError
@@ -165,7 +165,6 @@ class EmulatedBatch(SteppedService):
             self._core.running.fail_starts(times, reason)
 
     def alive(self) -> list[str]:
-        """Return the ids of the jobs whose containers run."""
         with self._changed:
             return [run_id.partition("/")[0] for run_id in self._running]
 
@@ -232,7 +231,7 @@ class EmulatedBatch(SteppedService):
             container = self._containers.start(list(command.command), command.environment, command.job_id, ended)
         except StartError as error:
             self._core.running.container_refused(command.run_id, f"CannotStartContainerError: {error}", time.time())
-            self._ticker.wake()
+            self._woken.set()
             return
         self._running[command.run_id] = self._last[command.job_id] = container
         while len(self._last) > MAX_KEPT_OUTPUTS:

@@ -12,8 +12,7 @@ from scaler.testing.aws.containers import Container, StartError
 from scaler.testing.aws.ecs.core import EcsCore
 from scaler.testing.aws.ecs.rules import EcsRates, EcsTimes, throttled
 from scaler.testing.aws.ecs.run import container_command, container_environment
-from scaler.testing.aws.ecs.shape import metadata
-from scaler.testing.aws.ecs.task import Command, KillTask, StartTask, TerminateTask
+from scaler.testing.aws.ecs.task import Command, KillTask, StartTask, TerminateTask, metadata
 from scaler.testing.aws.faults import Partial, ServiceError
 from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall
 from scaler.testing.aws.ticker import SteppedService
@@ -34,7 +33,7 @@ class EmulatedEcs(SteppedService):
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
-        self._core = EcsCore(lambda name: context.arn("ecs", name), _new_id, EcsTimes(), EcsRates())
+        self._core = EcsCore(lambda name: context.arn("ecs", name), lambda: uuid.uuid4().hex, EcsTimes(), EcsRates())
         self.times: EcsTimes = self._core.times
         self.rates: EcsRates = self._core.rates
         self._containers: dict[str, Container] = {}
@@ -69,7 +68,6 @@ class EmulatedEcs(SteppedService):
             return list(self._core.alive)
 
     def running(self) -> list[str]:
-        """Return the ARNs of the tasks that are RUNNING."""
         with self._changed:
             return [arn for arn, task in self._core.alive.items() if task.last_status == "RUNNING"]
 
@@ -158,10 +156,6 @@ class EmulatedEcs(SteppedService):
             return
         self._containers[arn] = container
         self._core.started(arn, time.time())
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex
 
 
 def _json_answer(status: int, fields: dict[str, object]) -> Answer:

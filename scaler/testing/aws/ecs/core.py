@@ -22,8 +22,7 @@ from scaler.testing.aws.ecs.rules import (
     throttled,
 )
 from scaler.testing.aws.ecs.run import read_run
-from scaler.testing.aws.ecs.shape import shown_task
-from scaler.testing.aws.ecs.task import Command, EcsTask, Running, StartTask, Stopped
+from scaler.testing.aws.ecs.task import Command, EcsTask, Running, StartTask, Stopped, shown_task
 from scaler.testing.aws.faults import Partial, ServiceError
 
 TOKEN_SECONDS = 24 * 3600
@@ -109,11 +108,9 @@ class EcsCore:
         return None if due == math.inf else due
 
     def started(self, arn: str, now: float) -> None:
-        """A container that was told to start runs."""
         self._tasks[arn].started(now, self.times)
 
     def start_failed(self, arn: str, reason: str, now: float) -> None:
-        """A container that was told to start cannot."""
         self._tasks[arn].failed_to_start(reason, now, self.times)
 
     def exited(self, arn: str, code: int, reason: str, now: float) -> None:
@@ -157,16 +154,16 @@ class EcsCore:
                     "ConflictException", "The provided clientToken is already in use with a different RunTask request."
                 )
             return self._ran(known)
-        wish = read_run(request, self._clusters, self._definitions)
-        orders = wish.orders if partial is None else wish.orders[: partial.count]
+        wanted, tags = read_run(request, self._clusters, self._definitions)
+        orders = wanted if partial is None else wanted[: partial.count]
         if not self._launches.take(len(orders), now, rates.launches_per_second, rates.launches_at_once):
             raise throttled()
         arns = []
         for order in orders:
             arn = self._arn_of(f"task/{order.cluster_arn.rpartition('/')[2]}/{self._new_id()}")
-            self._tasks[arn] = self.alive[arn] = EcsTask(arn, order, dict(wish.tags), now, self.times)
+            self._tasks[arn] = self.alive[arn] = EcsTask(arn, order, dict(tags), now, self.times)
             arns.append(arn)
-        failures = [{"reason": partial.reason} for _ in wish.orders[len(orders) :]] if partial is not None else []
+        failures = [{"reason": partial.reason} for _ in wanted[len(orders) :]] if partial is not None else []
         remembered = _Remembered(request, arns, failures, now)
         if token:
             self._tokens[token] = remembered

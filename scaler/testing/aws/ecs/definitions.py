@@ -42,17 +42,14 @@ class TaskDefinition:
 
     @property
     def arn(self) -> str:
-        """Name it for ever."""
         return str(self.body["taskDefinitionArn"])
 
     @property
     def is_active(self) -> bool:
-        """New tasks may be made from it."""
         return bool(self.body["status"] == "ACTIVE")
 
     @property
     def container(self) -> Fields:
-        """The definition of its container."""
         container: Fields = self.body["containerDefinitions"][0]
         return container
 

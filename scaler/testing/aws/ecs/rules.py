@@ -112,7 +112,6 @@ def checked_tags(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
 
 
 def tag_pairs(tags: Mapping[str, str]) -> list[Fields]:
-    """Return tags as ECS lists them."""
     return [{"key": key, "value": value} for key, value in tags.items()]
 
 

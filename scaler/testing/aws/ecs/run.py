@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scaler.testing.aws.ecs.clusters import EcsCluster, EcsClusters, check_strategy
 from scaler.testing.aws.ecs.definitions import TaskDefinition, TaskDefinitions
@@ -23,16 +22,10 @@ from scaler.testing.aws.ecs.rules import (
 from scaler.testing.aws.ecs.task import Order
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A RunTask that makes sense: one order for each task."""
-
-    orders: list[Order]
-    tags: dict[str, str]
-
-
-def read_run(request: Fields, clusters: EcsClusters, definitions: TaskDefinitions) -> Wish:
-    """Check a RunTask. Raises Refusal."""
+def read_run(
+    request: Fields, clusters: EcsClusters, definitions: TaskDefinitions
+) -> tuple[list[Order], dict[str, str]]:
+    """Return an order for each task that a RunTask asks for, and their tags. Raises Refusal."""
     cluster = clusters.find(request.get("cluster"))
     definition = _definition(request, definitions)
     count = request.get("count", 1)
@@ -63,11 +56,10 @@ def read_run(request: Fields, clusters: EcsClusters, definitions: TaskDefinition
         )
         for provider in _providers(request, cluster, count)
     ]
-    return Wish(orders, tags)
+    return orders, tags
 
 
 def container_command(order: Order) -> list[str]:
-    """Return the command of a task's container."""
     container, override = order.definition.container, _override(order.overrides)
     command = override.get("command") or container.get("command") or []
     return [*container.get("entryPoint", []), *command] or ["python"]

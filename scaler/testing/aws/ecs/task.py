@@ -1,4 +1,4 @@
-"""A task's life, from PROVISIONING to STOPPED. Pure: it takes the time, and answers with what to do to its container.
+"""A task's life, from PROVISIONING to STOPPED, and how it is shown. Pure: answers with what to do to its container.
 
 PROVISIONING > PENDING > RUNNING > DEACTIVATING > STOPPING > DEPROVISIONING > STOPPED. A task that is stopped before its
 container has started goes from where it is to DEPROVISIONING.
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from scaler.testing.aws.ecs.definitions import TaskDefinition
-from scaler.testing.aws.ecs.rules import EcsTimes
+from scaler.testing.aws.ecs.rules import EcsTimes, Fields, tag_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,6 @@ class EcsTask:
 
     @property
     def last_status(self) -> str:
-        """Its state's name."""
         match self.phase:
             case Starting():
                 return "PENDING"
@@ -181,19 +180,16 @@ class EcsTask:
         return [TerminateTask(self.arn)]
 
     def started(self, now: float, times: EcsTimes) -> None:
-        """Its container runs."""
         self.started_at = now
         self._enter(Running() if self.stop is None else Deactivating(now + times.deactivating))
 
     def failed_to_start(self, reason: str, now: float, times: EcsTimes) -> None:
-        """Its container cannot start."""
         if self.stop is None:
             self.stop = StopCause("TaskFailedToStart", reason, now)
         self.exit = Exit(None, reason)
         self._enter(Deprovisioning(now + times.deprovisioning))
 
     def exited(self, code: int, reason: str, now: float, times: EcsTimes) -> None:
-        """Its container has ended."""
         self.exit = Exit(code, reason)
         self.exited_at = now
         if self.stop is None:
@@ -227,3 +223,119 @@ class EcsTask:
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self.version += 1
+
+
+_NETWORK_STATUS: dict[type, str] = {Provisioning: "PRECREATED", Deprovisioning: "DETACHING", Stopped: "DELETED"}
+
+
+def shown_task(task: EcsTask, *, with_tags: bool) -> Fields:
+    order = task.order
+    body = order.definition.body
+    shown: Fields = {
+        "attachments": [_network(task)],
+        "attributes": [{"name": "ecs.cpu-architecture", "value": "x86_64"}],
+        "availabilityZone": f"{task.arn.split(':')[3]}a",
+        "capacityProviderName": order.provider,
+        "clusterArn": order.cluster_arn,
+        "connectivity": None if task.pull_started_at is None else "CONNECTED",
+        "connectivityAt": task.pull_started_at,
+        "containers": [_container(task)],
+        "cpu": body["cpu"],
+        "createdAt": task.created_at,
+        "desiredStatus": "RUNNING" if task.stop is None else "STOPPED",
+        "enableExecuteCommand": False,
+        "ephemeralStorage": body.get("ephemeralStorage", {"sizeInGiB": 20}),
+        "executionStoppedAt": task.exited_at,
+        "group": order.group,
+        "healthStatus": "UNKNOWN",
+        "lastStatus": task.last_status,
+        "launchType": "FARGATE",
+        "memory": body["memory"],
+        "overrides": {"containerOverrides": [], "inferenceAcceleratorOverrides": [], **order.overrides},
+        "platformFamily": "Linux",
+        "platformVersion": order.platform_version,
+        "pullStartedAt": task.pull_started_at,
+        "pullStoppedAt": task.started_at,
+        "startedAt": task.started_at,
+        "startedBy": order.started_by,
+        "tags": tag_pairs(task.tags) if with_tags else [],
+        "taskArn": task.arn,
+        "taskDefinitionArn": order.definition.arn,
+        "version": task.version,
+    }
+    if task.stop is not None:
+        shown |= {"stopCode": task.stop.code, "stoppedReason": task.stop.reason, "stoppingAt": task.stop.at}
+    if isinstance(task.phase, Stopped):
+        shown["stoppedAt"] = task.phase.at
+    return {name: value for name, value in shown.items() if value is not None}
+
+
+def metadata(task: EcsTask, *, of_task: bool) -> Fields:
+    """Return what the metadata endpoint, version 4, tells a container about its task or about itself."""
+    body = task.order.definition.body
+    container = task.order.definition.container
+    own: Fields = {
+        "DockerId": f"{task.arn.rpartition('/')[2]}-1",
+        "Name": container["name"],
+        "Image": container["image"],
+        "Labels": {"com.amazonaws.ecs.cluster": task.order.cluster_arn, "com.amazonaws.ecs.task-arn": task.arn},
+        "DesiredStatus": "RUNNING" if task.stop is None else "STOPPED",
+        "KnownStatus": "RUNNING" if task.exit is None else "STOPPED",
+        "Limits": {"CPU": container["cpu"]},
+        "Type": "NORMAL",
+    }
+    if not of_task:
+        return own
+    return {
+        "Cluster": task.order.cluster_arn,
+        "TaskARN": task.arn,
+        "Family": body["family"],
+        "Revision": str(body["revision"]),
+        "DesiredStatus": own["DesiredStatus"],
+        "KnownStatus": task.last_status,
+        "Limits": {"CPU": int(body["cpu"]) / 1024, "Memory": int(body["memory"])},
+        "AvailabilityZone": f"{task.arn.split(':')[3]}a",
+        "LaunchType": "FARGATE",
+        "Containers": [own],
+    }
+
+
+def _network(task: EcsTask) -> Fields:
+    subnets = task.order.network["subnets"]
+    subnet = subnets[0] if isinstance(subnets, list) else ""
+    return {
+        "id": f"{task.arn.rpartition('/')[2][:8]}-eni",
+        "type": "ElasticNetworkInterface",
+        "status": _NETWORK_STATUS.get(type(task.phase), "ATTACHED"),
+        "details": [{"name": "subnetId", "value": subnet}],
+    }
+
+
+def _container(task: EcsTask) -> Fields:
+    container = task.order.definition.container
+    shown: Fields = {
+        "containerArn": f"{task.arn.replace(':task/', ':container/')}/1",
+        "taskArn": task.arn,
+        "name": container["name"],
+        "image": container["image"],
+        "lastStatus": _container_status(task),
+        "networkInterfaces": [],
+        "healthStatus": "UNKNOWN",
+        "cpu": str(container["cpu"]),
+    }
+    shown |= {name: str(container[name]) for name in ("memory", "memoryReservation") if name in container}
+    match task.exit:
+        case Exit(code, reason):
+            shown |= {"exitCode": code} if code is not None else {}
+            shown |= {"reason": reason} if reason else {}
+        case None if task.started_at is not None:
+            shown["runtimeId"] = f"{task.arn.rpartition('/')[2]}-1"
+        case None:
+            pass
+    return shown
+
+
+def _container_status(task: EcsTask) -> str:
+    if task.exit is not None:
+        return "STOPPED"
+    return "PENDING" if isinstance(task.phase, Provisioning | Pending | Starting) else "RUNNING"
