@@ -8,7 +8,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -44,7 +44,6 @@ class MemoryBackend:
         self._born: dict[str, float] = {}
 
     def alive(self) -> list[str]:
-        """Return the ids of the units that have not ended."""
         return [unit_id for unit_id, unit in self._units.items() if unit.state not in ENDED]
 
     def start(self, count: int) -> list[str]:
@@ -65,13 +64,13 @@ class MemoryBackend:
 
     def list(self) -> list[Unit]:
         listed = [
-            Unit(unit.unit_id, unit.state, unit.slots, self.now - self._born[unit.unit_id], unit.reason)
+            replace(unit, age_seconds=self.now - self._born[unit.unit_id])
             for unit in self._units.values()
             if unit.unit_id not in self.unlisted
         ]
         for unit in listed:
             if unit.state is UnitState.PENDING and not self.hold:
-                self._units[unit.unit_id] = Unit(unit.unit_id, UnitState.RUNNING, unit.slots, 0.0)
+                self._units[unit.unit_id] = replace(unit, state=UnitState.RUNNING)
         return listed
 
     def fileno(self) -> int | None:
@@ -87,8 +86,7 @@ class MemoryBackend:
         self._end(unit_id, UnitState.FAILED, reason)
 
     def _end(self, unit_id: str, state: UnitState, reason: str) -> None:
-        unit = self._units[unit_id]
-        self._units[unit_id] = Unit(unit_id, state, unit.slots, unit.age_seconds, reason)
+        self._units[unit_id] = replace(self._units[unit_id], state=state, reason=reason)
 
 
 # -- the conformance suite
@@ -122,7 +120,6 @@ class BackendCase:
 
 
 def alive(units: Sequence[Unit]) -> list[Unit]:
-    """Return the units that have not ended."""
     return [unit for unit in units if unit.state not in ENDED]
 
 

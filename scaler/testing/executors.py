@@ -185,13 +185,8 @@ class _CallProcess(contextlib.AbstractContextManager["_CallProcess"]):
         self._connection.close()
 
 
-def main() -> int:
-    """Run calls that come over the connection that the environment names, until its other end closes."""
-    with Connection(int(os.environ.pop(CONNECTION_VARIABLE))) as connection, contextlib.suppress(EOFError):
-        while True:
-            connection.send_bytes(run_call(connection.recv_bytes()))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    # Run calls that come over the connection that the environment names, until its other end closes.
+    with Connection(int(os.environ.pop(CONNECTION_VARIABLE))) as calls, contextlib.suppress(EOFError):
+        while True:
+            calls.send_bytes(run_call(calls.recv_bytes()))

@@ -76,7 +76,6 @@ class AwsEmulator:
         self._thread.start()
 
     def close(self) -> None:
-        """End the server, the services and all containers."""
         self._server.should_exit = True
         self._server.force_exit = True
         for service in self._services:

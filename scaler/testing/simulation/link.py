@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from scaler.protocol.messages import UNSEQUENCED, Message
 from scaler.protocol.session import Receipt, Session
 
-MAX_MESSAGES = 1_000_000
-MAX_BYTES = 1 << 40
 
-
+@dataclass(eq=False, slots=True)
 class End:
     """One end of a link: its session, and what its owner does with a message."""
 
-    def __init__(self, session_id: bytes, deliver: Callable[[Message], None]) -> None:
-        self.session = Session(session_id, max_messages=MAX_MESSAGES, max_bytes=MAX_BYTES)
-        self.deliver = deliver
+    session: Session
+    deliver: Callable[[Message], None]
 
 
 class Link:

@@ -31,7 +31,6 @@ class SimulatedMonitor:
         self._finished = 0
 
     def hear(self, message: Message) -> None:
-        """Count the results that the core sends to clients."""
         if isinstance(message, Finished):
             self._finished += len(message.ids)
 

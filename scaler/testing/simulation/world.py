@@ -13,6 +13,7 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import ClientDetails, Hello, Message, Outcome, Role, WorkerDetails
+from scaler.protocol.session import Session
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -127,14 +128,12 @@ class World(SteppedCore):
                 self._sometimes(rate, misfortune)
 
     def started(self, task: bytes) -> None:
-        """A worker began a task."""
         assert task not in self._killed or task in self._said_again, (
             f"task {task.hex()} was cancelled on a worker, and runs again"
         )
         self._starts[task] += 1
 
     def killed(self, task: bytes) -> None:
-        """A worker gets the order to cancel a task."""
         self._killed.add(task)
 
     def run(self) -> SimulationReport:
@@ -197,8 +196,8 @@ class World(SteppedCore):
             if actor.alive:
                 actor.hear(message)
 
-        peer = End(session_id, hear)
-        server = End(session_id, lambda message: self._arrive(Received(actor.id, message)))
+        peer = End(_session(session_id), hear)
+        server = End(_session(session_id), lambda message: self._arrive(Received(actor.id, message)))
         link = Link(peer, server, self.later, self._random, self._chances.delay_seconds, self._chances.repeats)
         fresh = actor.id not in self._links
         self._links[actor.id] = link
@@ -347,6 +346,10 @@ class World(SteppedCore):
         report.simulated_seconds, report.core_seconds = self.now, self._core_seconds
         report.worst_step_seconds, report.steps = self._worst_step_seconds, self._steps
         return report
+
+
+def _session(session_id: bytes) -> Session:
+    return Session(session_id, max_messages=1_000_000, max_bytes=1 << 40)
 
 
 def _hello(actor: Actor) -> Hello:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import assert_never
 
 from scaler.testing.soamapi.instance import Answer, Answered, Died, Instance, Invoke, Threw
 from scaler.testing.soamapi.messages import FatalException, SoamException
-from scaler.testing.soamapi.settings import Event, Fault, Script, StandIn
+from scaler.testing.soamapi.settings import Event, Fault, StandIn
 
 CALLBACK_THREADS = 2
 DEFAULT_PRIORITY = 1
@@ -62,7 +63,6 @@ class GridSession:
     ended: str = ""
 
     def name_of(self, task: GridTask) -> str:
-        """Return how the product's texts call a task."""
         return f"Task <{task.task_id}> of session <{self.session_id}>"
 
 
@@ -112,7 +112,7 @@ class Grid:
         self.callback_errors: list[BaseException] = []
         """What callbacks have raised, which they must not."""
         self.callbacks = CallbackThreads()
-        self._script = Script(settings.faults)
+        self._seen: Counter[Event] = Counter()
         self._changed = threading.Condition()
         self._sessions: dict[str, GridSession] = {}
         self._count = 0
@@ -148,7 +148,10 @@ class Grid:
     def fault(self, event: Event) -> Fault | None:
         """Count an event, and return what is to go wrong."""
         with self._changed:
-            return self._script.next(event)
+            self._seen[event] += 1
+            number = self._seen[event]
+            due = (each for each in self.settings.faults if each.on == event)
+            return next((each for each in due if each.number <= number < each.number + each.times), None)
 
     def create_session(
         self,
@@ -183,7 +186,6 @@ class Grid:
     # -- what administrators do
 
     def sessions(self) -> list[GridSession]:
-        """Return those that have not ended."""
         with self._changed:
             return [session for session in self._sessions.values() if not session.ended]
 
@@ -349,7 +351,7 @@ class Grid:
     # -- callbacks
 
     def _respond(self, session: GridSession, response: Response) -> None:
-        fault = self._script.next("response")
+        fault = self.fault("response")
         do = "" if fault is None else fault.do
         if fault is not None and do == "unreadable":
             response = Response(response.task_id, response.output, response.error, fault.text)

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,27 +60,9 @@ class StandIn:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Return what the environment says, or the defaults."""
         document = json.loads(environment.get(SETTINGS_VARIABLE, "{}"))
         for name in ("service", "applications"):
             if name in document:
                 document[name] = tuple(document[name])
         document["faults"] = tuple(Fault(**fault) for fault in document.get("faults", ()))
         return cls(**document)
-
-
-class Script:
-    """Counts events, and tells which faults are due."""
-
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
-        self._faults = faults
-        self._seen: Counter[Event] = Counter()
-
-    def next(self, event: Event) -> Fault | None:
-        """Count one event; return the first fault for it, if any."""
-        self._seen[event] += 1
-        number = self._seen[event]
-        for fault in self._faults:
-            if fault.on == event and fault.number <= number < fault.number + fault.times:
-                return fault
-        return None

@@ -116,24 +116,30 @@ class JobAttempt:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
-    """A job with a container: a plain one, or a child of an array. `run` is there while it is STARTING or RUNNING."""
+class SubmittedJob:
+    """What a job and the parent of an array have in common."""
 
     serial: int
     job_id: str
     arn: str
     submission: JobSubmission
+    state: State = field(default=State.SUBMITTED, kw_only=True)
+    reason: str = field(default="", kw_only=True)
+    stopped_at: float | None = field(default=None, kw_only=True)
+    cancelled: bool = field(default=False, kw_only=True)
+    terminated: bool = field(default=False, kw_only=True)
+
+
+@dataclass(slots=True, eq=False)
+class Job(SubmittedJob):
+    """A job with a container: a plain one, or a child of an array. `run` is there while it is STARTING or RUNNING."""
+
     array: Array | None = None
     index: int | None = None
-    state: State = State.SUBMITTED
-    reason: str = ""
     attempts: list[JobAttempt] = field(default_factory=list)
     run: JobRun | None = None
-    stopped_at: float | None = None
     blocked_since: float | None = None
     """Since when it is at the head of its queue and cannot be placed."""
-    cancelled: bool = False
-    terminated: bool = False
 
     @property
     def size_of(self) -> JSON | None:
@@ -146,7 +152,6 @@ class Job:
         return last.started_at if last else None
 
     def container(self) -> JSON:
-        """Return the container's details."""
         shown: JSON = _definition_container(self.submission)
         if self.run is not None:
             shown |= self.run.describe()
@@ -156,24 +161,14 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
-class Array:
+class Array(SubmittedJob):
     """The parent of an array job. It has no children yet while it is SUBMITTED."""
 
-    serial: int
-    job_id: str
-    arn: str
-    submission: JobSubmission
     size: int
-    state: State = State.SUBMITTED
-    reason: str = ""
     children: list[Job] = field(default_factory=list)
     counts: Counter[State] = field(default_factory=Counter)
     """How many children are in which state."""
     changed_at: float | None = None
-    stopped_at: float | None = None
-    cancelled: bool = False
-    terminated: bool = False
-
     attempts: tuple[JobAttempt, ...] = ()
     started_at: float | None = None
 
@@ -186,7 +181,6 @@ class Array:
         return shown
 
     def container(self) -> JSON:
-        """Return the details that its children's containers share."""
         return _definition_container(self.submission)
 
 

@@ -60,8 +60,6 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class StartContainer:
-    """Start a container."""
-
     run_id: str
     job_id: str
     command: tuple[str, ...]
@@ -70,19 +68,16 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class TerminateContainer:
-    """Send SIGTERM to a container."""
-
     run_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class KillContainer:
-    """Kill a container."""
-
     run_id: str
 
 
 Command = StartContainer | TerminateContainer | KillContainer
+"""To terminate is to send SIGTERM, to kill SIGKILL."""
 
 
 class Timeline:
@@ -212,7 +207,13 @@ class JobRunner:
             job.state, job.changed_at = State.PENDING, now
             job.children = [
                 Job(
-                    job.serial, f"{job.job_id}:{index}", f"{job.arn}:{index}", job.submission, job, index, State.PENDING
+                    job.serial,
+                    f"{job.job_id}:{index}",
+                    f"{job.arn}:{index}",
+                    job.submission,
+                    job,
+                    index,
+                    state=State.PENDING,
                 )
                 for index in range(job.size)
             ]

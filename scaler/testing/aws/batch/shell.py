@@ -15,8 +15,7 @@ from scaler.testing.aws.batch.running import KillContainer, StartContainer, Term
 from scaler.testing.aws.batch.values import JSON
 from scaler.testing.aws.containers import Container, StartError
 from scaler.testing.aws.faults import Partial, ServiceError
-from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall
-from scaler.testing.aws.ticker import SteppedService
+from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall, SteppedService
 
 TAGS_PATH = "/v1/tags/"
 TAG_OPERATIONS = {"POST": "TagResource", "GET": "ListTagsForResource"}

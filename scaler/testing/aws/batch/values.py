@@ -1,4 +1,4 @@
-"""What requests to AWS Batch may say: each part is checked as the service does, and becomes a value."""
+"""What requests to AWS Batch may say: each part is checked as the service does, and becomes a value or raises Invalid."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def refuse_members(request: Mapping[str, Any], names: Sequence[str]) -> None:
 
 
 def checked_name(request: Mapping[str, Any], member: str) -> str:
-    """Return a name for something new. Raises Invalid."""
     name = need(request, member)
     if not NAME.fullmatch(name):
         raise Invalid(f"{member} should match valid pattern: {NAME.pattern}")
@@ -101,7 +100,6 @@ def checked_name(request: Mapping[str, Any], member: str) -> str:
 
 
 def one_of(request: Mapping[str, Any], member: str, allowed: Sequence[str], default: str) -> str:
-    """Return one of several words. Raises Invalid."""
     value = request.get(member, default)
     if value not in allowed:
         raise Invalid(f"{member} {value} must be one of {' | '.join(allowed)}")
@@ -128,7 +126,6 @@ def timeout_seconds(request: Mapping[str, Any]) -> int | None:
 
 
 def retries(strategy: Mapping[str, Any] | None) -> Retries:
-    """Read a retry strategy. Raises Invalid."""
     if not strategy:
         return Retries()
     attempts = strategy.get("attempts", 1)
@@ -143,7 +140,6 @@ def retries(strategy: Mapping[str, Any] | None) -> Retries:
 
 
 def environment(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
-    """Read environment variables. Raises Invalid."""
     variables = {need(pair, "name"): pair.get("value", "") for pair in pairs or ()}
     for name in variables:
         if name.startswith(RESERVED):
@@ -188,7 +184,6 @@ def tags(given: Mapping[str, str] | None, present: Mapping[str, str] | None = No
 
 
 def reason(request: Mapping[str, Any]) -> str:
-    """Return why a job is ended. Raises Invalid."""
     text = str(need(request, "reason"))
     if len(text) > MAX_REASON_LENGTH:
         raise Invalid(f"reason has at most {MAX_REASON_LENGTH} characters, got {len(text)}")

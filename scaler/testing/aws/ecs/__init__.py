@@ -14,8 +14,7 @@ from scaler.testing.aws.ecs.rules import EcsRates, EcsTimes, throttled
 from scaler.testing.aws.ecs.run import container_command, container_environment
 from scaler.testing.aws.ecs.task import Command, KillTask, StartTask, TerminateTask, metadata
 from scaler.testing.aws.faults import Partial, ServiceError
-from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall
-from scaler.testing.aws.ticker import SteppedService
+from scaler.testing.aws.service import Answer, EmulatorContext, ServiceCall, SteppedService
 
 __all__ = ["EcsRates", "EcsTimes", "EmulatedEcs", "TaskMetadata"]
 

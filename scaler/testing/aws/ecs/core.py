@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from scaler.testing.aws.ecs.clusters import EcsClusters
 from scaler.testing.aws.ecs.definitions import TaskDefinitions
 from scaler.testing.aws.ecs.rules import (
     MAX_DESCRIBED,
@@ -21,7 +20,7 @@ from scaler.testing.aws.ecs.rules import (
     tag_pairs,
     throttled,
 )
-from scaler.testing.aws.ecs.run import read_run
+from scaler.testing.aws.ecs.run import EcsClusters, read_run
 from scaler.testing.aws.ecs.task import Command, EcsTask, Running, StartTask, Stopped, shown_task
 from scaler.testing.aws.faults import Partial, ServiceError
 
@@ -80,7 +79,6 @@ class EcsCore:
         """All but RunTask, which a fault may serve in part."""
 
     def call(self, operation: str, request: Fields, now: float, partial: Partial | None = None) -> Fields:
-        """Serve a request. Raises Refusal."""
         if operation == "RunTask":
             return self._run(request, now, partial)
         if operation not in self._operations:

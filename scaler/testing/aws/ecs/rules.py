@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from scaler.testing.aws.faults import ServiceError
@@ -86,14 +87,10 @@ class RateLimit:
         return True
 
 
-def invalid(message: str) -> ServiceError:
-    """Return what ECS says to a parameter that makes no sense."""
-    return ServiceError("InvalidParameterException", message)
-
-
-def client_fault(message: str) -> ServiceError:
-    """Return what ECS says to most other requests that it refuses."""
-    return ServiceError("ClientException", message)
+invalid = partial(ServiceError, "InvalidParameterException")
+"""Makes what ECS says to a parameter that makes no sense."""
+client_fault = partial(ServiceError, "ClientException")
+"""Makes what ECS says to most other requests that it refuses."""
 
 
 def throttled() -> ServiceError:

@@ -15,26 +15,21 @@ from scaler.testing.aws.ecs.rules import EcsTimes, Fields, tag_pairs
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Start the task's container."""
-
     arn: str
 
 
 @dataclass(frozen=True, slots=True)
 class TerminateTask:
-    """Send SIGTERM to the task's container."""
-
     arn: str
 
 
 @dataclass(frozen=True, slots=True)
 class KillTask:
-    """Send SIGKILL to the task's container."""
-
     arn: str
 
 
 Command = StartTask | TerminateTask | KillTask
+"""For the task's container: to terminate is to send SIGTERM, to kill SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
