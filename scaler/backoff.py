@@ -41,8 +41,6 @@ class _Cause:
 class BackoffByCause:
     """Counts failures by their cause. The first failure of a cause delays nothing; each one in a row delays longer."""
 
-    __slots__ = ("_causes",)
-
     def __init__(self) -> None:
         self._causes: dict[str, _Cause] = {}
 

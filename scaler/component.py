@@ -10,12 +10,11 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from types import FrameType
 
 from scaler import logs
 from scaler.config.setting import LoggingConfig
 from scaler.errors import ScalerError, UsageError
-from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -138,22 +137,16 @@ def raise_open_files_limit() -> None:
 async def _run(name: str, main: Main) -> int:
     loop = asyncio.get_running_loop()
     component = Component(name)
-    received: list[int] = []
 
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) > 1:
+    def interrupt(number: int, count: int) -> None:
+        if count > 1:
             os._exit(128 + number)
         loop.call_soon_threadsafe(component.stop.set)
 
     # Not loop.add_signal_handler: the second signal must end even a process whose loop is stuck.
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling_signals((signal.SIGINT, signal.SIGTERM), interrupt):
         component.watch_parent(loop)
         return await main(component)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _loop_factory(event_loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

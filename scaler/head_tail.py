@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 
+
+@dataclass(eq=False, slots=True)
 class HeadTailBuffer:
     """Keeps the first `head_bytes` and the last `tail_bytes` of what is added, with at most one gap between them."""
 
-    __slots__ = ("_head", "_head_bytes", "_tail", "_tail_bytes", "truncated")
-
-    def __init__(self, head_bytes: int, tail_bytes: int) -> None:
-        self._head_bytes = head_bytes
-        self._tail_bytes = tail_bytes
-        self._head = b""
-        self._tail = bytearray()
-        self.truncated = 0
-        """Bytes dropped between head and tail."""
+    head_bytes: int
+    tail_bytes: int
+    truncated: int = 0
+    """Bytes dropped between head and tail."""
+    _head: bytes = b""
+    _tail: bytearray = field(default_factory=bytearray)
 
     def __len__(self) -> int:
         return len(self._head) + len(self._tail)
@@ -25,11 +25,11 @@ class HeadTailBuffer:
             self.truncated += truncated + len(self._tail)
             self._tail.clear()
         if not self._tail and not self.truncated:
-            free = self._head_bytes - len(self._head)
+            free = self.head_bytes - len(self._head)
             self._head += text[:free]
             text = text[free:]
         self._tail += text
-        excess = len(self._tail) - self._tail_bytes
+        excess = len(self._tail) - self.tail_bytes
         if excess > 0:
             del self._tail[:excess]
             self.truncated += excess

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import select
 import signal
@@ -56,6 +57,18 @@ def give_memory_back() -> None:
 def _libc() -> ctypes.CDLL:
     """Return the C library. Looking a function up is slow, so a forked process inherits it from its parent."""
     return ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def handling_signals(numbers: Collection[int], handler: Callable[[int, int], None]) -> Iterator[None]:
+    """Call handler(signal, count) at each of these signals; count: how many have come. For the main thread."""
+    count = itertools.count(1)
+    before = {each: signal.signal(each, lambda number, _: handler(number, next(count))) for each in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def describe_exit(returncode: int) -> str:

@@ -13,15 +13,13 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from types import FrameType
 
 from scaler.cluster.supervision import ComponentProcess, ReportLine
 from scaler.cluster.supervisor import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, Supervisor, component
 from scaler.config.commands import LauncherConfig
 from scaler.config.files import BAREMETAL_NATIVE
 from scaler.policy.load import load_policy
-from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 
 SERVICE_GRACE_SECONDS = 24.0
 """Additional time to end for a worker manager whose units are stopped by a service."""
@@ -42,7 +40,7 @@ def run(config: LauncherConfig) -> int:
     if ready_fd is not None:
         os.set_inheritable(int(ready_fd), False)
         threading.Thread(target=_report_ready, args=(supervisor, int(ready_fd)), daemon=True).start()
-    with _stopped_by_signals(supervisor):
+    with handling_signals(STOP_SIGNALS, lambda _, count: supervisor.stop(hurry=count > 1)):
         return supervisor.run()
 
 
@@ -72,22 +70,6 @@ def _report_ready(supervisor: Supervisor, ready_fd: int) -> None:
     with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as pipe:
         if supervisor.ready:
             pipe.write(json.dumps({"component": "scaler", "pid": os.getpid(), "addresses": {}}) + "\n")
-
-
-@contextlib.contextmanager
-def _stopped_by_signals(supervisor: Supervisor) -> Iterator[None]:
-    received: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        supervisor.stop(hurry=len(received) > 1)
-
-    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def _print(report: ReportLine) -> None:

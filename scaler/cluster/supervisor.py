@@ -147,7 +147,8 @@ class _Child:
         self._ready_line = b""
         self.ready_ended = False
         """True when nothing more will come from the readiness pipe."""
-        self._lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
+        self.lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
+        """The end of its output, oldest line first."""
         self.ready_fd, ready_write = os.pipe2(os.O_CLOEXEC)
         try:
             self._process = subprocess.Popen(
@@ -176,7 +177,7 @@ class _Child:
         for stream, target_fd in ((self._process.stdout, 1), (self._process.stderr, 2)):
             assert stream is not None
             with stream:
-                self.outputs.append(_Output(os.dup(stream.fileno()), target_fd, self._lines))
+                self.outputs.append(_Output(os.dup(stream.fileno()), target_fd, self.lines))
 
     def read_ready(self) -> Mapping[str, str] | None:
         """Read from the readiness pipe; return the addresses by their purpose when the line is complete."""
@@ -193,14 +194,6 @@ class _Child:
         if self.ready_fd >= 0:
             os.close(self.ready_fd)
             self.ready_fd = -1
-
-    def last_lines(self) -> tuple[str, ...]:
-        """Return the end of its output, oldest line first."""
-        return tuple(self._lines)
-
-    def terminate(self) -> None:
-        """Send SIGTERM to the process (not to its group: it ends what it has started itself)."""
-        signal.pidfd_send_signal(self.pid_fd, signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL to the process and all of its group."""
@@ -304,31 +297,23 @@ class Supervisor:
     def run(self) -> int:
         """Start the components; return when all have ended: 0, 1 after a failure, 2 when settings were invalid."""
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
-        parent_fd = self._watch_parent()
-        try:
+        with contextlib.ExitStack() as after:
+            after.callback(self._close)
+            if self._parent_pid is not None:
+                try:
+                    parent_fd = os.pidfd_open(self._parent_pid)
+                except ProcessLookupError:
+                    self.stop()
+                else:
+                    after.callback(os.close, parent_fd)
+                    self._selector.register(parent_fd, selectors.EVENT_READ, partial(self._parent_ended, parent_fd))
             while not self._supervision.finished:
                 self._iterate()
-        finally:
-            self._close()
-            if parent_fd is not None:
-                os.close(parent_fd)
         return self._supervision.exit_code
 
-    def _watch_parent(self) -> int | None:
-        if self._parent_pid is None:
-            return None
-        try:
-            parent_fd = os.pidfd_open(self._parent_pid)
-        except ProcessLookupError:
-            self.stop()
-            return None
-
-        def parent_ended() -> None:
-            self._selector.unregister(parent_fd)
-            self.stop()
-
-        self._selector.register(parent_fd, selectors.EVENT_READ, parent_ended)
-        return parent_fd
+    def _parent_ended(self, parent_fd: int) -> None:
+        self._selector.unregister(parent_fd)
+        self.stop()
 
     def _iterate(self) -> None:
         inputs, self._inputs = self._inputs, []
@@ -355,7 +340,8 @@ class Supervisor:
             case StartProcess(component):
                 self._start(component)
             case TerminateProcess(name):
-                self._alive[name].terminate()
+                # To the process, not to its group: it ends what it has started itself.
+                signal.pidfd_send_signal(self._alive[name].pid_fd, signal.SIGTERM)
             case KillProcess(name):
                 self._alive[name].kill()
             case ReportLine():
@@ -405,7 +391,7 @@ class Supervisor:
         returncode = child.reap()
         del self._alive[child.name]
         reason = "unknown exit code" if returncode is None else describe_exit(returncode)
-        self._inputs.append(ProcessEnded(child.name, returncode, reason, child.last_lines()))
+        self._inputs.append(ProcessEnded(child.name, returncode, reason, tuple(child.lines)))
 
     def _close(self) -> None:
         for child in self._alive.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, ClassVar, cast
 
 from scaler.config.setting import Alias, Setting
@@ -65,12 +65,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     """The manager's name, unique among the managers of a scheduler."""
     max_task_concurrency: Annotated[
         Limit,
-        Setting(
-            "-mtc -n",
-            aliases=(Alias("num_of_workers"),),
-            default_text="CPUs minus 1, at least 1",
-            metavar="COUNT",
-        ),
+        replace(TASKS_AT_ONCE, default_text="CPUs minus 1, at least 1"),
     ] = field(default_factory=default_concurrency)
     """Maximum number of tasks that the manager's workers run at once; -1: no limit."""
 

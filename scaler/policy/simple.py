@@ -8,23 +8,12 @@ machines with a gpu while other managers may grow.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from scaler.errors import UsageError
 from scaler.policy.load import entries, key_value, unknown
 from scaler.policy.sizing import Sizing
 from scaler.policy.view import Allocation, ClusterView, Wanted
 
-
-class Allocate(StrEnum):
-    EVEN_LOAD = "even_load"
-    CAPABILITY = "capability"
-
-
-class Scaling(StrEnum):
-    NO = "no"
-    VANILLA = "vanilla"
-    CAPABILITY = "capability"
+CHOICES = {"allocate": ("even_load", "capability"), "scaling": ("no", "vanilla", "capability")}
 
 
 class SimplePolicy:
@@ -32,25 +21,25 @@ class SimplePolicy:
 
     def __init__(self, policy_content: str) -> None:
         allocate, self._scaling = parse(policy_content)
-        self.allocation = Allocation(prefer_least_capable=allocate is Allocate.CAPABILITY)
+        self.allocation = Allocation(prefer_least_capable=allocate == "capability")
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        if self._scaling is Scaling.NO:
+        if self._scaling == "no":
             return {
                 manager.manager_id: Wanted(manager.units, "the policy says scaling=no")
                 for manager in view.managers
                 if not manager.fixed
             }
         managers = list(view.managers)
-        if self._scaling is Scaling.CAPABILITY:
+        if self._scaling == "capability":
             managers.sort(key=lambda manager: len(manager.offers.items))
         return self._sizing.plan(view, {manager.manager_id: manager.max_units for manager in managers})
 
 
-def parse(policy_content: str) -> tuple[Allocate, Scaling]:
+def parse(policy_content: str) -> tuple[str, str]:
     """Return the settings of a content; the defaults are even_load and vanilla. Raises UsageError."""
-    given: dict[str, str] = {"allocate": Allocate.EVEN_LOAD, "scaling": Scaling.VANILLA}
+    given: dict[str, str] = {"allocate": "even_load", "scaling": "vanilla"}
     seen: set[str] = set()
     for entry in entries(policy_content):
         prefix, key, value = key_value(entry, given, "allocate=even_load; scaling=vanilla")
@@ -60,7 +49,7 @@ def parse(policy_content: str) -> tuple[Allocate, Scaling]:
             raise UsageError(f"policy_content: {key!r} is given twice")
         seen.add(key)
         given[key] = value
-    for key, values in (("allocate", list(Allocate)), ("scaling", list(Scaling))):
+    for key, values in CHOICES.items():
         if given[key] not in values:
             raise UsageError(unknown(f"policy_content: {key}", given[key], values))
-    return Allocate(given["allocate"]), Scaling(given["scaling"])
+    return given["allocate"], given["scaling"]
