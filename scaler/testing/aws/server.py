@@ -154,7 +154,6 @@ class _Cuts:
         self._transports: dict[Any, asyncio.Transport] = {}
 
     def protocol(self) -> type[asyncio.Protocol]:
-        """Return the server's protocol, whose connections can be cut."""
         transports = self._transports
 
         class Connection(H11Protocol):

@@ -35,7 +35,6 @@ class SteppedCore:
         self._core_seconds = self._worst_step_seconds = 0.0
 
     def later(self, at: float, action: Callable[[], None]) -> None:
-        """Schedule an action."""
         heapq.heappush(self._actions, (at, next(self._order), action))
 
     def _advance(self) -> None:
@@ -72,5 +71,4 @@ class SteppedCore:
 
 
 def hello(role: Role, details: Details) -> Hello:
-    """Return the first message of a simulated peer."""
     return Hello(role, False, PROTOCOL_VERSION, "", "", "", "simulated", 1, details)

@@ -215,7 +215,6 @@ def summarize(job: Job | Array) -> JSON:
 
 
 def millis(seconds: float) -> int:
-    """Return a time as the service writes it."""
     return int(seconds * 1000)
 
 
@@ -337,7 +336,6 @@ def list_of(request: Mapping[str, Any], jobs: Iterable[Job | Array], queue: JobQ
 
 
 def list_children(request: Mapping[str, Any], array: Array) -> JSON:
-    """List the children of an array, in the order of their indexes."""
     return _listed(request, _in_state(request, array.children), lambda job: getattr(job, "index", None) or 0, PAGE)
 
 

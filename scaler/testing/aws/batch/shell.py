@@ -159,7 +159,6 @@ class EmulatedBatch(SteppedService):
             self._core.running.expire(self._job(job_id), time.time())
 
     def fail_starts(self, times: int = 1, reason: str = CANNOT_PULL) -> None:
-        """Have the next containers fail to start."""
         with self._changed:
             self._core.running.fail_starts(times, reason)
 

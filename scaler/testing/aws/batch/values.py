@@ -1,4 +1,4 @@
-"""What requests to AWS Batch may say: each part is checked as the service does, and becomes a value or raises Invalid."""
+"""What requests to AWS Batch may say: each part is checked, and becomes a value or raises Invalid."""
 
 from __future__ import annotations
 

@@ -123,7 +123,6 @@ class EcsCore:
         self._commands += task.give_notice(now, self.times)
 
     def fail_starts(self, times: int, reason: str) -> None:
-        """Have the next containers fail to start."""
         self._failing_starts += [reason] * times
 
     def find(self, name: str) -> EcsTask:

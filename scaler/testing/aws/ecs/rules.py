@@ -94,7 +94,6 @@ client_fault = partial(ServiceError, "ClientException")
 
 
 def throttled() -> ServiceError:
-    """Return what ECS says to too many requests."""
     return ServiceError("ThrottlingException", "Rate exceeded")
 
 
