@@ -81,7 +81,7 @@ class MemoryExecutor:
         return data
 
     def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
-        """Wait until something that `run` or `cancel` changes is true. Raises AssertionError after so many seconds."""
+        """Wait until something that `run` or `cancel` changes is true. Raises AssertionError after `seconds`."""
         with self._changed:
             assert self._changed.wait_for(condition, seconds), "nothing of the kind happened"
 

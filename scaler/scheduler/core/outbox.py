@@ -183,7 +183,7 @@ class Outbox:
         self._facts.append(fact)
 
     def flush(self) -> list[Command]:
-        """Return everything collected, and start anew."""
+        """Return everything collected, and start an empty collection."""
         commands = self._commands
         if self._results:
             for client, results in self._results.items():
@@ -210,7 +210,7 @@ class Outbox:
         return commands
 
     def withdraw_functions(self) -> None:
-        """Have workers forget functions without uses. Before tasks are placed: the same id may be registered anew."""
+        """Have workers forget functions without uses. Before tasks are placed: the same id may be registered again."""
         objects = self._state.objects
         by_worker: dict[bytes, list[bytes]] = {}
         for identifier, announced_to in objects.withdrawn:

@@ -6,7 +6,7 @@ A task's `state` is where the task is and carries what is true there, nothing el
     READY                     in a ready queue
     Delayed(until)            ready after a short backoff
     Assigned(worker)          sent to a worker as attempt `task.attempt`
-    Recalled(worker, cancel)  asked back from the worker, to be cancelled or to be placed anew
+    Recalled(worker, cancel)  asked back from the worker, to be cancelled or to be placed again
 
 A task that ended is in no table, and exactly one entry of a Finished was made for it (none when its client has left).
 
@@ -326,7 +326,7 @@ class Worker(PeerRecord):
         self.idle_since = now
 
     def check_progress(self, now: float, seconds: float, checks: int) -> bool:
-        """Return whether it stalls: this many checks in a row found no progress for so many seconds.
+        """Return whether it stalls: this many checks in a row found no progress within `seconds`.
 
         It gets no more than it can start then, until it finishes something.
         """

@@ -257,7 +257,7 @@ class SimulatedClient:
         return self._left + len(self.expected)
 
     def restart(self) -> None:
-        """The scheduler has given it up, and now welcomes it anew: say again what has no outcome.
+        """The scheduler had given it up and welcomes it again: repeat what has no outcome.
 
         What may start only once is in doubt, and not sent again. Dependencies that have ended are left out: a real
         client embeds their values.

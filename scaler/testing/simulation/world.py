@@ -36,7 +36,7 @@ STEP_SECONDS = 0.0005
 """One iteration of the scheduler's loop: what arrives within it is one batch."""
 BURST_SECONDS = 0.02
 GPU_EVERY = 3
-"""One in so many workers offers a gpu, and whoever takes its place does too: no task waits for what never comes."""
+"""One in this number of workers offers a gpu, and so does its replacement: no task waits for ever."""
 
 
 class _NoScaling:
@@ -218,7 +218,7 @@ class World(SteppedCore):
         self.later(self.now + self._random.random() * HEARTBEAT_SECONDS, beat)
 
     def _expelled(self, peer: bytes) -> None:
-        """The core has given a peer up. If it lives, it hears of it when it speaks again, and begins anew."""
+        """The core has given a peer up. If it lives, it learns so from its next message, and starts afresh."""
         link = self._links.get(peer)
         actor = self._actors.get(peer)
         if link is None or actor is None:
@@ -315,7 +315,7 @@ class World(SteppedCore):
         self._died_at[client.id] = self.now
         self._report.client_losses += 1
         self._die(client, goodbye=0.5)
-        # Whoever used it starts the program again, which does what was left undone.
+        # The user starts the program again, which does what was left undone.
         left = client.unfinished
         self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_client(left))
 
