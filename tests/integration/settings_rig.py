@@ -103,7 +103,7 @@ def command(name: str, *arguments: str, directory: Path, **environment: str) -> 
 
 
 def within(seconds: float, condition: Callable[[], Any]) -> bool:
-    """Wait for something that nobody announces; tell whether it came true in time."""
+    """Poll a condition that has no event; return whether it came true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

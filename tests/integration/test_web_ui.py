@@ -231,7 +231,7 @@ def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: p
         await loop.sock_sendall(frozen, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with httpx.AsyncClient(base_url=served.page, timeout=WAIT_SECONDS) as client:
             at = 0.0
-            while served.app.broadcast.readers == 0:  # noqa: ASYNC110 (nobody announces it)
+            while served.app.broadcast.readers == 0:  # noqa: ASYNC110 (there is no event for it)
                 await asyncio.sleep(0.01)
             while served.app.broadcast.readers > 0:
                 at += 1.0

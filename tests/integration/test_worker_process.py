@@ -128,7 +128,7 @@ def _lives(pid: int) -> bool:
 
 async def until(condition: Callable[[], Any]) -> Any:
     async with asyncio.timeout(10):
-        while not (found := condition()):  # noqa: ASYNC110 (nobody announces it)
+        while not (found := condition()):  # noqa: ASYNC110 (there is no event for it)
             await asyncio.sleep(0.005)
     return found
 

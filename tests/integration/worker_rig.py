@@ -114,7 +114,7 @@ class Rig:
     async def poll(self, condition: Callable[[], Any]) -> Any:
         """Wait until something outside of the agent is true."""
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while not (found := condition()):  # noqa: ASYNC110 (nobody announces it)
+            while not (found := condition()):  # noqa: ASYNC110 (there is no event for it)
                 await asyncio.sleep(0.005)
         return found
 
