@@ -16,9 +16,11 @@ from typing import Protocol, cast
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ScalerError
 from scaler.plugins import load, worker_manager_type
-from scaler.protocol.messages import UnitState
+from scaler.protocol.messages import UnitState, UnitStatus
 
 ENDED = (UnitState.FAILED, UnitState.STOPPED)
+Unit = UnitStatus
+"""One unit as it is now. age_seconds counts from its start; reason is a display text."""
 
 
 class BackendError(ScalerError):
@@ -30,17 +32,6 @@ class BackendError(ScalerError):
     def __init__(self, text: str, started: Sequence[str] = ()) -> None:
         super().__init__(text)
         self.started = tuple(started)
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One unit as it is now. age_seconds counts from its start; reason is a display text."""
-
-    unit_id: str
-    state: UnitState
-    slots: int
-    age_seconds: float
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

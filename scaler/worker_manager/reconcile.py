@@ -14,8 +14,10 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import assert_never
 
 from scaler.backoff import BackoffByCause
@@ -39,33 +41,24 @@ FAR_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class UnitsWanted:
-    """units: how many should exist; None: leave them as they are and start none. drained: units without work."""
+    """The scheduler's wishes, and what it knows of units.
+
+    units: how many should exist; None: leave them as they are and start none. drained: units without work. joined:
+    units whose workers have connected.
+    """
 
     units: int | None
-    drained: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkersJoined:
-    """The workers of these units have connected to the scheduler."""
-
-    unit_ids: Sequence[str]
+    drained: Collection[str] = ()
+    joined: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UnitsStarted:
-    """The backend started all units that it was asked for."""
+    """The backend started these units. error: why not all that it was asked for. chance: random, from 0 up to 1."""
 
     unit_ids: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class StartFailed:
-    """The backend could not start units, or started only these. chance: random, from 0 up to 1."""
-
-    cause: str
-    unit_ids: Sequence[str]
-    chance: float
+    error: str | None = None
+    chance: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,38 +69,24 @@ class UnitsListed:
     chance: float
 
 
-ReconcilerInput = UnitsWanted | WorkersJoined | UnitsStarted | StartFailed | UnitsListed
-
-
-@dataclass(frozen=True, slots=True)
-class StartUnits:
-    """Start units; the answer is UnitsStarted or StartFailed."""
-
-    count: int
+ReconcilerInput = UnitsWanted | UnitsStarted | UnitsListed
 
 
 @dataclass(frozen=True, slots=True)
 class StopUnits:
     """Begin to stop units."""
 
-    unit_ids: tuple[str, ...]
+    unit_ids: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class ReportDegraded:
-    """Report why units cannot be started; empty: nothing keeps them from it."""
+class StartUnits:
+    """Start units; the answer is UnitsStarted."""
 
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListAgain:
-    """List units after this time at the latest, if nothing changes before."""
-
-    after_seconds: float
+    count: int
 
 
-ReconcilerCommand = StartUnits | StopUnits | ReportDegraded | ListAgain
+ReconcilerCommand = StopUnits | StartUnits
 
 
 @dataclass(slots=True)
@@ -136,11 +115,7 @@ class _Existing:
     pending: list[Unit] = field(default_factory=list)
     running: list[Unit] = field(default_factory=list)
     drained: list[Unit] = field(default_factory=list)
-    stopping: int = 0
-
-    @property
-    def staying(self) -> int:
-        return len(self.pending) + len(self.running)
+    stopping: list[Unit] = field(default_factory=list)
 
 
 class Reconciler:
@@ -158,9 +133,13 @@ class Reconciler:
         """After calls of the backend that failed."""
         self._lives = BackoffByCause()
         """After units that ended before they had proven themselves."""
-        self._records: dict[str, _Record] = {}
+        self._records: defaultdict[str, _Record] = defaultdict(_Record)
         self._surplus_since: float | None = None
         self._has_listed = False
+        self.degraded_reason = ""
+        """Why units that are wanted cannot be started, as of the last listing; empty: nothing keeps them from it."""
+        self.list_again_seconds = 0.0
+        """How long after the last listing to list units again, if nothing changes before."""
 
     def step(self, inputs: Sequence[ReconcilerInput], now: float) -> list[ReconcilerCommand]:
         """Take inputs in, and return what to do."""
@@ -169,19 +148,17 @@ class Reconciler:
             match event:
                 case UnitsWanted():
                     self._wanted = event
-                case WorkersJoined(unit_ids):
-                    for unit_id in unit_ids:
-                        self._record(unit_id).joined_at = now
-                case UnitsStarted(unit_ids):
-                    self._calls.succeeded()
-                    for unit_id in unit_ids:
-                        self._record(unit_id).started_at = now
-                case StartFailed(cause, unit_ids, chance):
-                    for unit_id in unit_ids:
-                        self._record(unit_id).started_at = now
-                    self._calls.failed(cause, now, chance)
-                case UnitsListed(units, chance):
-                    commands += self._decide(self._sort_all(units, now, chance), now)
+                    for unit_id in event.joined:
+                        self._records[unit_id].joined_at = now
+                case UnitsStarted():
+                    for unit_id in event.unit_ids:
+                        self._records[unit_id].started_at = now
+                    if event.error is None:
+                        self._calls.succeeded()
+                    else:
+                        self._calls.failed(event.error, now, event.chance)
+                case UnitsListed():
+                    commands += self._decide(self._sort(event, now), now)
                 case never:
                     assert_never(never)
         return commands
@@ -191,47 +168,54 @@ class Reconciler:
         records = self._records.items()
         return {unit_id: now - record.started_at for unit_id, record in records if record.started_at is not None}
 
-    def _record(self, unit_id: str) -> _Record:
-        return self._records.setdefault(unit_id, _Record())
-
     def _decide(self, existing: _Existing, now: float) -> list[ReconcilerCommand]:
-        staying = existing.staying + len(self.unlisted(now))
+        unlisted = len(self.unlisted(now))
+        staying = len(existing.pending) + len(existing.running) + unlisted
         wanted = staying if self._wanted.units is None else self._wanted.units
         if self._max_units is not None:
             wanted = min(wanted, self._max_units)
-        stop = [unit.unit_id for unit in existing.drained]
-        stop += self._surplus(existing, staying - wanted, now)
-        start, wait = self._starts(wanted - staying, existing, now)
-        again = wait or FAR_SECONDS
-        if self._surplus_since is not None:
-            again = min(again, max(0.0, self._surplus_since + DRAIN_DEADLINE_SECONDS - now))
-        for unit_id in stop:
-            self._records[unit_id].stopping_at = now
-        reason = (self._calls.degraded_reason(now) or self._lives.degraded_reason(now)) if wanted > staying else ""
-        commands: list[ReconcilerCommand] = [ReportDegraded(reason)]
-        if stop:
-            commands.append(StopUnits(tuple(stop)))
-        if start:
-            commands.append(StartUnits(start))
-        return [*commands, ListAgain(0.0 if start else again)]
+        stop = [*existing.drained, *self._surplus(existing, staying - wanted, now)]
+        for unit in stop:
+            self._records[unit.unit_id].stopping_at = now
+        start, again, self.degraded_reason = 0, FAR_SECONDS, ""
+        if wanted > staying:
+            self.degraded_reason = self._calls.degraded_reason(now) or self._lives.degraded_reason(now)
+            start, again = self._starts(wanted - staying, existing, unlisted, now)
+        elif self._surplus_since is not None:
+            again = self._surplus_since + DRAIN_DEADLINE_SECONDS - now
+        self.list_again_seconds = again
+        commands: list[ReconcilerCommand] = [StopUnits([unit.unit_id for unit in stop])] if stop else []
+        return [*commands, StartUnits(start)] if start else commands
 
-    def _sort_all(self, units: Sequence[Unit], now: float, chance: float) -> _Existing:
+    def _sort(self, listed: UnitsListed, now: float) -> _Existing:
         existing = _Existing()
-        before, self._records = self._records, {}
-        for unit in units:
+        before, self._records = self._records, defaultdict(_Record)
+        for unit in listed.units:
             record = self._records[unit.unit_id] = before.pop(unit.unit_id, _Record())
             record.started_at = None
             record.is_drained = record.is_drained or unit.unit_id in self._wanted.drained
-            if unit.state is UnitState.STOPPING:
-                existing.stopping += 1
-            elif unit.state not in ENDED:
-                self._sort(unit, record, existing, now)
-            elif not record.is_judged:
-                record.is_judged = True
+            if unit.state in ENDED:
                 # What had ended before this manager began says nothing about what it does.
-                if self._has_listed and self._is_failure(unit, record, now):
+                if self._has_listed and not record.is_judged and self._is_failure(unit, record, now):
                     text = unit.reason or "ended at once"
-                    self._lives.failed("a unit ended early", now, chance, text, now - unit.age_seconds)
+                    self._lives.failed("a unit ended early", now, listed.chance, text, now - unit.age_seconds)
+                record.is_judged = True
+                continue
+            if unit.state is UnitState.RUNNING and record.joined_at is not None:
+                if record.at_work_since is None:
+                    record.at_work_since = now
+                if not record.is_proven and now - record.at_work_since >= PROVEN_SECONDS:
+                    self._lives.proven(now - unit.age_seconds)
+                    record.is_proven = True
+            is_asked = record.stopping_at is not None and now - record.stopping_at < STOP_AGAIN_SECONDS
+            if is_asked or unit.state is UnitState.STOPPING:
+                existing.stopping.append(unit)
+            elif record.is_drained:
+                existing.drained.append(unit)
+            elif unit.state is UnitState.RUNNING:
+                existing.running.append(unit)
+            else:
+                existing.pending.append(unit)
         self._has_listed = True
         for unit_id, record in before.items():  # those that are not listed
             started = record.started_at if now - (record.started_at or 0.0) < LISTING_GRACE_SECONDS else None
@@ -239,22 +223,6 @@ class Reconciler:
             if started is not None or joined is not None:
                 self._records[unit_id] = _Record(started, joined)
         return existing
-
-    def _sort(self, unit: Unit, record: _Record, existing: _Existing, now: float) -> None:
-        if unit.state is UnitState.RUNNING and record.joined_at is not None:
-            if record.at_work_since is None:
-                record.at_work_since = now
-            if not record.is_proven and now - record.at_work_since >= PROVEN_SECONDS:
-                self._lives.proven(now - unit.age_seconds)
-                record.is_proven = True
-        if record.stopping_at is not None and now - record.stopping_at < STOP_AGAIN_SECONDS:
-            existing.stopping += 1
-        elif record.is_drained:
-            existing.drained.append(unit)
-        elif unit.state is UnitState.RUNNING:
-            existing.running.append(unit)
-        else:
-            existing.pending.append(unit)
 
     def _is_failure(self, unit: Unit, record: _Record, now: float) -> bool:
         if record.stopping_at is not None or record.is_drained:
@@ -264,7 +232,7 @@ class Reconciler:
         # A worker that was at work and ended in order: the scheduler ended it, and its word to us is on its way.
         return unit.state is UnitState.FAILED and not record.is_proven and now - record.at_work_since < PROVEN_SECONDS
 
-    def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[str]:
+    def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[Unit]:
         if surplus <= 0:
             self._surplus_since = None
             return []
@@ -273,32 +241,23 @@ class Reconciler:
         if now - self._surplus_since < DRAIN_DEADLINE_SECONDS:
             return []
         self._surplus_since = None
-        youngest = sorted(existing.pending, key=_age) + sorted(existing.running, key=_age)
-        return [unit.unit_id for unit in youngest[:surplus]]
+        age = attrgetter("age_seconds")
+        return [*sorted(existing.pending, key=age), *sorted(existing.running, key=age)][:surplus]
 
-    def _starts(self, missing: int, existing: _Existing, now: float) -> tuple[int, float]:
-        """Return how many to start, and how long to wait when it is too early."""
-        if missing <= 0:
-            return 0, 0.0
-        wait = max(self._calls.wait_seconds(now), self._lives.wait_seconds(now))
-        if wait > 0:
+    def _starts(self, missing: int, existing: _Existing, unlisted: int, now: float) -> tuple[int, float]:
+        """Return how many of the missing units to start now, and after how long to look again."""
+        if (wait := max(self._calls.wait_seconds(now), self._lives.wait_seconds(now))) > 0:
             return 0, wait
-        unlisted = len(self.unlisted(now))
         start = min(missing, MAX_STARTS_PER_STEP)
         if self._max_units is not None:
-            total = existing.staying + len(existing.drained) + existing.stopping
+            total = sum(map(len, (existing.pending, existing.running, existing.drained, existing.stopping)))
             start = min(start, self._max_units - total - unlisted)
+        again = FAR_SECONDS
         if self._lives.failing:
             # One unit is tried at a time until it has proven itself: no storm of units that die at once.
             unproven = sum(not self._records[unit.unit_id].is_proven for unit in existing.running)
-            start = min(start, 1 - unproven - len(existing.pending) - unlisted)
-            return (start, 0.0) if start > 0 else (0, PROVEN_SECONDS)
-        if self._max_starting is not None:
-            starting = sum(unit.age_seconds < STARTING_SECONDS for unit in existing.pending) + unlisted
-            start = min(start, self._max_starting - starting)
-            return (start, 0.0) if start > 0 else (0, STARTING_SECONDS)
-        return max(0, start), 0.0
-
-
-def _age(unit: Unit) -> float:
-    return unit.age_seconds
+            start, again = min(start, 1 - unproven - len(existing.pending) - unlisted), PROVEN_SECONDS
+        elif self._max_starting is not None:
+            starting = sum(unit.age_seconds < STARTING_SECONDS for unit in existing.pending)
+            start, again = min(start, self._max_starting - starting - unlisted), STARTING_SECONDS
+        return (start, 0.0) if start > 0 else (0, again)

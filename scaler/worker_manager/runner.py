@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -30,29 +31,15 @@ from scaler.net.connection import Broken, ConnectionRefused, Connector, Connecto
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.plugins import load, worker_manager_type
-from scaler.protocol.messages import (
-    Desired,
-    ManagerDetails,
-    ManagerStatus,
-    Refused,
-    Role,
-    Shutdown,
-    UnitState,
-    UnitStatus,
-)
+from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, Refused, Role, Shutdown, UnitState
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, load_backend
 from scaler.worker_manager.reconcile import (
-    ListAgain,
     Reconciler,
-    ReconcilerInput,
-    ReportDegraded,
-    StartFailed,
     StartUnits,
     StopUnits,
     UnitsListed,
     UnitsStarted,
     UnitsWanted,
-    WorkersJoined,
 )
 
 if TYPE_CHECKING:
@@ -108,13 +95,13 @@ def provisioner_of(kind: str) -> Provisioner:
 
 
 class Runner:
-    """One worker manager. connect is called once, when it runs."""
+    """One worker manager, made on the running loop. connect is called once."""
 
     def __init__(self, config: WorkerManagerConfig, backend: Backend, connect: Connect) -> None:
         self._config = config
         self._backend = backend
-        self._connect = connect
-        self._reconciler = Reconciler(backend.capacity.max_units, backend.capacity.starting)
+        self._capacity = capacity = backend.capacity
+        self._reconciler = Reconciler(capacity.max_units, capacity.starting)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="backend")
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._list_backoff = Backoff(self._heartbeat_seconds, max(self._heartbeat_seconds, MAX_LIST_PAUSE_SECONDS))
@@ -127,16 +114,21 @@ class Runner:
         self._joined: set[str] = set()
         """Units whose worker has connected, which the next round passes to the reconciler."""
         self._refused: Refused | None = None
-        self._is_shut_down = False
-        self._units: list[Unit] = []
-        self._has_listed = False
+        self._is_over = False
+        """The cluster is shut down, or the scheduler has refused this manager."""
+        self._units: list[Unit] | None = None
+        """As the backend listed them last."""
         self._degraded_reason = ""
         self._in_contact = False
         self._lost_at = time.monotonic()
         self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
-        self._connector: Connector | None = None
         self._left = ""
         """Error text about units that may be left in the end; empty when there are none."""
+        capabilities = dict(config.per_worker_capabilities)
+        details = ManagerDetails(
+            config.worker_manager_id, config.type, capacity.max_slots, capacity.unit_slots, capabilities, capacity.fixed
+        )
+        self._connector = connect(details, self._on_events)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
@@ -144,21 +136,11 @@ class Runner:
         ready is called once, when the scheduler has got the first status. Whatever happens, no unit is left. Raises
         RefusedError, and ScalerError when units may be left that outlive the manager.
         """
-        capacity = self._backend.capacity
-        details = ManagerDetails(
-            self._config.worker_manager_id,
-            self._config.type,
-            capacity.max_slots,
-            capacity.unit_slots,
-            dict(self._config.per_worker_capabilities),
-            capacity.fixed,
-        )
         stopped = asyncio.create_task(stop.wait())
         stopped.add_done_callback(lambda _: self._wake.set())
         is_ready = False
         try:
-            self._connector = self._connect(details, self._on_events)
-            while not (stop.is_set() or self._is_shut_down or self._refused):
+            while not (stop.is_set() or self._is_over):
                 self._wake.clear()
                 again = await self._round()
                 if self._in_contact and not is_ready:
@@ -192,28 +174,20 @@ class Runner:
                 case ConnectionRefused(refused):
                     self._in_contact = False
                     self._refused = refused
+                    self._is_over = True
                 case Received(message=Desired() as desired):
                     is_new = self._desired is None or self._desired.units != desired.units
-                    if is_new and not self._backend.capacity.fixed:
+                    if is_new and not self._capacity.fixed:
                         _log.info("the scheduler wants %d units: %s", desired.units, desired.reason)
                     self._desired = desired
                     self._joined.update(desired.joined)
                 case Received(message=Shutdown(text)):
                     _log.info("the cluster is shut down: %s", text)
-                    self._is_shut_down = True
+                    self._is_over = True
                 case Received():
                     # The answer to a status: a round for it would bring the next status, and that an answer, for ever.
                     continue
             self._wake.set()
-
-    def _inputs(self) -> list[ReconcilerInput]:
-        desired, capacity = self._desired, self._backend.capacity
-        units = desired.units + desired.draining if desired is not None and self._in_contact else None
-        drained = frozenset(desired.drained if desired is not None else ())
-        joined, self._joined = self._joined, set()
-        chance = random.random()  # noqa: S311 (it spreads retries)
-        wanted = UnitsWanted(capacity.max_units if capacity.fixed else units, drained)
-        return [wanted, WorkersJoined(tuple(joined)), UnitsListed(self._units, chance)]
 
     async def _round(self) -> float:
         """List, decide, act. Returns after how many seconds to do it again if nothing changes before."""
@@ -221,27 +195,30 @@ class Runner:
             self._report()
             return min(wait, self._heartbeat_seconds)
         try:
-            self._note(await self._call(self._backend.list))
+            units = await self._list()
         except BackendError as error:
             self._failed_lists += 1
-            pause = self._list_backoff.seconds(self._failed_lists, random.random())  # noqa: S311 (it spreads retries)
+            pause = self._list_backoff.seconds(self._failed_lists, _chance())
             self._list_at = time.monotonic() + pause
             self._degrade(f"cannot list units: {error}")
             self._report()
             return min(pause, self._heartbeat_seconds)
         self._failed_lists = 0
-        again = self._heartbeat_seconds
-        for command in self._reconciler.step(self._inputs(), time.monotonic()):
+        desired = self._desired
+        wanted = desired.units + desired.draining if desired is not None and self._in_contact else None
+        drained = frozenset(desired.drained if desired is not None else ())
+        joined, self._joined = self._joined, set()
+        wishes = UnitsWanted(self._capacity.max_units if self._capacity.fixed else wanted, drained, joined)
+        commands = self._reconciler.step([wishes, UnitsListed(units, _chance())], time.monotonic())
+        again = min(self._heartbeat_seconds, self._reconciler.list_again_seconds)
+        self._degrade(self._reconciler.degraded_reason)
+        self._report()
+        for command in commands:
             match command:
-                case ReportDegraded(reason):
-                    self._degrade(reason)
-                    self._report()
                 case StopUnits(unit_ids):
                     await self._stop(unit_ids)
                 case StartUnits(count):
                     await self._start(count)
-                case ListAgain(after_seconds):
-                    again = min(again, after_seconds)
         return again
 
     async def _stop(self, unit_ids: Sequence[str]) -> None:
@@ -252,15 +229,13 @@ class Runner:
             _log.warning("cannot stop units, will try again: %s", error)
 
     async def _start(self, count: int) -> None:
-        outcome: ReconcilerInput
         try:
-            started = await self._call(self._backend.start, count)
+            outcome = UnitsStarted(await self._call(self._backend.start, count))
         except BackendError as error:
             _log.warning("started %d of %d units: %s", len(error.started), count, error)
-            outcome = StartFailed(str(error), error.started, random.random())  # noqa: S311 (it spreads retries)
+            outcome = UnitsStarted(error.started, str(error), _chance())
         else:
-            _log.info("started %s", ", ".join(started))
-            outcome = UnitsStarted(started)
+            _log.info("started %s", ", ".join(outcome.unit_ids))
         self._reconciler.step([outcome], time.monotonic())
 
     async def _call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
@@ -285,20 +260,20 @@ class Runner:
             if descriptor is not None:
                 loop.remove_reader(descriptor)
         now = time.monotonic()
-        if self._in_contact or self._connector is None or self._connector.connected or now < self._warn_at:
-            return
-        self._warn_at = now + LOST_WARNING_SECONDS
-        _log.warning(
-            "no scheduler answers at %s: waited %.0f s (%s); still trying",
-            self._config.scheduler_address,
-            now - self._lost_at,
-            self._connector.last_error,
-        )
+        if not self._in_contact and not self._connector.connected and now >= self._warn_at:
+            self._warn_at = now + LOST_WARNING_SECONDS
+            _log.warning(
+                "no scheduler answers at %s: waited %.0f s (%s); still trying",
+                self._config.scheduler_address,
+                now - self._lost_at,
+                self._connector.last_error,
+            )
 
-    def _note(self, units: list[Unit]) -> None:
+    async def _list(self) -> list[Unit]:
+        """List the units, and log those that have ended since."""
+        units = await self._call(self._backend.list)
         # Units that had ended before this manager began are not reported.
-        before = self._units if self._has_listed else units
-        self._has_listed = True
+        before = units if self._units is None else self._units
         known = {unit.unit_id for unit in before if unit.state in ENDED}
         for unit in units:
             if unit.state in ENDED and unit.unit_id not in known:
@@ -307,6 +282,7 @@ class Runner:
                 text = "unit %s ended after %.1f s: %s"
                 _log.log(level, text, unit.unit_id, unit.age_seconds, unit.reason, extra=extra)
         self._units = units
+        return units
 
     def _degrade(self, reason: str) -> None:
         if reason and not self._degraded_reason:
@@ -315,22 +291,19 @@ class Runner:
             _log.info("trying to start units again")
         self._degraded_reason = reason
 
+    def _unlisted(self) -> dict[str, float]:
+        """Return the units that were started and are not listed yet, by their age in seconds."""
+        listed = {unit.unit_id for unit in self._units or ()}
+        unlisted = self._reconciler.unlisted(time.monotonic())
+        return {unit_id: age for unit_id, age in unlisted.items() if unit_id not in listed}
+
     def _report(self) -> None:
-        if self._connector is None or not self._connector.connected:
+        if not self._connector.connected:
             return
-        now = time.monotonic()
-        slots = self._backend.capacity.unit_slots
-        units = [
-            UnitStatus(unit.unit_id, unit.state, unit.slots, unit.age_seconds, unit.reason[:MAX_REASON_CHARACTERS])
-            for unit in self._units
-        ]
-        listed = {unit.unit_id for unit in self._units}
-        units += [
-            UnitStatus(unit_id, UnitState.PENDING, slots, age)
-            for unit_id, age in self._reconciler.unlisted(now).items()
-            if unit_id not in listed
-        ]
-        self._connector.send(ManagerStatus(now, units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
+        units = [replace(unit, reason=unit.reason[:MAX_REASON_CHARACTERS]) for unit in self._units or ()]
+        slots = self._capacity.unit_slots
+        units += [Unit(unit_id, UnitState.PENDING, slots, age) for unit_id, age in self._unlisted().items()]
+        self._connector.send(ManagerStatus(time.monotonic(), units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
         """Stop all units, and end what is left of them after the backend's stop_seconds.
@@ -338,24 +311,23 @@ class Runner:
         A manager that was refused leaves units that outlive it: they belong to the manager that stays.
         """
         self._warn_at = math.inf
-        capacity = self._backend.capacity
+        seconds = self._capacity.stop_seconds
         try:
-            async with asyncio.timeout(capacity.stop_seconds):
-                if self._refused is None or not capacity.outlive_manager:
+            async with asyncio.timeout(seconds):
+                if self._refused is None or not self._capacity.outlive_manager:
                     await self._stop_all()
         except TimeoutError:
-            if not capacity.outlive_manager:
-                _log.warning("units did not end within %g s and are killed", capacity.stop_seconds)
+            if not self._capacity.outlive_manager:
+                _log.warning("units did not end within %g s and are killed", seconds)
             else:
-                staying = [unit.unit_id for unit in self._units if unit.state in (UnitState.PENDING, UnitState.RUNNING)]
+                alive = (UnitState.PENDING, UnitState.RUNNING)
+                staying = [unit.unit_id for unit in self._units or () if unit.state in alive]
                 by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
                 why = f" ({self._degraded_reason})" if self._degraded_reason else ""
-                seconds = f"{capacity.stop_seconds:g} s"
-                self._left = f"units may be left, which could not be stopped within {seconds}{why}{by_hand}"
+                self._left = f"units may be left, which could not be stopped within {seconds:g} s{why}{by_hand}"
         await self._call(self._backend.close)
         self._thread.shutdown()
-        if self._connector is not None:
-            self._connector.close("the worker manager ends")
+        self._connector.close("the worker manager ends")
 
     async def _stop_all(self) -> None:
         asked: set[str] = set()
@@ -363,30 +335,27 @@ class Runner:
         while True:
             self._wake.clear()
             try:
-                rest_seconds = await self._stop_some(asked)
+                alive = [unit for unit in await self._list() if unit.state not in ENDED]
+                self._report()
+                staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
+                # A unit that was started a moment ago may not be listed yet, and must not stay behind.
+                staying += self._unlisted().keys() - asked
+                if staying:
+                    await self._call(self._backend.stop, staying)
+                    asked.update(staying)
+                elif not alive or self._capacity.outlive_manager:
+                    return
+                rest_seconds = 0.0 if staying else self._heartbeat_seconds
             except BackendError as error:
                 if str(error) != self._degraded_reason:
                     _log.warning("cannot stop units, will try again: %s", error)
                 self._degraded_reason = str(error)
                 rest_seconds = STOP_RETRY_SECONDS
-            if rest_seconds is None:
-                return
             await self._rest(rest_seconds)
 
-    async def _stop_some(self, asked: set[str]) -> float | None:
-        """Stop the units that stay. Returns how long to rest before the next round, None when all is done."""
-        self._note(await self._call(self._backend.list))
-        self._report()
-        alive = [unit for unit in self._units if unit.state not in ENDED]
-        staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
-        # A unit that was started a moment ago may not be listed yet, and must not stay behind.
-        known = {unit.unit_id for unit in self._units} | asked
-        staying += [unit_id for unit_id in self._reconciler.unlisted(time.monotonic()) if unit_id not in known]
-        if staying:
-            await self._call(self._backend.stop, staying)
-            asked.update(staying)
-            return 0.0
-        return self._heartbeat_seconds if alive and not self._backend.capacity.outlive_manager else None
+
+def _chance() -> float:
+    return random.random()  # noqa: S311 (it spreads retries)
 
 
 def _connect(

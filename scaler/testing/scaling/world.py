@@ -28,7 +28,6 @@ from scaler.protocol.messages import (
     Submit,
     TaskGroup,
     UnitState,
-    UnitStatus,
     WorkerDetails,
 )
 from scaler.scheduler.core.commands import AskPolicy, Command, PolicyAnswered, Send
@@ -37,16 +36,13 @@ from scaler.testing.simulation.actors import CALM, ActorWorld, SimulatedWorker
 from scaler.testing.simulation.stepping import SteppedCore, hello
 from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.reconcile import (
-    ListAgain,
     Reconciler,
     ReconcilerInput,
-    ReportDegraded,
     StartUnits,
     StopUnits,
     UnitsListed,
     UnitsStarted,
     UnitsWanted,
-    WorkersJoined,
 )
 
 STEP_SECONDS = 0.005
@@ -296,8 +292,8 @@ class SimulatedManager:
         return sum(min(unit.ended, now) - unit.born for unit in self._units.values())
 
     def hear(self, message: Desired) -> None:
-        wanted = UnitsWanted(message.units + message.draining, frozenset(message.drained))
-        self._inputs += [wanted, WorkersJoined(message.joined)]
+        wanted = message.units + message.draining
+        self._inputs.append(UnitsWanted(wanted, frozenset(message.drained), message.joined))
         self._round_at(self._world.now + ROUND_GAP_SECONDS)
 
     def beat(self) -> None:
@@ -321,19 +317,16 @@ class SimulatedManager:
             if now - unit.ended < LISTED_AFTER_END_SECONDS
         ]
         inputs, self._inputs = self._inputs, []
-        again = math.inf
-        for command in self._reconciler.step([*inputs, UnitsListed(units, JITTER)], now):
+        commands = self._reconciler.step([*inputs, UnitsListed(units, JITTER)], now)
+        again = self._reconciler.list_again_seconds
+        self._world.say(self.peer, ManagerStatus(now, units, self._reconciler.degraded_reason))
+        for command in commands:
             match command:
-                case ReportDegraded(reason):
-                    status = [UnitStatus(unit.unit_id, unit.state, 1, unit.age_seconds, unit.reason) for unit in units]
-                    self._world.say(self.peer, ManagerStatus(now, status, reason))
                 case StopUnits(unit_ids):
                     for name in unit_ids:
                         self._end(name, UnitState.STOPPED)
                 case StartUnits(count):
                     self._reconciler.step([UnitsStarted([self._start() for _ in range(count)])], now)
-                case ListAgain(after_seconds):
-                    again = after_seconds
         self._round_at(now + max(ROUND_GAP_SECONDS, again))
 
     def _start(self) -> str:
