@@ -71,8 +71,10 @@ def handling_signals(numbers: Collection[int], handler: Callable[[int, int], Non
             signal.signal(number, earlier)
 
 
-def describe_exit(returncode: int) -> str:
+def describe_exit(returncode: int | None) -> str:
     """Return how a process ended in words, from a return code as in `subprocess` (negative: minus the signal)."""
+    if returncode is None:
+        return "unknown exit code"
     if returncode >= 0:
         return f"exit code {returncode}"
     try:

@@ -55,14 +55,6 @@ class ProcessStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessNotStarted:
-    """The system could not start the process."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class ComponentReady:
     name: str
     addresses: Mapping[str, str]
@@ -70,13 +62,13 @@ class ComponentReady:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """The process has ended. last_lines: the end of its output."""
+    """The process has ended, or could not be started. last_lines: the end of its output."""
 
     name: str
     returncode: int | None
     """As in `subprocess`, negative for a signal. None: unknown, because another part of the program reaped it."""
     reason: str
-    last_lines: tuple[str, ...] = ()
+    last_lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +78,15 @@ class ShutdownRequested:
     hurry: bool = False
 
 
-Input = ProcessStarted | ProcessNotStarted | ComponentReady | ProcessEnded | ShutdownRequested
+Input = ProcessStarted | ComponentReady | ProcessEnded | ShutdownRequested
 
 # -- commands
 
 
 @dataclass(frozen=True, slots=True)
 class StartProcess:
+    """Start a process; the answer is ProcessStarted or ProcessEnded."""
+
     component: ComponentProcess
 
 
@@ -144,10 +138,6 @@ class _Entry:
         return self.phase not in (_Phase.IDLE, _Phase.ENDED)
 
     @property
-    def is_alive(self) -> bool:
-        return self.has_process and self.pid != 0
-
-    @property
     def is_unsignalled(self) -> bool:
         return self.phase in (_Phase.STARTING, _Phase.RUNNING)
 
@@ -170,6 +160,7 @@ class Supervision:
         self._terminate_all_at = self._kill_at = math.inf
         """When the stop in progress terminates the remaining tiers, and kills the remaining processes."""
         self._hurried = False
+        self._stepped_at = -math.inf
         self._commands: list[Command] = []
         self.addresses: dict[str, Mapping[str, str]] = {}
         """The addresses of each component that is or was ready, by their names."""
@@ -194,6 +185,7 @@ class Supervision:
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
         """Take the inputs and return the commands, in order. Without inputs: only the time has passed."""
+        self._stepped_at = now
         for item in inputs:
             self._take(item, now)
         if not self._stopping:
@@ -207,24 +199,16 @@ class Supervision:
 
     def next_deadline(self) -> float | None:
         """Return when to step again without inputs, or None."""
-        if not self._stopping:
-            deadline = min((entry.ready_deadline for entry in self._entries.values()), default=math.inf)
-        elif any(entry.is_alive and entry.is_unsignalled for entry in self._entries.values()):
-            deadline = self._terminate_all_at
-        elif any(entry.phase is _Phase.TERMINATED for entry in self._entries.values()):
-            deadline = self._kill_at
-        else:
-            return None
-        return None if math.isinf(deadline) else deadline
+        deadlines = [entry.ready_deadline for entry in self._entries.values()]
+        if self._stopping:
+            deadlines = [self._terminate_all_at, self._kill_at]
+        return min((at for at in deadlines if self._stepped_at < at < math.inf), default=None)
 
     def _take(self, item: Input, now: float) -> None:
         match item:
             case ProcessStarted(name, pid):
                 entry = self._entries[name]
                 entry.pid, entry.ready_deadline = pid, now + self._start_seconds
-            case ProcessNotStarted(name, text):
-                self._entries[name].phase = _Phase.ENDED
-                self._fail(f"{name} could not be started: {text}", now)
             case ComponentReady(name, addresses):
                 self._take_ready(self._entries[name], addresses)
             case ProcessEnded():
@@ -251,24 +235,21 @@ class Supervision:
 
     def _take_end(self, entry: _Entry, item: ProcessEnded, now: float) -> None:
         phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
-        match phase:
-            case _Phase.STARTING:
-                code = EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
-                self._fail(f"{entry} ended before it was ready: {item.reason}", now, item.last_lines, code)
-            case _Phase.RUNNING if item.returncode == 0:
-                if not self._stopping:
-                    self._report(f"{entry} has ended; stopping the rest")
-                    self._begin_stop(now)
-            case _Phase.RUNNING:
-                self._fail(f"{entry} ended unexpectedly: {item.reason}", now, item.last_lines)
-            case _Phase.TERMINATED if item.returncode not in _REQUESTED:
-                self._fail(f"{entry} failed while it was stopped: {item.reason}", now, item.last_lines)
-            case _Phase.TERMINATED | _Phase.KILLED:
-                self._report(f"{item.name} has ended")
-            case _Phase.IDLE | _Phase.ENDED:
-                raise AssertionError(f"{item.name} ended without having been started")
-            case _:
-                assert_never(phase)
+        assert phase not in (_Phase.IDLE, _Phase.ENDED), f"{item.name} ended without having been started"
+        if not entry.pid:
+            self._fail(f"{item.name} could not be started: {item.reason}", now)
+        elif phase is _Phase.STARTING:
+            code = EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
+            self._fail(f"{entry} ended before it was ready: {item.reason}", now, item.last_lines, code)
+        elif phase is _Phase.RUNNING and item.returncode != 0:
+            self._fail(f"{entry} ended unexpectedly: {item.reason}", now, item.last_lines)
+        elif phase is _Phase.TERMINATED and item.returncode not in _REQUESTED:
+            self._fail(f"{entry} failed while it was stopped: {item.reason}", now, item.last_lines)
+        elif phase is not _Phase.RUNNING:
+            self._report(f"{item.name} has ended")
+        elif not self._stopping:
+            self._report(f"{entry} has ended; stopping the rest")
+            self._begin_stop(now)
 
     def _fail(self, text: str, now: float, last_lines: Sequence[str] = (), exit_code: int = EXIT_FAILURE) -> None:
         self._report(text, is_failure=True)
@@ -280,18 +261,20 @@ class Supervision:
             self._begin_stop(now)
 
     def _begin_stop(self, now: float) -> None:
-        alive = (entry.component.grace_seconds for entry in self._entries.values() if entry.is_alive)
+        alive = (entry.component.grace_seconds for entry in self._alive())
         begin = now + max(alive, default=0.0)
         self._terminate_all_at, self._kill_at = begin + TIER_SECONDS, begin + KILL_AFTER_SECONDS
 
     def _report(self, text: str, *, is_failure: bool = False) -> None:
         self._commands.append(ReportLine(text, is_failure))
 
+    def _alive(self) -> list[_Entry]:
+        return [entry for entry in self._entries.values() if entry.has_process and entry.pid]
+
     def _expire(self, now: float) -> None:
-        for entry in self._entries.values():
-            if now >= entry.ready_deadline:
-                self._fail(f"{entry} was not ready after {self._start_seconds:g} seconds", now)
-                return
+        late = next((entry for entry in self._entries.values() if now >= entry.ready_deadline), None)
+        if late is not None:
+            self._fail(f"{late} was not ready after {self._start_seconds:g} seconds", now)
 
     def _start_next(self) -> None:
         unready = [e.component.tier for e in self._entries.values() if e.phase is not _Phase.RUNNING]
@@ -301,7 +284,7 @@ class Supervision:
                 self._commands.append(StartProcess(entry.component))
 
     def _stop_next(self, now: float) -> None:
-        alive = [entry for entry in self._entries.values() if entry.is_alive]
+        alive = self._alive()
         highest = max((entry.component.tier for entry in alive), default=0)
         for entry in reversed(alive):
             if now >= self._kill_at and entry.phase is not _Phase.KILLED:

@@ -1,29 +1,27 @@
 """Runs components as child processes: the shell around `supervision`.
 
-Each child leads a session of its own, so that Ctrl-C in the terminal reaches only the supervisor and the order of the
-stop is kept. A child reports that it is ready by one line of JSON on the descriptor in SCALER_READY_FD. It gets the
-supervisor's process id in SCALER_PARENT_PID, and ends when that process does.
+A child reports that it is ready by one line of JSON on the descriptor in SCALER_READY_FD. It gets the supervisor's
+process id in SCALER_PARENT_PID, and ends when that process does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import sysconfig
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import assert_never
+from typing import IO, assert_never
 
+from scaler.child_process import ChildProcess
 from scaler.cluster.supervision import (
     START_SECONDS,
     Command,
@@ -32,7 +30,6 @@ from scaler.cluster.supervision import (
     Input,
     KillProcess,
     ProcessEnded,
-    ProcessNotStarted,
     ProcessStarted,
     ReportLine,
     ShutdownRequested,
@@ -41,7 +38,7 @@ from scaler.cluster.supervision import (
     TerminateProcess,
 )
 from scaler.config.setting import SettingsModel
-from scaler.processes import COMPONENT_VARIABLE, PARENT_PID_VARIABLE, READY_FD_VARIABLE, describe_exit
+from scaler.processes import COMPONENT_VARIABLE, describe_exit
 
 STORAGE_TIER = 0
 SCHEDULER_TIER = 1
@@ -51,8 +48,6 @@ MAX_LAST_LINES = 20
 """Lines of a component's output that are kept for the report of its end."""
 MAX_LINE_BYTES = 2000
 """Longest line that is kept whole."""
-MAX_READY_BYTES = 64 * 1024
-"""Longest readiness line of a component."""
 OUTPUT_PIPE_BYTES = 1024 * 1024
 """Output that a component may write ahead of the supervisor, which forwards it; beyond it, the component blocks."""
 
@@ -91,42 +86,34 @@ def _own_import_paths(paths: Sequence[str]) -> list[str]:
 class _Output:
     """A child's stdout or stderr: forwarded to the same stream of this process, the last lines kept."""
 
-    def __init__(self, fd: int, target_fd: int, lines: deque[str]) -> None:
-        self.fd = fd
+    def __init__(self, stream: IO[bytes], target_fd: int, lines: deque[str]) -> None:
+        self.stream = stream
         self._target_fd: int | None = target_fd
         self._lines = lines
         self._partial = b""
-        os.set_blocking(fd, False)
+        os.set_blocking(stream.fileno(), False)
         with contextlib.suppress(OSError):  # beyond the user's limit for pipes; the default of 64 KiB works as well
-            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
+            fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
 
     def forward(self, reads: int = 1) -> bool:
         """Read and forward what is available, up to this many reads. Return False at the end of the stream."""
         for _ in range(reads):
-            try:
-                data = os.read(self.fd, _READ_BYTES)
-            except BlockingIOError:
-                return True
+            data = self.stream.read(_READ_BYTES)
             if not data:
-                return False
+                return data is None
             *whole, partial = (self._partial + data).split(b"\n")
             self._lines.extend(_readable(line) for line in whole[-MAX_LAST_LINES:])
             self._partial = partial[:MAX_LINE_BYTES]
             self._write(data)
         return True
 
-    def drain(self) -> None:
+    def finish(self) -> None:
         """Forward the rest of an ended child's output, even while other processes hold the writing end."""
-        if self.fd >= 0:
+        if not self.stream.closed:
             self.forward(_MAX_DRAINED_READS)
-            if self._partial:
-                self._lines.append(_readable(self._partial))
-                self._partial = b""
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        if self._partial:
+            self._lines.append(_readable(self._partial))
+            self._partial = b""
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -138,91 +125,17 @@ class _Output:
                 self._target_fd = None
 
 
-class _Child:
-    """A running component in a session of its own."""
+class _Child(ChildProcess):
+    """A running component."""
 
     def __init__(self, component: ComponentProcess) -> None:
         """Start the process. Raises OSError when the system cannot."""
+        super().__init__(component.argv, component.environment, output=subprocess.PIPE)
         self.name = component.name
-        self._ready_line = b""
-        self.ready_ended = False
-        """True when nothing more will come from the readiness pipe."""
         self.lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
         """The end of its output, oldest line first."""
-        self.ready_fd, ready_write = os.pipe2(os.O_CLOEXEC)
-        try:
-            self._process = subprocess.Popen(
-                component.argv,
-                env={
-                    **os.environ,
-                    **component.environment,
-                    READY_FD_VARIABLE: str(ready_write),
-                    PARENT_PID_VARIABLE: str(os.getpid()),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                pass_fds=(ready_write,),
-            )
-        except OSError:
-            os.close(self.ready_fd)
-            raise
-        finally:
-            os.close(ready_write)
-        os.set_blocking(self.ready_fd, False)
-        self.pid = self._process.pid
-        self.pid_fd = os.pidfd_open(self.pid)
-        self.outputs: list[_Output] = []
-        for stream, target_fd in ((self._process.stdout, 1), (self._process.stderr, 2)):
-            assert stream is not None
-            with stream:
-                self.outputs.append(_Output(os.dup(stream.fileno()), target_fd, self.lines))
-
-    def read_ready(self) -> Mapping[str, str] | None:
-        """Read from the readiness pipe; return the addresses by their purpose when the line is complete."""
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(self.ready_fd, _READ_BYTES)
-            self._ready_line += data
-            self.ready_ended = not data or b"\n" in data or len(self._ready_line) > MAX_READY_BYTES
-        if not self._ready_line.endswith(b"\n"):
-            return None
-        addresses = json.loads(self._ready_line)["addresses"]
-        return {str(kind): str(address) for kind, address in addresses.items()}
-
-    def close_ready(self) -> None:
-        if self.ready_fd >= 0:
-            os.close(self.ready_fd)
-            self.ready_fd = -1
-
-    def kill(self) -> None:
-        """Send SIGKILL to the process and all of its group."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def reap(self) -> int | None:
-        """Wait for the end, kill the rest of its group, and return the return code as in `subprocess`.
-
-        None when it is unknown: a program that ignores SIGCHLD or waits for any child has taken it.
-        """
-        try:
-            os.waitid(os.P_PIDFD, self.pid_fd, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            self._process.wait()
-            return None
-        else:
-            self.kill()  # before the process is reaped: until then no other group can have its number
-            return self._process.wait()
-        finally:
-            os.close(self.pid_fd)
-            self.pid_fd = -1
-
-    def close(self) -> None:
-        """Forward the last output, and close all descriptors."""
-        self.close_ready()
-        for output in self.outputs:
-            output.drain()
-            output.close()
+        streams = ((self.popen.stdout, 1), (self.popen.stderr, 2))
+        self.outputs = [_Output(stream, target_fd, self.lines) for stream, target_fd in streams if stream is not None]
 
 
 def _readable(line: bytes) -> str:
@@ -249,8 +162,9 @@ class Supervisor:
         """
         self._supervision = Supervision(components, together=together, start_seconds=start_seconds)
         self._report = report
-        self._children: list[_Child] = []
         self._alive: dict[str, _Child] = {}
+        self._outputs: list[_Output] = []
+        """Of all children: what a component has started may still write when it has ended."""
         self._inputs: list[Input] = []
         self._hurry = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -325,23 +239,15 @@ class Supervisor:
             return
         deadline = self._supervision.next_deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ended: list[_Child] = []
         for key, _ in self._selector.select(timeout):
-            if isinstance(key.data, _Child):
-                ended.append(key.data)
-            else:
-                key.data()
-        # Last, so that the readiness and output of a child come before its end.
-        for child in ended:
-            self._take_end(child)
+            key.data()
 
     def _perform(self, command: Command) -> None:
         match command:
             case StartProcess(component):
                 self._start(component)
             case TerminateProcess(name):
-                # To the process, not to its group: it ends what it has started itself.
-                signal.pidfd_send_signal(self._alive[name].pid_fd, signal.SIGTERM)
+                self._alive[name].terminate()
             case KillProcess(name):
                 self._alive[name].kill()
             case ReportLine():
@@ -353,15 +259,15 @@ class Supervisor:
         try:
             child = _Child(component)
         except OSError as error:
-            self._inputs.append(ProcessNotStarted(component.name, str(error)))
+            self._inputs.append(ProcessEnded(component.name, None, str(error)))
             return
-        self._children.append(child)
         self._alive[component.name] = child
         self._inputs.append(ProcessStarted(component.name, child.pid))
-        self._selector.register(child.pid_fd, selectors.EVENT_READ, child)
-        self._selector.register(child.ready_fd, selectors.EVENT_READ, partial(self._take_ready, child))
+        self._selector.register(child.pidfd, selectors.EVENT_READ, partial(self._take_end, child))
+        self._selector.register(child.ready_pipe, selectors.EVENT_READ, partial(self._take_ready, child))
+        self._outputs += child.outputs
         for output in child.outputs:
-            self._selector.register(output.fd, selectors.EVENT_READ, partial(self._forward, output))
+            self._selector.register(output.stream, selectors.EVENT_READ, partial(self._forward, output))
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -370,36 +276,39 @@ class Supervisor:
         self._inputs.append(ShutdownRequested(self._hurry))
 
     def _take_ready(self, child: _Child) -> None:
-        addresses = child.read_ready()
-        if child.ready_ended:
-            self._selector.unregister(child.ready_fd)
-            child.close_ready()
-        if addresses is not None:
-            self._inputs.append(ComponentReady(child.name, addresses))
+        if child.ready_pipe.closed:
+            return
+        child.read_ready()
+        if child.ready_pipe.closed:
+            self._selector.unregister(child.ready_pipe)
+        if child.addresses is not None:
+            self._inputs.append(ComponentReady(child.name, child.addresses))
 
     def _forward(self, output: _Output) -> None:
         if not output.forward():
-            self._selector.unregister(output.fd)
-            output.close()
+            self._selector.unregister(output.stream)
+            output.stream.close()
 
     def _take_end(self, child: _Child) -> None:
-        if not child.ready_ended:
-            self._take_ready(child)
+        # Its readiness and output come before its end.
+        self._take_ready(child)
         for output in child.outputs:
-            output.drain()
-        self._selector.unregister(child.pid_fd)
+            output.finish()
+        if not child.ready_pipe.closed:
+            self._selector.unregister(child.ready_pipe)
+        self._selector.unregister(child.pidfd)
         returncode = child.reap()
         del self._alive[child.name]
-        reason = "unknown exit code" if returncode is None else describe_exit(returncode)
-        self._inputs.append(ProcessEnded(child.name, returncode, reason, tuple(child.lines)))
+        self._inputs.append(ProcessEnded(child.name, returncode, describe_exit(returncode), tuple(child.lines)))
 
     def _close(self) -> None:
         for child in self._alive.values():
             # Only after an exception in this thread.
             child.kill()
             child.reap()
-        for child in self._children:
-            child.close()
+        for output in self._outputs:
+            output.finish()
+            output.stream.close()
         self._selector.close()
         with self._wake_lock:
             os.close(self._wake_read)

@@ -16,7 +16,6 @@ from scaler.cluster.supervision import (
     Input,
     KillProcess,
     ProcessEnded,
-    ProcessNotStarted,
     ProcessStarted,
     ReportLine,
     ShutdownRequested,
@@ -223,7 +222,7 @@ def test_a_component_that_is_not_ready_in_time_is_named() -> None:
 def test_a_component_that_the_system_cannot_start_is_named() -> None:
     supervision = Supervision([STORAGE])
     supervision.step([], 0.0)
-    supervision.step([ProcessNotStarted("storage", "No such file or directory")], 0.0)
+    supervision.step([ProcessEnded("storage", None, "No such file or directory")], 0.0)
     assert supervision.finished
     assert supervision.failure == "storage could not be started: No such file or directory"
 

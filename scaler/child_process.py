@@ -1,0 +1,103 @@
+"""A child process in a session of its own, which reports when it is ready, and ends when this process does.
+
+Ctrl-C in a terminal does not reach it, so this process ends its children in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
+
+MAX_READY_BYTES = 64 * 1024
+"""Longest readiness line of a child."""
+
+
+class ChildProcess:
+    """A running child: `pidfd` is readable when it has ended, `ready_pipe` until all of its readiness line is read."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        output: int | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Start it. environment is added to our own. output: of `subprocess.Popen`, for stdout and stderr.
+
+        Raises OSError when the system refuses.
+        """
+        ready_fd, childs_end = os.pipe2(os.O_CLOEXEC)
+        own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
+        try:
+            self.popen = subprocess.Popen(
+                command,
+                bufsize=0,
+                env={**os.environ, **environment, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=(childs_end, *pass_fds),
+            )
+        except OSError:
+            os.close(ready_fd)
+            raise
+        finally:
+            os.close(childs_end)
+        os.set_blocking(ready_fd, False)
+        self.pid = self.popen.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self.ready_pipe = io.FileIO(ready_fd)
+        """Closed when nothing more will come from it."""
+        self._ready_line = b""
+        self.addresses: Mapping[str, str] | None = None
+        """Where it listens, by purpose; None until it is ready."""
+
+    def read_ready(self) -> None:
+        """Read from the readiness pipe what is there."""
+        data = self.ready_pipe.read(MAX_READY_BYTES)
+        if data is None:
+            return
+        self._ready_line += data
+        if self._ready_line.endswith(b"\n"):
+            self.addresses = json.loads(self._ready_line)["addresses"]
+        if not data or b"\n" in data or len(self._ready_line) > MAX_READY_BYTES:
+            self.ready_pipe.close()
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended, without reaping it: until then no other group of processes can have its number."""
+        return os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the process, not to its group: it ends itself what it has started."""
+        signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process and all of its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> int | None:
+        """Wait for the end, kill the rest of its group, close everything, and return the code as in `subprocess`.
+
+        None when it is unknown: a program that ignores SIGCHLD or waits for any child has taken it.
+        """
+        try:
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            self.popen.wait()
+            return None
+        else:
+            self.kill()  # before the process is reaped
+            return self.popen.wait()
+        finally:
+            os.close(self.pidfd)
+            self.ready_pipe.close()
