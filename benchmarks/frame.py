@@ -37,7 +37,7 @@ def parser(description: str) -> argparse.ArgumentParser:
         help="a few seconds, on scaler and the executor; exits with 1 on a gross loss, measured twice",
     )
     made.add_argument("--systems", help=f"those to measure, of {','.join(SYSTEMS)} (default: all that are installed)")
-    made.add_argument("--rounds", type=int, help="figures are medians of so many rounds (default: 3, short: 1)")
+    made.add_argument("--rounds", type=int, help="figures are medians of this many rounds (default: 3, short: 1)")
     return made
 
 

@@ -1,6 +1,6 @@
 """A map of a no-op over many items, in the chunks that each system makes by itself.
 
-The executor makes chunks of one item unless it is told otherwise; opengris-scaler and Dask have a task per item.
+The executor makes chunks of one item by default; opengris-scaler and Dask have a task per item.
 
     python benchmarks/map.py [--short] [--systems a,b] [--rounds 3]
 """

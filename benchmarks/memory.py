@@ -35,7 +35,7 @@ ROW = Row(
 
 
 def block(directory: str, number: int) -> int:
-    """Say that it runs, and end when it is told to."""
+    """Report that it runs, and end when asked."""
     (Path(directory) / f"runs-{number}").touch()
     while not (Path(directory) / "go").exists():
         time.sleep(0.02)

@@ -65,7 +65,7 @@ def raw_sender(address: str, pipe: Connection) -> None:
 
 
 class Other:
-    """A process that runs a function with its end of a pipe, and ends when it is told None."""
+    """A process that runs a function with its end of a pipe, and ends when it receives None."""
 
     def __init__(self, target: Callable[[str, Connection], None], address: str) -> None:
         context = multiprocessing.get_context("spawn")

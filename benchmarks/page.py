@@ -7,7 +7,7 @@ For lateness there is a real cluster; for the others a simulated one tells the r
 - weight: bytes of all files of the first page, not compressed.
 - first paint: of an empty browser cache, median, by the browser's own account.
 - lateness: from a task's end, when its client has the result, to its row in the page, at 1,000 tasks per second with
-  all settings as they are by default. Only rows that a page is told of count: at most 100 in a difference, the newest.
+  all settings at their defaults. Only rows that a page receives count: at most 100 in a difference, the newest.
 - memory: of the page's JavaScript heap after a garbage collection, and how many nodes it has, as half an hour of
   reports at 1,000 tasks per second goes by in a minute, on three pages.
 """

@@ -50,7 +50,7 @@ def wait_for_workers(system: System, workers: int) -> set[int]:
 
 
 def warm_up(system: System, workers: int) -> set[int]:
-    """Return when every worker is there and has seen the function of most rows."""
+    """Return when every worker is connected and has the function of most rows."""
     found = wait_for_workers(system, workers)
     system.gather([system.submit(identity, number) for number in range(100)])
     return found

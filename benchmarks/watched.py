@@ -103,7 +103,7 @@ def started(*command: str, says: str = "") -> Iterator[tuple[psutil.Process, str
 
 @contextlib.contextmanager
 def views(address: str, settle_seconds: int) -> Iterator[list[psutil.Process]]:
-    """Have every view open, for so long already that each has drawn what there is."""
+    """Open every view, and wait until each has drawn the present rows."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with contextlib.ExitStack() as stack:
         profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))

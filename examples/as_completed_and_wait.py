@@ -1,4 +1,4 @@
-"""Take the first answer, take answers as they come, or wait for so long: with the tools of the standard library.
+"""Take the first answer, take answers as they come, or wait with a timeout: with the tools of the standard library.
 
 Prints::
 

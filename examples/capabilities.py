@@ -3,7 +3,7 @@
 Prints::
 
     needs gpu=1: runs
-    needs gpu=8: waits, nobody offers that
+    needs gpu=8: waits, no worker offers it
 """
 
 from scaler import Client, SchedulerClusterCombo
@@ -24,5 +24,5 @@ with (
     try:
         large.result(timeout=0.5)
     except TimeoutError:
-        print("needs gpu=8: waits, nobody offers that")
+        print("needs gpu=8: waits, no worker offers it")
     large.cancel()

@@ -30,7 +30,7 @@ def check(step, loss):
 
 
 with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
-    # A task that nobody can run waits; this is what it waits for.
+    # A task that no worker can run waits; explain names the missing capability.
     waiting = client.submit_verbose(train, ([0.5],), capabilities={"gpu": 2})
     print(client.explain(waiting))
     waiting.cancel()

@@ -1,6 +1,6 @@
 """Share a large array: it is sent once, and its bytes are copied nowhere on their way into the object storage.
 
-Large results stay there, too, until somebody asks for them: here only the sums come to the client.
+Large results stay there, too, until a client asks for them: here only the sums come to the client.
 
 Prints::
 

@@ -9,7 +9,7 @@ from scaler.policy.view import Allocation, ClusterView, Wanted
 
 
 class TasksPerWorker:
-    """One unit for so many unfinished tasks, in the manager that came first; policy_content: the number of tasks."""
+    """One unit for every N unfinished tasks, in the manager that connected first; policy_content: N."""
 
     def __init__(self, policy_content: str) -> None:
         if not policy_content.isdecimal() or int(policy_content) < 1:

@@ -149,7 +149,7 @@ def mutants(core: str) -> list[Mutant]:
 
 
 def survives(core: str, mutant: Mutant | None) -> bool:
-    """Return whether the tests of a core pass with this mutant; None for the core as it is."""
+    """Return whether the tests of a core pass with this mutant; None for the unchanged core."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants"]
     environment = {**os.environ, "MUTANT": f"{mutant.path} {mutant.index}" if mutant is not None else ""}
     with TemporaryDirectory() as directory:

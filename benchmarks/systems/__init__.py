@@ -26,7 +26,7 @@ class System(Protocol):
         """Return all results, as its users would collect them."""
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
-        """Return the results in order, with the chunks that the system makes when it is told nothing."""
+        """Return the results in order, with the system's default chunks."""
 
     def close(self) -> None: ...
 

@@ -93,7 +93,7 @@ def server() -> Iterator[WebServer]:
 
 @contextmanager
 def under_load(server: WebServer, cluster: FakeCluster, seconds: float = 0.1) -> Iterator[None]:
-    """Have the server hear of a cluster in steps of so many seconds, in real time."""
+    """Feed the server with a cluster in steps of this many seconds, in real time."""
     ended = threading.Event()
     troubles: list[BaseException] = []
 

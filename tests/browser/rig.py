@@ -35,7 +35,7 @@ class FakeMonitor:
 
     @property
     def last_error(self) -> str:
-        return "" if self.connected else f"no scheduler answers at {self.address} (nobody listens)"
+        return "" if self.connected else f"no scheduler answers at {self.address} (connection refused)"
 
     async def explain(self, task_id: str) -> str:
         self._check()

@@ -155,7 +155,7 @@ class InMemory:
 
 
 class Relay:
-    """Passes bytes between connectors and a listener, until it is told to do worse."""
+    """Passes bytes between connectors and a listener, unless a test disturbs it."""
 
     def __init__(self, address: str, target: str, loop: asyncio.AbstractEventLoop, is_local: bool) -> None:
         self.reachable = True

@@ -107,7 +107,7 @@ def batch_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backen
     with AwsEmulator() as aws:
         for name, value in aws.environment.items():
             monkeypatch.setenv(name, value)
-        # What stands for a worker does without the module that it is told to run.
+        # The stand-in of a worker does without the module that it should run.
         aws.batch.furnish(command=["python", str(script), "Ref::module"])
         config = AwsHpcConfig(
             scheduler_address="tcp://127.0.0.1:1",

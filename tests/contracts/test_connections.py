@@ -166,7 +166,7 @@ def test_messages_go_both_ways_with_their_attachments(network: Network) -> None:
     assert received.peer == peer.connector.peer
     assert [bytes(attachment) for attachment in received.attachments] == [large, b"small", b"changing", b""]
     assert all(attachment.readonly for attachment in received.attachments)
-    # What was received is handed on as it is.
+    # What was received is passed on unchanged.
     server.listener.send(received.peer, StorageReply(1, StorageResult.OK), received.attachments)
     network.until(lambda: len(peer.events) == 2)
     answer = peer.events[1]
@@ -230,7 +230,7 @@ def test_a_stream_in_one_direction_is_acknowledged_on_the_way(network: Network) 
         else:
             sent += 1
     network.until(lambda: len(asked(server)) == 3000)
-    # The last ones too, though nothing is said in the other direction.
+    # The last ones too, though nothing is sent in the other direction.
     network.until(lambda: peer.connector.outbox_bytes() == 0)
     assert asked(server) == list(range(3000))
 

@@ -79,7 +79,7 @@ class RigScheduler:
                 return message
 
     def next_tasks(self, count: int) -> dict[bytes, TaskGroup]:
-        """Wait until so many tasks have come; return id to group."""
+        """Wait until this many tasks have come; return id to group."""
         found: dict[bytes, TaskGroup] = {}
         while len(found) < count:
             for group in self.next(Submit).groups:

@@ -92,7 +92,7 @@ class Command:
 
 @contextmanager
 def command(name: str, *arguments: str, directory: Path, **environment: str) -> Iterator[Command]:
-    """Yield a command that has been started; in the end it is told to stop, and must then end in order."""
+    """Yield a started command; stop it in the end, and check that it ends in order."""
     running = Command(name, arguments, environment, directory)
     try:
         yield running
@@ -168,7 +168,7 @@ class Peer:
         return [message for message in self.said if isinstance(message, kind)]
 
     async def hear(self, kind: type[MessageT], count: int = 1) -> list[MessageT]:
-        """Wait until so many messages of a kind have come since the start, and return them."""
+        """Wait until this many messages of a type have come since the start, and return them."""
         await self.until(lambda: len(self.all(kind)) >= count)
         return self.all(kind)
 
@@ -220,6 +220,6 @@ def document(status: MonitorStatus) -> dict[str, Any]:
 
 
 async def document_where(monitor: Peer, fits: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Wait until a monitor is told something that fits, and return it."""
+    """Wait until a monitor receives a message that fits, and return it."""
     await monitor.until(lambda: any(fits(document(each)) for each in monitor.all(MonitorStatus)[-1:]))
     return document(monitor.all(MonitorStatus)[-1])

@@ -1,4 +1,4 @@
-"""Calls to AWS: what fails is said in words that are alike when the cause is, and nothing goes faster than allowed."""
+"""Calls to AWS: equal causes give equal error texts, and no call exceeds the allowed rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit in calls, peers and bytes: a clear text for who sent it, and nothing is lost for anybody else."""
+"""Wrong calls, peers and bytes: a clear error for the sender, and no loss for any other peer."""
 
 from __future__ import annotations
 
@@ -155,12 +155,12 @@ def test_strangers_on_any_port_disturb_no_work_and_are_spoken_of_once(own_storag
                 open_sockets.enter_context(stranger)
                 stranger.sendall(noise)
         large = os.urandom(100_000)
-        assert client.submit(len, large).result() == 100_000, "while all of them are there"
+        assert client.submit(len, large).result() == 100_000, "while all of them are connected"
         open_sockets.close()
         assert [future.result() for future in before] == [number**2 for number in range(100)]
         assert client.submit(bytes, 100_000).result() == bytes(100_000), "when all of them are gone"
         for address in addresses:
-            said = f"{address}: a connection from "  # from where is not known of one that is cut as soon as it is made
+            said = f"{address}: a connection from "  # the peer's address is unknown when it closes at once
             assert within(5, lambda said=said: said in log.read_text())  # type: ignore[misc]
             assert log.read_text().count(said) == 1
 

@@ -180,7 +180,7 @@ def test_a_combo_refuses_an_argument_that_cannot_be_before_anything_starts(
     assert not psutil.Process().children()
 
 
-# -- addresses that are taken, and those where nobody or somebody else is
+# -- addresses in use, and addresses where nothing or another program listens
 
 
 def test_who_has_an_address_already_is_named(cluster: SchedulerClusterCombo) -> None:

@@ -60,7 +60,7 @@ def test_a_component_says_that_it_is_ready_and_stops_when_asked(loop: str, numbe
         output, errors = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, errors) == (7, "")
     (line,) = output.splitlines()
-    assert f" WARNING scheduler[{process.pid}] " in line, "that it is ready is said once, by who waited for it"
+    assert f" WARNING scheduler[{process.pid}] " in line, "readiness is logged once, by the process that waited for it"
     assert line.endswith(f"test: stopped\\x1b[31m by {'uvloop' if loop == 'uvloop' else 'asyncio.unix_events'}")
 
 

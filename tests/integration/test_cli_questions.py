@@ -45,7 +45,7 @@ EVENTS = json.dumps(
 
 
 class Teller:
-    """The monitor port of a scheduler that says what it is told to say."""
+    """The monitor port of a scheduler with scripted answers."""
 
     def __init__(self, log: TaskLog, events: bytes | None) -> None:
         self._log = log

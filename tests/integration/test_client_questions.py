@@ -1,4 +1,4 @@
-"""What a client is told about its own tasks: why they wait, what became of them, what they printed."""
+"""What a client can ask about its own tasks: why they wait, how they ended, what they printed."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def rig(aws: AwsEmulator) -> Iterator[Rig]:
 
 
 def until(backend: EcsBackend, fits: Callable[[dict[str, Unit]], bool]) -> dict[str, Unit]:
-    """List units until they fit; nobody tells when a service has news."""
+    """List units until they fit: ECS does not announce changes."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not fits(units := {unit.unit_id: unit for unit in backend.list()}):
         assert time.monotonic() < deadline, units
@@ -393,7 +393,7 @@ def test_tasks_that_cannot_be_stopped_are_named_with_the_command_that_stops_them
     assert f"these tasks may be left: {left}; stop each with `aws ecs stop-task --region us-east-1" in caplog.text
 
 
-# -- what is said at the start
+# -- messages at the start
 
 
 def test_workers_that_could_not_reach_the_scheduler_are_warned_of(

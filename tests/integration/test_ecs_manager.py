@@ -39,7 +39,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
         client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
         client.close()
         yield emulator
-        assert emulator.ecs.alive() == [], "nothing is left that somebody would pay for"
+        assert emulator.ecs.alive() == [], "nothing is left that costs money"
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def test_two_thousand_tasks_take_a_file_from_no_tasks_on_ecs_up_and_down_to_none
         "SCALER_SCHEDULER_BIND_ADDRESS": scheduler_address,
         "SCALER_SCHEDULER_ADVERTISED_OBJECT_STORAGE_ADDRESS": storage,
         "SCALER_SCHEDULER_POLICY_ENGINE_TYPE": "target_v1",
-        "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=2",  # nobody pays here for those that stay a while
+        "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=2",  # idle units cost nothing here
         "SCALER_WORKER_MANAGER_WORKER_SCHEDULER_ADDRESS": scheduler_address,
         "SCALER_WORKER_MANAGER_AWS_ENDPOINT_URL": aws.endpoint_url,
         "SCALER_WORKER_MANAGER_MAX_TASK_CONCURRENCY": "4",

@@ -1,4 +1,4 @@
-"""Tasks that mean harm to what runs them: the task pays, everybody else goes on, and nothing is left."""
+"""Tasks that harm their worker: the task fails, all other tasks go on, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_after_a_task_that_means_harm_the_next_ones_run(address: str, harm: Call
         for _ in range(3):
             error = client.submit_verbose(harm, (), {}, retries=0).exception(RESULT_SECONDS)
             assert error is None or isinstance(error, ScalerError | SystemExit)
-            # And one that has to be replaced, by whatever the task has left of those who do that.
+            # And one that must be replaced, by the processes that the task has left alive.
             with pytest.raises(ProcessorDiedError):
                 client.submit_verbose(os._exit, (1,), {}, retries=0).result(RESULT_SECONDS)
             futures = [client.submit(abs, -number) for number in range(20)]

@@ -32,7 +32,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
         furnish(emulator)
         yield emulator
         emulator.batch.wait_until(lambda: not emulator.batch.alive(), WAIT_SECONDS)
-        assert unfinished(emulator) == [], "nothing is left that somebody would pay for"
+        assert unfinished(emulator) == [], "nothing is left that costs money"
 
 
 def jobs(aws: AwsEmulator) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
         "SCALER_OBJECT_STORAGE_SERVER_BIND_ADDRESS": storage,
         "SCALER_SCHEDULER_BIND_ADDRESS": address,
         "SCALER_SCHEDULER_POLICY_ENGINE_TYPE": "target_v1",
-        "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=2",  # nobody pays here for those that stay a while
+        "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=2",  # idle units cost nothing here
         "SCALER_WORKER_MANAGER_AWS_ENDPOINT_URL": aws.endpoint_url,
         "SCALER_WORKER_MANAGER_JOB_QUEUE": "queue",
         "SCALER_WORKER_MANAGER_JOB_DEFINITION": "definition",

@@ -39,7 +39,7 @@ async def main():
     connector = SocketConnector(sys.argv[1], peer=b"half-put", hello=own_hello(Role.WORKER), on_events=on_events)
     connector.send(PutObject(1, bytes.fromhex(sys.argv[2]), [200_000], 0), [bytes(100_000)])
     await answered.wait()
-    print("half of it is there", flush=True)
+    print("half of it is written", flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The offload agent in front of a scheduler that a test plays, and an executor that does what it is told."""
+"""The offload agent between a scripted scheduler and a scripted executor."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def agents_of(manager: Command, count: int) -> list[psutil.Process]:
-    """Wait until the manager has so many agents whose processors live, and return the agents."""
+    """Wait until the manager has this many agents with live processors, and return the agents."""
 
     def ready() -> list[psutil.Process]:
         return [agent for agent in psutil.Process(manager.pid).children() if len(family(agent)) >= 3]

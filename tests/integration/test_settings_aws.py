@@ -130,7 +130,7 @@ def test_jobs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
 
 @contextmanager
 def notebook_of_requests() -> Iterator[tuple[str, list[str]]]:
-    """Yield the address of a service that refuses everything, and who asked."""
+    """Yield the address of a service that refuses everything, and the credentials of its requests."""
     seen: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

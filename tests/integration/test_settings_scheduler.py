@@ -66,7 +66,7 @@ def has_received(worker: Peer, count: int) -> bool:
     return len(received(worker)) >= count
 
 
-# -- who may come, and what they are told
+# -- which peers are accepted, and what they receive
 
 
 def test_a_scheduler_is_where_its_addresses_say(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_by_default_a_worker_without_progress_is_left_alone_for_two_looks_of_a_s
 
 
 async def units_told(stage: Stage, names: dict[str, dict[str, float | None]]) -> dict[str, int]:
-    """Return how many units each of these managers is told to have, for four tasks that any worker can run."""
+    """Return the wanted units of each of these managers, for four tasks that any worker can run."""
     managers = {name: await stage.peer(Role.MANAGER, manager_details(name, **offers)) for name, offers in names.items()}
     for manager in managers.values():
         manager.connector.send(ManagerStatus(0.0, []))

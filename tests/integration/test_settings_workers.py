@@ -43,7 +43,7 @@ def addresses_in(directory: Path) -> dict[str, str]:
 
 
 class PlayedScheduler:
-    """Welcomes everybody on two addresses, and remembers who came where and what they said."""
+    """Welcomes every peer on two addresses, and records each peer's address and messages."""
 
     def __init__(self, directory: Path, lease_seconds: float, heartbeat_seconds: float) -> None:
         self.managers: dict[bytes, ManagerDetails] = {}
@@ -99,7 +99,7 @@ def on_a_played_scheduler(
 ) -> None:
     """Run a story with a command whose manager and workers connect to a played scheduler on addresses of their own.
 
-    addressed: the command is told these addresses by flags.
+    addressed: the command gets these addresses by flags.
     """
 
     async def main() -> None:

@@ -47,7 +47,7 @@ class Gate:
         return [int(line) for line in self._path.read_text().split()] if self._path.exists() else []
 
     def process(self, number: int = 1) -> psutil.Process:
-        """Wait until it runs for so many times, and return the process."""
+        """Wait until it has been started this many times, and return the process."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while len(self.pids()) < number:
             assert time.monotonic() < deadline, "the task does not run"

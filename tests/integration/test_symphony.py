@@ -101,7 +101,7 @@ def slow_at_first(directory: str, number: int) -> int:
 
 
 def ran(directory: Path, count: int) -> list[psutil.Process]:
-    """Wait until so many tasks hang, and return their processes."""
+    """Wait until this many tasks hang, and return their processes."""
     assert within(WAIT_SECONDS, lambda: len(list(directory.glob("*.ran"))) >= count)
     return [psutil.Process(int(mark.read_text())) for mark in directory.glob("*.ran")]
 

@@ -273,7 +273,7 @@ def test_a_kill_that_is_refused_is_said(begin: Begin, hang: Hang) -> None:
 
 @pytest.fixture
 def soamcontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a command soamcontrol into PATH, which notes its arguments in a file and then does what it is told."""
+    """Puts a command soamcontrol into PATH, which writes its arguments to a file and then acts as configured."""
 
     def make(then: str) -> Path:
         directory = tmp_path / "bin"

@@ -23,7 +23,7 @@ Story = Callable[["Stage"], Awaitable[None]]
 
 
 class Cluster:
-    """A connection without a scheduler: a test says what is told and answered."""
+    """A connection without a scheduler: a test provides statuses and answers."""
 
     def __init__(self) -> None:
         self.address = "tcp://127.0.0.1:7"

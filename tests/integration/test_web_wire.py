@@ -33,7 +33,7 @@ WAIT_SECONDS = 10.0
 
 
 class ToldScheduler:
-    """The monitor port of a scheduler. What it was told last, it tells everyone who comes, as a scheduler does."""
+    """The monitor port of a scheduler: it sends its last status to every new monitor, as a scheduler does."""
 
     def __init__(self, address: str, incarnation: int, *, answers: bool = True) -> None:
         self._incarnation = incarnation

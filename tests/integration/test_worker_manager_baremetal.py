@@ -145,7 +145,7 @@ async def ended(process: subprocess.Popen[str]) -> int:
 
 
 def are_gone(processes: list[psutil.Process], seconds: float) -> bool:
-    """Wait until none of them runs; whether somebody has reaped them does not matter."""
+    """Wait until none of them runs; zombies count as ended."""
     running: list[int] = []
     for process in processes:
         with suppress(ProcessLookupError):

@@ -96,7 +96,7 @@ class ModelWorker:
 
 
 class Model:
-    """Every session that is open, and the rules for what is said in them. `judge` raises AssertionError."""
+    """Every open session, and the rules for its messages. `judge` raises AssertionError."""
 
     def __init__(self) -> None:
         self.clients: dict[str, ModelClient] = {}
@@ -111,13 +111,13 @@ class Model:
             case Recall() if name in self.workers:
                 self._recall(self.workers[name], message)
             case ForgetFunctions(ids) if name in self.workers:
-                assert self.workers[name].known.issuperset(ids), "a worker is told to drop what it was told before"
+                assert self.workers[name].known.issuperset(ids), "a worker drops only what it received before"
                 self.workers[name].known.difference_update(ids)
             case Drain() if name in self.workers:
-                assert not self.workers[name].draining, "a worker is told once to drain"
+                assert not self.workers[name].draining, "a worker receives Drain once"
                 self.workers[name].draining = True
             case Finished() | Run() | Recall() | ForgetFunctions() | Drain():
-                raise AssertionError(f"{name} is gone and is told {message}")
+                raise AssertionError(f"{name} has ended and receives {message}")
             case _:
                 pass
 
@@ -149,7 +149,7 @@ class Model:
                     assert payload, "an end without a value says why"
 
     def forgets(self, ids: list[bytes]) -> None:
-        """The storage is told to forget these."""
+        """The storage receives Forget for these."""
         for client in self.clients.values():
             assert client.held.isdisjoint(ids), "what a client was told of is kept until it lets it go"
             for task in client.tasks.values():
@@ -163,7 +163,7 @@ class Model:
         assert worker.up, "a worker out of contact gets no tasks"
         assert not worker.draining, "a worker that drains gets no tasks"
         for identifier, _ in message.functions:
-            assert identifier not in worker.known, "a definition is said once"
+            assert identifier not in worker.known, "a function is announced once"
             worker.known.add(identifier)
         for group in message.groups:
             assert group.spec.function in worker.known, "a function is known before its first task"

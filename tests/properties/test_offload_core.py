@@ -166,7 +166,7 @@ class Walk(CoreRig):
         self.hears(message)
 
     def finish(self) -> None:
-        """Let all that is there end."""
+        """Let all running calls end."""
         for _ in range(10_000):
             if set(self.ended) == self.came:
                 return

@@ -203,7 +203,7 @@ class Network(RuleBasedStateMachine):
                 assert client.heard == said[: len(client.heard)]
 
     def teardown(self) -> None:
-        """When all is well again, whatever is said arrives, and nothing is kept any longer."""
+        """When the network works again, every message arrives, and no sender retains any."""
         if not hasattr(self, "clients"):
             return
         self.network.set_reachable(ADDRESS, True)

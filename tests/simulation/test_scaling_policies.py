@@ -85,7 +85,7 @@ def test_when_half_of_the_fleet_is_reclaimed_the_work_ends_and_the_fleet_is_whol
 
 
 class Wish:
-    """Wants so many units at a time."""
+    """Wants a given number of units at each time."""
 
     allocation = Allocation()
 
@@ -113,7 +113,7 @@ def test_a_wish_that_flips_at_every_plan_loses_nothing_and_starts_no_second_flee
 
 
 def test_a_manager_that_stops_units_with_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted fault: it takes every unit for drained as soon as it is told of any that is."""
+    """A planted fault: it takes every unit for drained as soon as any unit is."""
     hear = SimulatedManager.hear
 
     def careless(self: SimulatedManager, message: Desired) -> None:

@@ -88,7 +88,7 @@ class Faults:
         self._calls: Counter[str] = Counter()
 
     def add(self, operation: str, fault: Fault, times: int | None = 1) -> Rule:
-        """Have the next requests meet a fault, behind the rules that are there.
+        """Have the next requests meet a fault, behind the existing rules.
 
         operation: a name such as `RunTask`, or `ecs:TagResource` where services share a name, `s3:*` or `*`.
         times: how many requests; None: all until `clear`.

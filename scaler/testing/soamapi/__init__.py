@@ -5,7 +5,7 @@ process that it starts with the service's command. Callbacks come on threads of 
 say what goes wrong.
 
 `import soamapi` finds it where `ON_PATH` is on `sys.path`. A process of its own needs `StandIn(...).environment()`,
-which has that and the settings; who uses it in this process calls `reset(StandIn(...))`. Names, signatures and
+which has that and the settings; a user in this process calls `reset(StandIn(...))`. Names, signatures and
 semantics come from the product's API reference; where that leaves something open, `docs/symphony.md` says so.
 """
 

@@ -157,7 +157,7 @@ class _State:
 
 
 def reset(settings: StandIn | None) -> list[BaseException]:
-    """End what is there, and have what follows be like this; None: as the environment says.
+    """End the present stand-in and begin one with these settings; None: those of the environment.
 
     Returns what callbacks have raised until now, which they must not.
     """
@@ -181,7 +181,7 @@ def initialize() -> None:
 
 
 class DefaultSecurityCallback:
-    """Says who connects."""
+    """The user that connects."""
 
     def __init__(self, user: str, password: str) -> None:
         self.user = user

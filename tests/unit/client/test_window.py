@@ -10,7 +10,7 @@ from scaler.client.map import CHUNKS_OF_WINDOW, FIRST_ITEMS, MAX_ITEMS, Window
 
 
 def settle(window: Window, workers: int, seconds_per_item: float, travel_seconds: float = 0.001) -> int:
-    """Keep the window full of items that run one by one on so many workers; return the size that it comes to."""
+    """Keep the window full of items that run one by one on this many workers; return the final size."""
     free_at = [0.0] * workers
     for _ in range(40):
         for _ in range(window.items):

@@ -1,4 +1,4 @@
-"""Which source wins, and what is said about a value that does not fit."""
+"""Which source wins, and the errors for values that do not fit."""
 
 from __future__ import annotations
 

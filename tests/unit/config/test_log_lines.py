@@ -1,4 +1,4 @@
-"""Log lines: who wrote them is in each, and nothing in them can play tricks on a terminal."""
+"""Log lines: each names its process, and none can control a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every setting has an effect: outside the configuration, somebody reads it."""
+"""Every setting has an effect: code outside the configuration reads it."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_keys_that_are_commented_out_are_keys_too(path: Path) -> None:
 def test_pages_name_flags_and_variables_that_there_are(path: Path) -> None:
     text = path.read_text()
     known = {*map(flag_of, ALL_KEYS), *OF_ALL_COMMANDS, *OF_SOME_COMMANDS}
-    # Lines that show what is said about a mistake have the mistake in them.
+    # Lines that show an error message contain the mistake.
     lines = [line for line in text.splitlines() if re.search(r"\bscaler[_ ]", line) and "did you mean" not in line]
     shown = {flag for line in lines for flag in _FLAG.findall(line)}
     mistakes = {"--policy-engin-type"} if path.name == "errors.md" else set()

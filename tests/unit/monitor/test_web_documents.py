@@ -1,4 +1,4 @@
-"""The pages about the web server name what is there: every metric, every route, and nothing else."""
+"""The pages about the web server name every metric and every route, and nothing else."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def admit(_peer: bytes, _hello: Hello) -> Welcome | Refused:
 
 
 class Pair:
-    """A server that says what it is told at each opening, and a client."""
+    """A server with a scripted answer to each opening, and a client."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.network = network

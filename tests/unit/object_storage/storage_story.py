@@ -114,5 +114,5 @@ def contents(sent: Sequence[SendToPeer]) -> list[tuple[bytes, int, bytes]]:
 
 
 def messages(sent: Sequence[SendToPeer]) -> list[Any]:
-    """Return what is said, to look at its fields."""
+    """Return the messages, to look at their fields."""
     return [send.message for send in sent]

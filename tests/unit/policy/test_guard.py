@@ -132,7 +132,7 @@ def test_nonsense_is_said_and_the_last_good_answer_stays(answer: Any, text: str)
     story.policy.answer = lambda: answer
     (said,) = story.pass_plans(5)
     assert text in said
-    story.cluster.manager("m")  # a new session is told anew
+    story.cluster.manager("m")  # a new session receives it again
     story.cluster.say("m", ManagerStatus(0.0, [], ""))
     assert story.told() == [3, 3]
 

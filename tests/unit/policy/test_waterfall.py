@@ -53,7 +53,7 @@ def test_the_ladder_counts_slots_and_the_answer_units() -> None:
 
 
 def later(policy: WaterfallPolicy, *managers: ManagerView, running: int = 0) -> list[int]:
-    """What is wanted after a minute in which so many tasks ran."""
+    """The wanted units after a minute in which this many tasks ran."""
     units(policy, 0, *managers, running=running)
     return units(policy, 0, *managers, running=running, now=60.0)
 

@@ -1,4 +1,4 @@
-"""The monitors' port: who is told what, and that slow, frozen and dead monitors cost next to nothing."""
+"""The monitors' port: which monitor receives what, and that slow, frozen and dead monitors cost next to nothing."""
 
 from __future__ import annotations
 

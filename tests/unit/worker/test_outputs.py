@@ -1,4 +1,4 @@
-"""What tasks with `stream_output` write is passed on up to a limit, and what is left out is said."""
+"""The output of tasks with `stream_output` is passed on up to a limit, and what is left out is counted."""
 
 from __future__ import annotations
 

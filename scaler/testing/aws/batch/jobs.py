@@ -132,7 +132,7 @@ class SubmittedJob:
 
 @dataclass(slots=True, eq=False)
 class Job(SubmittedJob):
-    """A job with a container: a plain one, or a child of an array. `run` is there while it is STARTING or RUNNING."""
+    """A job with a container: a plain one, or a child of an array. `run` is set while it is STARTING or RUNNING."""
 
     array: Array | None = None
     index: int | None = None

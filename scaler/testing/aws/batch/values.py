@@ -86,7 +86,7 @@ def need(request: Mapping[str, Any], name: str) -> Any:
 
 
 def refuse_members(request: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Raise Invalid when a member is there that the emulator has no behaviour for."""
+    """Raise Invalid for a member that the emulator does not implement."""
     for name in names:
         if request.get(name):
             raise Invalid(f"the emulator has no {name}")
@@ -173,7 +173,7 @@ def resources(container: Mapping[str, Any], overrides: Mapping[str, Any], *, far
 
 
 def tags(given: Mapping[str, str] | None, present: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return tags, added to those that are there. Raises Invalid."""
+    """Return tags, added to the existing ones. Raises Invalid."""
     merged = {**(present or {}), **(given or {})}
     if len(merged) > MAX_TAGS:
         raise Invalid(f"at most {MAX_TAGS} tags are allowed, got {len(merged)}")

@@ -50,7 +50,7 @@ class EcsClusters:
         self._clusters: dict[str, EcsCluster] = {}
 
     def create(self, request: Fields) -> Fields:
-        """CreateCluster. An active cluster of the name is returned as it is."""
+        """CreateCluster. An active cluster of the name is returned unchanged."""
         name = request.get("clusterName") or "default"
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,255}", name):
             raise invalid("Invalid cluster name.")
