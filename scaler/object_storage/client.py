@@ -20,7 +20,6 @@ from scaler.object_storage.layout import views_of
 from scaler.object_storage.requests import (
     CallEnded,
     GetCall,
-    LinkCall,
     PutCall,
     Requests,
     RequestsInput,
@@ -30,14 +29,7 @@ from scaler.object_storage.requests import (
     StorageCall,
 )
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
-from scaler.protocol.messages import (
-    MAX_CHUNK_BYTES,
-    ForgetObjects,
-    ForgetOwner,
-    Role,
-    StorageReply,
-    StorageStatus,
-)
+from scaler.protocol.messages import MAX_CHUNK_BYTES, ForgetObjects, Role, StorageReply, StorageStatus
 from scaler.protocol.session import Buffer
 
 TIMEOUT_SECONDS = 10.0
@@ -97,10 +89,6 @@ class StorageClient:
         """
         return self._begin(GetCall(object_id, deadline_seconds))
 
-    def link(self, object_id: bytes, target: bytes) -> asyncio.Future[None]:
-        """Give the object `target` another id."""
-        return self._begin(LinkCall(object_id, target))
-
     def stat(self) -> asyncio.Future[StorageStatus]:
         """Ask how much the storage holds."""
         return self._begin(StatCall())
@@ -109,11 +97,6 @@ class StorageClient:
         """Let the storage forget these objects, and refuse them if they come later. Nothing is answered."""
         for start in range(0, len(object_ids), IDS_PER_FORGET):
             self._inputs.append(ForgetObjects(list(object_ids[start : start + IDS_PER_FORGET])))
-        self._step_soon()
-
-    def forget_owner(self, owner: bytes) -> None:
-        """Let the storage forget all objects of this owner. Allowed to the scheduler. Nothing is answered."""
-        self._inputs.append(ForgetOwner(owner))
         self._step_soon()
 
     def close(self) -> None:

@@ -20,10 +20,8 @@ from scaler.object_storage.layout import assemble, cut
 from scaler.object_storage.objects import Memory
 from scaler.protocol.messages import (
     ForgetObjects,
-    ForgetOwner,
     GetObject,
     Heartbeat,
-    LinkObject,
     Message,
     PutObject,
     StatStorage,
@@ -35,7 +33,7 @@ from scaler.protocol.messages import (
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
 """Bytes of objects that are sent and not answered."""
 MAX_ASKED = 10_000
-"""Gets, links and stats that are sent and not answered, and messages of puts."""
+"""Gets and stats that are sent and not answered, and messages of puts."""
 MAX_QUEUED_FORGETS = 10_000
 """Messages to forget that wait for a storage that is away; the oldest are dropped, and end with their owner."""
 
@@ -54,7 +52,7 @@ class PutCall:
     parts: list[memoryview]
     memory: Memory | None = None
     sizes: list[int] = field(default_factory=list)
-    begun: float = math.inf
+    begun: float = field(init=False, default=math.inf)
     messages: list[list[memoryview]] = field(init=False, default_factory=list)
     next_message: int = field(init=False, default=0)
     offset: int = field(init=False, default=0)
@@ -62,16 +60,7 @@ class PutCall:
 
     def __post_init__(self) -> None:
         self.sizes = self.sizes or [part.nbytes for part in self.parts]
-        self.use_frames() if self.memory is None else self.messages.append([])
-
-    def use_frames(self) -> None:
-        """Send the parts as frames, from their beginning."""
-        self.memory = None
-        self.messages = list(cut(self.parts))
-        self.begin_again()
-
-    def begin_again(self) -> None:
-        self.next_message = self.offset = self.answered = 0
+        self.messages = list(cut(self.parts)) if self.memory is None else [[]]
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +69,7 @@ class GetCall:
 
     id: bytes
     deadline_seconds: float
-    begun: float = math.inf
+    begun: float = field(init=False, default=math.inf)
     sizes: list[int] = field(init=False, default_factory=list)
     frames: list[memoryview] = field(init=False, default_factory=list)
     received_bytes: int = field(init=False, default=0)
@@ -88,19 +77,10 @@ class GetCall:
 
 
 @dataclass(slots=True, eq=False)
-class LinkCall:
-    """Give the object `target` another id."""
-
-    id: bytes
-    target: bytes
-    begun: float = math.inf
-
-
-@dataclass(slots=True, eq=False)
 class StatCall:
     """Ask for the storage's status."""
 
-    begun: float = math.inf
+    begun: float = field(init=False, default=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +90,8 @@ class SharingChanged:
     is_sharing: bool
 
 
-_Asking = GetCall | LinkCall | StatCall
-StorageCall = PutCall | _Asking
-RequestsInput = StorageCall | ForgetObjects | ForgetOwner | SharingChanged | ConnectorEvent
+StorageCall = PutCall | GetCall | StatCall
+RequestsInput = StorageCall | ForgetObjects | SharingChanged | ConnectorEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +105,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A call is over: parts of a get, status of a stat, None of a put or link, or an error."""
+    """A call is over: parts of a get, status of a stat, None of a put, or an error."""
 
     call: StorageCall
     outcome: Outcome
@@ -154,25 +133,25 @@ class Requests:
         self._refused: RefusedError | None = None
         self._calls: dict[StorageCall, None] = {}  # in the order of their beginning
         self._puts: deque[PutCall] = deque()  # not sent to their end
-        self._asks: deque[_Asking] = deque()  # not sent
-        self._forgets: deque[ForgetObjects | ForgetOwner] = deque(maxlen=MAX_QUEUED_FORGETS)
+        self._asks: deque[GetCall | StatCall] = deque()  # not sent
+        self._forgets: deque[ForgetObjects] = deque(maxlen=MAX_QUEUED_FORGETS)
         self._sent_frames: dict[int, tuple[PutCall, int]] = {}  # by request, with their bytes
-        self._sent_asks: dict[int, _Asking] = {}
+        self._sent_asks: dict[int, GetCall | StatCall] = {}
         self._sent_bytes = 0
         self._last_request = 0
+        self._commands: list[RequestsCommand] = []
 
     def step(self, inputs: Iterable[RequestsInput], now: float) -> list[RequestsCommand]:
         """Take in what has happened and return what to do, in this order."""
-        commands: list[RequestsCommand] = []
         for item in inputs:
             match item:
                 case Received(message=message, attachments=attachments):
-                    self._received(message, attachments, commands)
-                case PutCall() | GetCall() | LinkCall() | StatCall():
+                    self._received(message, attachments)
+                case PutCall() | GetCall() | StatCall():
                     item.begun = now
                     self._calls[item] = None
-                    self._queue(item)
-                case ForgetObjects() | ForgetOwner():
+                    self._begin(item)
+                case ForgetObjects():
                     self._forgets.append(item)
                 case SharingChanged(is_sharing):
                     self._is_sharing = is_sharing
@@ -180,7 +159,13 @@ class Requests:
                     self._away_since = None
                     self._heartbeat_seconds = welcome.heartbeat_seconds
                     self._heartbeat_at = now
-                    self._begin_again()
+                    self._sent_frames.clear()
+                    self._sent_asks.clear()
+                    self._puts.clear()
+                    self._asks.clear()
+                    self._sent_bytes = 0
+                    for call in self._calls:
+                        self._begin(call)
                 case Resumed():
                     self._away_since = None
                 case Broken():
@@ -190,65 +175,57 @@ class Requests:
                     self._refused = RefusedError(f"the object storage at {self._address}: {refused.text}")
                 case _:
                     assert_never(item)
-        self._give_up(now, commands)
         if self._away_since is None:
-            self._send(now, commands)
-        self.wake_at = self._next_at()
+            self._send(now)
+            self.wake_at = self._heartbeat_at if self._sends_heartbeats else math.inf
+        else:
+            self.wake_at = self._give_up(self._away_since, now)
+        commands, self._commands = self._commands, []
         return commands
 
-    def _next_at(self) -> float:
-        if self._away_since is None:
-            return self._heartbeat_at if self._sends_heartbeats else math.inf
-        for first in self._calls:
-            return max(self._away_since, first.begun) + self._timeout_seconds
+    def _begin(self, call: StorageCall) -> None:
+        """Queue a call, to be sent from its beginning."""
+        if isinstance(call, PutCall):
+            call.next_message = call.offset = call.answered = 0
+            self._puts.append(call)
+            return
+        if isinstance(call, GetCall):
+            call.frames, call.received_bytes = [], 0
+        self._asks.append(call)
+
+    def _give_up(self, away_since: float, now: float) -> float:
+        """End the calls that have waited for too long; return when the next one will have."""
+        while self._calls:
+            call = next(iter(self._calls))
+            end_at = max(away_since, call.begun) + self._timeout_seconds
+            if now < end_at and self._refused is None:
+                return end_at
+            text = f"no object storage at {self._address} for {self._timeout_seconds:g} s"
+            self._end(call, self._refused or (ObjectLostError if isinstance(call, GetCall) else UnreachableError)(text))
         return math.inf
 
-    def _queue(self, call: StorageCall) -> None:
-        if isinstance(call, PutCall):
-            self._puts.append(call)
-        else:
-            self._asks.append(call)
-
-    def _begin_again(self) -> None:
-        self._sent_frames.clear()
-        self._sent_asks.clear()
-        self._sent_bytes = 0
-        self._puts.clear()
-        self._asks.clear()
-        for call in self._calls:
-            if isinstance(call, PutCall):
-                call.begin_again()
-            elif isinstance(call, GetCall):
-                call.frames, call.received_bytes = [], 0
-            self._queue(call)
-
-    def _give_up(self, now: float, commands: list[RequestsCommand]) -> None:
-        while self._away_since is not None and self._calls:
-            call = next(iter(self._calls))
-            waited_seconds = now - max(self._away_since, call.begun)
-            if waited_seconds < self._timeout_seconds and self._refused is None:
-                return
-            text = f"no object storage at {self._address} for {self._timeout_seconds:g} s"
-            error = UnreachableError(text) if isinstance(call, PutCall | StatCall) else ObjectLostError(text)
-            self._end(call, self._refused or error, commands)
-
-    def _end(self, call: StorageCall, outcome: Outcome, commands: list[RequestsCommand]) -> None:
+    def _end(self, call: StorageCall, outcome: Outcome) -> None:
         if call in self._calls:
             del self._calls[call]
-            commands.append(CallEnded(call, outcome))
+            self._commands.append(CallEnded(call, outcome))
 
-    def _send(self, now: float, commands: list[RequestsCommand]) -> None:
+    def _send(self, now: float) -> None:
         if self._sends_heartbeats and now >= self._heartbeat_at:
             self._heartbeat_at = now + self._heartbeat_seconds
-            commands.append(SendRequest(Heartbeat(now)))
+            self._commands.append(SendRequest(Heartbeat(now)))
         while self._forgets:
-            commands.append(SendRequest(self._forgets.popleft()))
+            self._commands.append(SendRequest(self._forgets.popleft()))
         while self._asks and len(self._sent_asks) < MAX_ASKED:
             ask = self._asks.popleft()
             if ask in self._calls:
                 self._last_request += 1
                 self._sent_asks[self._last_request] = ask
-                commands.append(SendRequest(self._question(ask, self._last_request, now)))
+                question: Message = StatStorage(self._last_request)
+                if isinstance(ask, GetCall):
+                    left = max(0.0, ask.begun + ask.deadline_seconds - now)
+                    is_sharing = self._is_sharing and not ask.uses_frames
+                    question = GetObject(self._last_request, ask.id, left, is_sharing)
+                self._commands.append(SendRequest(question))
         while self._puts:
             put = self._puts[0]
             if put not in self._calls or put.next_message == len(put.messages):
@@ -263,61 +240,50 @@ class Requests:
             self._sent_frames[self._last_request] = put, size
             self._sent_bytes += size
             message = PutObject(self._last_request, put.id, put.sizes, put.offset, put.memory is not None)
-            commands.append(SendRequest(message, frames, put.memory))
+            self._commands.append(SendRequest(message, frames, put.memory))
             put.next_message += 1
             put.offset += size
 
-    def _question(self, ask: _Asking, request: int, now: float) -> Message:
-        if isinstance(ask, GetCall):
-            left = max(0.0, ask.begun + ask.deadline_seconds - now)
-            return GetObject(request, ask.id, left, self._is_sharing and not ask.uses_frames)
-        return LinkObject(request, ask.id, ask.target) if isinstance(ask, LinkCall) else StatStorage(request)
-
-    def _received(self, message: Message, attachments: Sequence[memoryview], commands: list[RequestsCommand]) -> None:
+    def _received(self, message: Message, attachments: Sequence[memoryview]) -> None:
         match message:
             case StorageReply(request=request) if request in self._sent_frames:
                 put, size = self._sent_frames.pop(request)
                 self._sent_bytes -= size
-                self._put_answered(put, message, commands)
-            case StorageReply(request=request) if request in self._sent_asks:
-                self._ask_answered(self._sent_asks[request], message, attachments, commands)
+                self._put_answered(put, message)
+            case StorageReply(request=request) if isinstance(get := self._sent_asks.get(request), GetCall):
+                self._get_answered(get, message, attachments)
             case StorageStatus(request=request) if request in self._sent_asks:
-                self._end(self._sent_asks.pop(request), message, commands)
+                self._end(self._sent_asks.pop(request), message)
             case _:
                 pass  # answers to calls that are over, and messages that keep the connection alive
 
-    def _put_answered(self, put: PutCall, reply: StorageReply, commands: list[RequestsCommand]) -> None:
+    def _put_answered(self, put: PutCall, reply: StorageReply) -> None:
         put.answered += 1
         if reply.result is StorageResult.UNSHARED and put.memory is not None:
-            put.use_frames()
-            self._puts.append(put)
+            put.memory = None
+            put.messages = list(cut(put.parts))
+            self._begin(put)
         elif reply.result is not StorageResult.OK:
-            self._end(put, _error(put.id, reply), commands)
+            self._end(put, _error(put.id, reply))
         elif put.answered == len(put.messages):
-            self._end(put, None, commands)
+            self._end(put, None)
 
-    def _ask_answered(
-        self, ask: _Asking, reply: StorageReply, attachments: Sequence[memoryview], commands: list[RequestsCommand]
-    ) -> None:
-        outcome: Outcome = None
-        if isinstance(ask, GetCall) and reply.result is StorageResult.OK:
+    def _get_answered(self, get: GetCall, reply: StorageReply, attachments: Sequence[memoryview]) -> None:
+        if reply.result is not StorageResult.OK:
+            self._end(get, _error(get.id, reply))
+        elif reply.shared and not attachments:
+            # The descriptor was lost with a connection, or could not be mapped.
+            get.uses_frames = True
+            self._begin(get)
+        else:
             if not reply.offset:
-                ask.sizes = reply.parts
-            ask.frames.extend(attachments)
-            ask.received_bytes += sum(frame.nbytes for frame in attachments)
-            if reply.shared and not attachments:
-                # The descriptor was lost with a connection, or could not be mapped.
-                del self._sent_asks[reply.request]
-                ask.uses_frames = True
-                self._asks.append(ask)
+                get.sizes = reply.parts
+            get.frames.extend(attachments)
+            get.received_bytes += sum(frame.nbytes for frame in attachments)
+            if get.received_bytes < sum(get.sizes):
                 return
-            if ask.received_bytes < sum(ask.sizes):
-                return
-            outcome = ask.frames if reply.shared else assemble(ask.sizes, ask.frames)
-        elif reply.result is not StorageResult.OK:
-            outcome = _error(b"" if isinstance(ask, StatCall) else ask.id, reply)
+            self._end(get, get.frames if reply.shared else assemble(get.sizes, get.frames))
         del self._sent_asks[reply.request]
-        self._end(ask, outcome, commands)
 
 
 def _error(object_id: bytes, reply: StorageReply) -> ScalerError:

@@ -151,7 +151,7 @@ class StorageAndPeers(RuleBasedStateMachine):
 
     @rule(peer=peers, owner=st.sampled_from([b"client-A", b"client-B"]))
     def forget_owner(self, peer: bytes, owner: bytes) -> None:
-        self.peer_step(peer, ForgetOwner(owner))
+        self.up[peer].append(SendRequest(ForgetOwner(owner)))
 
     def begin(self, peer: bytes, call: StorageCall, wanted: bytes | None = None) -> None:
         self.pending[call] = wanted

@@ -13,11 +13,9 @@ from scaler.object_storage.requests import (
     PUT_WINDOW_BYTES,
     CallEnded,
     GetCall,
-    LinkCall,
     PutCall,
     Requests,
     RequestsCommand,
-    RequestsInput,
     SendRequest,
     StatCall,
     StorageCall,
@@ -25,10 +23,8 @@ from scaler.object_storage.requests import (
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
-    ForgetOwner,
     GetObject,
     Heartbeat,
-    LinkObject,
     PutObject,
     RefusalReason,
     Refused,
@@ -89,17 +85,11 @@ def test_a_get_ends_when_all_its_bytes_have_come(requests: Requests) -> None:
     assert ended(requests.step([content(1, b"cde", parts=[], offset=2)], 0.0)) == [(call, [b"abc", b"de"])]
 
 
-def test_link_stat_and_forget_are_said(requests: Requests) -> None:
-    link, stat = LinkCall(OTHER, OBJECT), StatCall()
-    inputs: list[RequestsInput] = [link, stat, ForgetObjects([OBJECT]), ForgetOwner(b"client-A")]
-    assert said(requests.step(inputs, 0.0)) == [
-        ForgetObjects([OBJECT]),
-        ForgetOwner(b"client-A"),
-        LinkObject(1, OTHER, OBJECT),
-        StatStorage(2),
-    ]
-    status = StorageStatus(2, 1, 2, 3, 4)
-    assert ended(requests.step([reply(1), Received(SERVER, status)], 0.0)) == [(link, None), (stat, status)]
+def test_stat_and_forget_are_said(requests: Requests) -> None:
+    stat = StatCall()
+    assert said(requests.step([stat, ForgetObjects([OBJECT])], 0.0)) == [ForgetObjects([OBJECT]), StatStorage(1)]
+    status = StorageStatus(1, 1, 2, 3, 4)
+    assert ended(requests.step([Received(SERVER, status)], 0.0)) == [(stat, status)]
 
 
 @pytest.mark.parametrize(
@@ -155,22 +145,23 @@ def test_a_resumed_session_repeats_nothing(requests: Requests) -> None:
 
 def test_a_storage_that_has_forgotten_the_session_gets_everything_again(requests: Requests) -> None:
     chunk = bytes(MAX_CHUNK_BYTES)
-    put, get, link = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0), LinkCall(OTHER, OBJECT)
-    requests.step([put, get, link], 0.0)
+    put, get, stat = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0), StatCall()
+    requests.step([put, get, stat], 0.0)
     requests.step([reply(3), content(1, b"half", parts=[8])], 1.0)
     messages = said(requests.step([Broken(SERVER), WELCOMED], 4.0))
     assert [(type(message).__name__, message.request) for message in messages] == [
         ("GetObject", 6),
-        ("LinkObject", 7),
+        ("StatStorage", 7),
         ("PutObject", 8),
         ("PutObject", 9),
     ]
     assert (messages[0].deadline_seconds, messages[2].offset) == (5.0, 0)
     late = [reply(4), content(1, b"late", parts=[], offset=4)]  # of the old session: counts for nothing
     assert ended(requests.step(late, 4.0)) == []
-    answers = [content(6, b"12345678", parts=[8]), reply(7), reply(8), reply(9), reply(10)]
-    outcomes = ended(requests.step([*answers[:2], *answers[2:4]], 5.0)) + ended(requests.step(answers[4:], 5.0))
-    assert outcomes == [(get, [b"12345678"]), (link, None), (put, None)]
+    status = StorageStatus(7, 1, 2, 3, 4)
+    answers = [content(6, b"12345678", parts=[8]), Received(SERVER, status), reply(8), reply(9)]
+    outcomes = ended(requests.step(answers, 5.0)) + ended(requests.step([reply(10)], 5.0))
+    assert outcomes == [(get, [b"12345678"]), (stat, status), (put, None)]
 
 
 def test_calls_fail_when_the_storage_is_away_for_too_long(requests: Requests) -> None:
