@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
 from scaler.protocol.monitor_rows import LIVE, RETRYING, RUNNING, TASK_COLUMNS, DecisionRow, IncidentRow, TaskRow
@@ -56,59 +54,91 @@ class EventReport:
     rows: rows about tasks that were made for it. listed: tasks that ended and have a row in it.
     """
 
-    head: str
-    tail: str
+    body: str
     rows: int
     listed: int
     dropped: int
 
     def document(self, missed: int = 0) -> bytes:
         """Return the document for a monitor that did not get this many tasks in earlier reports."""
-        return f'{self.head}, "dropped": {self.dropped + missed}, {self.tail}'.encode()
+        return f'{{"version": {VERSION}, "dropped": {self.dropped + missed}, {self.body}}}'.encode()
 
 
 class Events:
-    """Collects facts between reports, and keeps some for monitors that connect later."""
+    """Collects facts between reports, as far as a report could list them, and keeps some for later monitors."""
 
     def __init__(self) -> None:
+        self._number = 0
+        """Number of the last fact."""
+        self._reported = 0
+        """The same at the last report."""
+        self._decisions: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
+        self._incidents: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
         self._shown: dict[bytes, None] = {}
         """Tasks that monitors believe to be live: the end of each is listed, in the next report or one after it."""
-        self._since = _Since(0, self._shown)
-        self._decisions: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
-        self._incidents: deque[dict[str, object]] = deque(maxlen=MAX_LISTED)
+        self._due: deque[Ended] = deque(maxlen=MAX_SHOWN)
+        """Ends of shown tasks. As all that follows, since the last report."""
+        self._ended = 0
+        self._batches: deque[tuple[int, float, TasksEnded]] = deque()
+        """The last that ended, at least `MAX_TASK_ROWS` tasks."""
+        self._in_batches = 0
+        self._failed: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
+        self._unusual: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
+        """Cancelled tasks, and those that succeeded after a failed attempt."""
+        self._retried: deque[tuple[int, float, TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
+        self._started: deque[tuple[int, float, TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
 
     def add(self, facts: Iterable[Fact], at: float) -> None:
         """Take in the facts of one step. at: unix seconds."""
-        since = self._since
-        for fact in facts:
-            since.facts += 1
+        for number, fact in enumerate(facts, self._number + 1):
+            self._number = number
             match fact:
                 case TasksEnded():
-                    since.add_ended(fact, at)
+                    self._add_ended(fact, at)
                 case TasksStarted():
-                    since.started.append((since.position, at, fact))
+                    self._started.append((number, at, fact))
+                case TaskRetried():
+                    self._retried.append((number, at, fact))
                 case ScalingDecided():
-                    since.decisions += 1
                     reason, trouble = fact.reason[:MAX_TEXT], fact.inputs.trouble[:MAX_TEXT]
                     decision = DecisionRow(at, fact.manager_id[:MAX_TEXT], fact.units, fact.draining, reason)._asdict()
-                    self._decisions.append({**decision, "inputs": {**asdict(fact.inputs), "trouble": trouble}})
-                case TaskRetried():
-                    since.retried.append(((since.position, 0), at, fact))
+                    self._decisions.append(
+                        (number, {**decision, "inputs": {**asdict(fact.inputs), "trouble": trouble}})
+                    )
                 case Incident(kind, subject, text):
-                    since.incidents += 1
                     row = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
-                    self._incidents.append(row._asdict())
+                    self._incidents.append((number, row._asdict()))
+
+    def _add_ended(self, ended: TasksEnded, at: float) -> None:
+        number = self._number
+        self._ended += len(ended)
+        self._in_batches += len(ended)
+        self._batches.append((number, at, ended))
+        while self._in_batches - len(self._batches[0][2]) >= MAX_TASK_ROWS:
+            self._in_batches -= len(self._batches.popleft()[2])
+        for index in ended.failure_records:
+            rows = self._unusual if ended.outcomes[index] in (Outcome.SUCCESS, Outcome.CANCELLED) else self._failed
+            rows.append(((number, index), at, ended))
+        if self._shown and not self._shown.keys().isdisjoint(ended.ids):
+            for index, task in enumerate(ended.ids):
+                if task in self._shown:
+                    del self._shown[task]
+                    self._due.append(((number, index), at, ended))
 
     def report(self, at: float) -> EventReport | None:
         """Return what has happened since the last call; None for nothing. at: unix seconds."""
-        since = self._since
-        if not since.facts and not since.ended:
+        if self._number == self._reported and not self._due:
             return None
-        rows, due = since.rows(at)
-        self._since = _Since(since.position, self._shown, len(due), deque(due, maxlen=MAX_SHOWN))
-        decisions = list(self._decisions)[max(0, len(self._decisions) - since.decisions) :]
-        incidents = list(self._incidents)[max(0, len(self._incidents) - since.incidents) :]
-        return _report(at, rows, decisions, incidents, since.ended - len(due))
+        rows = self._rows(at)
+        report = self._report(at, rows, self._ended - len(self._due), self._reported)
+        self._reported = self._number
+        self._ended, self._in_batches = len(self._due), 0
+        self._batches.clear()
+        self._failed.clear()
+        self._unusual.clear()
+        self._retried.clear()
+        self._started.clear()
+        return report
 
     def past(self, state: ClusterState, unix: Callable[[float], float], at: float) -> EventReport:
         """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
@@ -121,101 +151,57 @@ class Events:
             if (task := state.living_task(processor.running)) is not None
         )
         for task, row in islice(running, MAX_RUNNING_ROWS):
-            self._since.show(task.id)
+            self._show(task.id)
             rows.append(row)
-        positioned = [((-number, 0), row) for number, row in enumerate(reversed(rows))]
-        return _report(at, positioned, self._decisions, self._incidents, 0)
+        return self._report(at, [((-number, 0), row) for number, row in enumerate(reversed(rows))], 0, 0)
 
-
-def _last(limit: int) -> Callable[[], deque[Any]]:
-    return partial(deque, maxlen=limit)
-
-
-@dataclass(slots=True)
-class _Since:
-    """What has happened since the last report, as far as a report could list it.
-
-    due: ends of shown tasks that must be listed. batches: the last that ended, at least `MAX_TASK_ROWS` tasks.
-    unusual: cancelled tasks, and those that succeeded after a failed attempt.
-    """
-
-    first: int
-    """Number of facts before these."""
-    shown: dict[bytes, None]
-    ended: int = 0
-    due: deque[Ended] = field(default_factory=_last(MAX_SHOWN))
-    facts: int = 0
-    decisions: int = 0
-    incidents: int = 0
-    in_batches: int = 0
-    batches: deque[tuple[int, float, TasksEnded]] = field(default_factory=deque)
-    failed: deque[Ended] = field(default_factory=_last(MAX_TASK_ROWS))
-    unusual: deque[Ended] = field(default_factory=_last(MAX_TASK_ROWS))
-    retried: deque[tuple[Position, float, TaskRetried]] = field(default_factory=_last(MAX_RUNNING_ROWS))
-    started: deque[tuple[int, float, TasksStarted]] = field(default_factory=_last(MAX_RUNNING_ROWS))
-
-    @property
-    def position(self) -> int:
-        """Number of the last fact."""
-        return self.first + self.facts
-
-    def add_ended(self, ended: TasksEnded, at: float) -> None:
-        """Take in a batch of tasks that ended, the fact of the present number."""
-        self.ended += len(ended)
-        self.in_batches += len(ended)
-        self.batches.append((self.position, at, ended))
-        while self.in_batches - len(self.batches[0][2]) >= MAX_TASK_ROWS:
-            self.in_batches -= len(self.batches.popleft()[2])
-        for index in ended.failure_records:
-            rows = self.unusual if ended.outcomes[index] in (Outcome.SUCCESS, Outcome.CANCELLED) else self.failed
-            rows.append(((self.position, index), at, ended))
-        if self.shown and not self.shown.keys().isdisjoint(ended.ids):
-            for index, task in enumerate(ended.ids):
-                if task in self.shown:
-                    del self.shown[task]
-                    self.due.append(((self.position, index), at, ended))
-
-    def rows(self, at: float) -> tuple[list[tuple[Position, TaskRow]], list[Ended]]:
-        """Return the rows that matter most, the most important first, up to the limit; and what stays due."""
+    def _rows(self, at: float) -> list[tuple[Position, TaskRow]]:
+        """Return the rows that matter most, the most important first, up to the limit."""
+        limit = MAX_TASK_ROWS if self._ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
         rows: dict[Position, TaskRow] = {}
-        due = list(self.due)
-        for position, ended_at, ended in chain(due[:MAX_TASK_ROWS], reversed(self.failed), reversed(self.unusual)):
+        due = [self._due.popleft() for _ in range(min(len(self._due), MAX_TASK_ROWS))]
+        for position, ended_at, ended in chain(due, reversed(self._failed), reversed(self._unusual)):
             if len(rows) < MAX_TASK_ROWS and position not in rows:
                 rows[position] = _ended_row(ended, position[1], ended_at)
         for position, row in islice(self._live_rows(at), MAX_TASK_ROWS - len(rows)):
             rows[position] = row
-            self.show(bytes.fromhex(row.id))
-        limit = MAX_TASK_ROWS if self.ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
-        for number, ended_at, ended in reversed(self.batches):
+            self._show(bytes.fromhex(row.id))
+        for number, ended_at, ended in reversed(self._batches):
             for index in range(len(ended) - 1, -1, -1):
                 if len(rows) >= limit:
                     break
                 if (number, index) not in rows:
                     rows[number, index] = _ended_row(ended, index, ended_at)
-        return list(rows.items()), due[MAX_TASK_ROWS:]
+        return list(rows.items())
 
     def _live_rows(self, at: float) -> Iterator[tuple[Position, TaskRow]]:
         """Yield rows of retried tasks, then of running ones, that have not ended since."""
-        for position, retried_at, retried in reversed(self.retried):
+        for number, retried_at, retried in reversed(self._retried):
             if type(retried.task.state) is not Terminated:
                 row = _live_row(retried.task, RETRYING, retried.worker, retried.attempt)
-                yield position, row._replace(ended_at=retried_at, text=retried.reason[:MAX_FAILURE_TEXT])
+                yield (number, 0), row._replace(ended_at=retried_at, text=retried.reason[:MAX_FAILURE_TEXT])
         running = (
             ((number, index), _running_row(task, fact.worker, at - started_at + STARTED_AFTER_SECONDS))
-            for number, started_at, fact in reversed(self.started)
+            for number, started_at, fact in reversed(self._started)
             for index, task in enumerate(fact.tasks)
             if type(task.state) is not Terminated
         )
         yield from islice(running, MAX_RUNNING_ROWS)
 
-    def show(self, task: bytes) -> None:
+    def _show(self, task: bytes) -> None:
         """Note that monitors show a live task."""
-        self.shown[task] = None
-        if len(self.shown) > MAX_SHOWN:
-            del self.shown[next(iter(self.shown))]
+        self._shown[task] = None
+        if len(self._shown) > MAX_SHOWN:
+            del self._shown[next(iter(self._shown))]
 
-
-# -- rows
+    def _report(self, at: float, rows: list[tuple[Position, TaskRow]], ended: int, after: int) -> EventReport:
+        """Return a report of these rows, and of what happened after this fact. ended: tasks that it could list."""
+        tasks, listed = _table(rows)
+        body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TASK_COLUMNS)}, "rows": {tasks}}}'
+        for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):
+            last = fitting((row for number, row in reversed(kept) if number > after), OBJECTS_BYTES)
+            body += f', "{name}": [{", ".join(reversed(last))}]'
+        return EventReport(body, len(rows), listed, max(0, ended - listed))
 
 
 def _ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
@@ -250,26 +236,6 @@ def _live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
     return TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt)
 
 
-# -- documents
-
-
-def _report(
-    at: float,
-    rows: list[tuple[Position, TaskRow]],
-    decisions: Sequence[dict[str, object]],
-    incidents: Sequence[dict[str, object]],
-    ended: int,
-) -> EventReport:
-    """Return a report of these rows. ended: how many tasks it could list."""
-    tasks, listed = _table(rows)
-    tail = (
-        f'"tasks": {{"columns": {json.dumps(TASK_COLUMNS)}, "rows": {tasks}}}, '
-        f'"decisions": {_last_objects(decisions)}, "incidents": {_last_objects(incidents)}}}'
-    )
-    head = f'{{"version": {VERSION}, "at": {json.dumps(at)}'
-    return EventReport(head, tail, len(rows), listed, max(0, ended - listed))
-
-
 def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
     """Return rows as a JSON list in the order of their positions, and how many of them are of tasks that ended.
 
@@ -289,8 +255,3 @@ def _without_tracebacks(rows: Iterable[TaskRow]) -> Iterator[tuple[object, ...]]
     for row in rows:
         left -= len(row.traceback)
         yield (row if left >= 0 else row._replace(traceback=""))[: len(TASK_COLUMNS)]
-
-
-def _last_objects(documents: Sequence[dict[str, object]]) -> str:
-    """Return the last documents that fit, as a JSON list."""
-    return f"[{', '.join(reversed(fitting(reversed(documents), OBJECTS_BYTES)))}]"

@@ -8,6 +8,7 @@ Events are sent soon while there are few, and with the next status while there a
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +33,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Fact
-from scaler.scheduler.events import MAX_TASK_ROWS, EventReport, Events
+from scaler.scheduler.events import MAX_TASK_ROWS, Events
 from scaler.scheduler.status import ServerStatus, status
 
 MAX_MONITORS = 100
@@ -52,7 +53,7 @@ class _Monitor:
     """missed: ended tasks in reports that were left out for it."""
 
     missed: int = 0
-    broken_at: float | None = None
+    broken_at: float = math.inf
 
 
 class Monitors:
@@ -81,7 +82,8 @@ class Monitors:
         self._events = Events()
         self._monitors: dict[bytes, _Monitor] = {}
         self._questions: deque[tuple[bytes, bytes]] = deque()
-        self._status: tuple[float, MonitorStatus] | None = None
+        self._status = MonitorStatus(b"")
+        self._status_at = -math.inf
         self._listener = listen(admit=self._admit, on_events=self._on_events)
         self._events_timer: asyncio.TimerHandle | None = None
         """Set while events wait that are to be sent before the next status."""
@@ -95,7 +97,7 @@ class Monitors:
     def add(self, facts: Iterable[Fact]) -> None:
         self._events.add(facts, time.time())
         if self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
-            self._events_timer = self._loop.call_later(self._pause_seconds, self._send_events)
+            self._events_timer = self._loop.call_later(self._pause_seconds, self._report)
 
     def close(self) -> None:
         self._timer.cancel()
@@ -118,12 +120,9 @@ class Monitors:
             match event:
                 case Opened(peer, _):
                     self._opened(peer)
-                case Resumed(peer):
+                case Resumed(peer) | Broken(peer):
                     if peer in self._monitors:
-                        self._monitors[peer].broken_at = None
-                case Broken(peer):
-                    if peer in self._monitors:
-                        self._monitors[peer].broken_at = self._loop.time()
+                        self._monitors[peer].broken_at = self._loop.time() if isinstance(event, Broken) else math.inf
                 case Closed(peer, _):
                     self._forget(peer)
                 case Received(peer, Explain(task)):
@@ -139,39 +138,38 @@ class Monitors:
         if self._monitors.pop(peer, None) is not None and not self._monitors:
             self._step([MonitoringChanged(False)])
 
-    # -- reports
-
     def _opened(self, peer: bytes) -> None:
         """Send a new monitor the status and the past, and the others their report: later events are new to all."""
-        self._send_events()
+        self._report()
         at, now = time.time(), self._loop.time()
         self._monitors[peer] = _Monitor()
         self._step([MonitoringChanged(True)])
-        if self._status is None or now - self._status[0] > FRESH_SECONDS:
-            self._status = (now, MonitorStatus(status(self._state, self._server_status(False))))
-        self._listener.send(peer, self._status[1])
+        if now - self._status_at > FRESH_SECONDS:
+            self._make_status(is_report=False)
+        self._listener.send(peer, self._status)
         past = self._events.past(self._state, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
 
+    def _make_status(self, *, is_report: bool) -> None:
+        self._status = MonitorStatus(status(self._state, self._server_status(is_report)))
+        self._status_at = self._loop.time()
+
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._interval_seconds, self._tick)
-        now = self._loop.time()
         for peer, monitor in list(self._monitors.items()):
-            if monitor.broken_at is not None and now - monitor.broken_at > self._welcome.lease_seconds:
+            if self._loop.time() - monitor.broken_at > self._welcome.lease_seconds:
                 self._listener.forget(peer)
                 self._forget(peer)
         if self._monitors:
-            self._status = (now, MonitorStatus(status(self._state, self._server_status(True))))
-            self._send(self._events.report(time.time()), self._status[1])
+            self._make_status(is_report=True)
+            self._report(self._status)
 
-    def _send_events(self) -> None:
-        """Send what has happened, between two status reports."""
-        self._send(self._events.report(time.time()), None)
-
-    def _send(self, report: EventReport | None, state: MonitorStatus | None) -> None:
+    def _report(self, state: MonitorStatus | None = None) -> None:
+        """Send what has happened since the last report; state: the status, where it is due."""
         if self._events_timer is not None:
             self._events_timer.cancel()
             self._events_timer = None
+        report = self._events.report(time.time())
         ended = report.listed + report.dropped if report is not None else 0
         # The larger the report, the longer the pause: rows per second are no more than with one report per status.
         share = max(report.rows, ended) / MAX_TASK_ROWS if report is not None else 0.0

@@ -31,7 +31,7 @@ from scaler.protocol.monitor_rows import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.elastic import pending_units
-from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Task, Worker
+from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, Task, Worker
 
 VERSION = 1
 MAX_ROWS = 500
@@ -78,15 +78,15 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "incarnation": server.incarnation,
         "scheduler": server.scheduler._asdict(),
         "storage": server.storage._asdict(),
-        "tasks": _tasks(state, census)._asdict(),
+        "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
-        "totals": _totals(state, len(census.functions))._asdict(),
+        "totals": census.totals._asdict(),
     }
     tables = {
         "workers": table(WORKER_COLUMNS, (_worker(state, worker) for worker in workers), WORKERS_BYTES),
-        "clients": table(ClientRow._fields, (_client(client, census) for client in clients), ROWS_BYTES),
+        "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, map(_manager, managers), ROWS_BYTES),
-        "functions": table(FunctionRow._fields, (_function(each, census) for each in functions), ROWS_BYTES),
+        "functions": table(FunctionRow._fields, map(census.function, functions), ROWS_BYTES),
     }
     parts = "".join(f', "{name}": {text}' for name, text in tables.items())
     return f"{json.dumps(head)[:-1]}{parts}}}".encode()
@@ -113,50 +113,52 @@ class _Census:
     """Counts over all workers and groups."""
 
     def __init__(self, state: ClusterState) -> None:
-        self.running = 0
-        self.suspended = 0
-        self.by_client: Counter[ClientRecord] = Counter()
-        self.by_function: Counter[Function] = Counter()
-        groups: Counter[Group] = Counter()
-        for worker in state.workers.values():
-            self.suspended += len(worker.blocked)
-            for task in _running_tasks(worker):
-                self.running += 1
-                groups[task.group] += 1
-            for identifier in worker.blocked:
-                groups[worker.tasks[identifier].group] += 1
-        for group, count in groups.items():
-            self.by_client[group.client] += count
-            self.by_function[group.function] += count
+        workers = state.workers.values()
+        running = Counter(task.group for worker in workers for task in _running_tasks(worker))
+        suspended = Counter(worker.tasks[task].group for worker in workers for task in worker.blocked)
+        self._by_owner: Counter[ClientRecord | Function] = Counter()
+        for group, count in chain(running.items(), suspended.items()):
+            self._by_owner[group.client] += count
+            self._by_owner[group.function] += count
         self.live: Counter[Function] = Counter()
         for client in state.all_clients():
             for group in client.groups.values():
                 self.live[group.function] += group.live
         self.functions = list(dict.fromkeys(chain(self.live, state.functions.values())))
+        self.tasks = TaskCounts(
+            waiting=state.waiting,
+            ready=state.ready.count,
+            assigned=sum(worker.busy for worker in workers),
+            running=running.total(),
+            suspended=suspended.total(),
+            ended={state_name(code): count for code, count in state.ended.items()},
+        )
+        self.totals = Totals(
+            workers=len(workers),
+            slots=sum(worker.slots for worker in workers),
+            draining=sum(worker.draining for worker in workers),
+            disconnected=sum(worker.broken_at is not None for worker in workers),
+            clients=len(state.clients),
+            managers=len(state.managers),
+            functions=len(self.functions),
+        )
 
+    def client(self, client: ClientRecord) -> ClientRow:
+        live = len(client.tasks)
+        return ClientRow(id=client.id.hex(), name=client.name[:MAX_TEXT], tasks=live, **self._counts(live, client))
 
-def _tasks(state: ClusterState, census: _Census) -> TaskCounts:
-    return TaskCounts(
-        waiting=state.waiting,
-        ready=state.ready.count,
-        assigned=sum(worker.busy for worker in state.workers.values()),
-        running=census.running,
-        suspended=census.suspended,
-        ended={state_name(code): count for code, count in state.ended.items()},
-    )
+    def function(self, function: Function) -> FunctionRow:
+        counts = self._counts(self.live[function], function)
+        return FunctionRow(name=function.name[:MAX_TEXT], seconds_total=function.wall_us / 1e6, **counts)
 
-
-def _totals(state: ClusterState, functions: int) -> Totals:
-    workers = state.workers.values()
-    return Totals(
-        workers=len(workers),
-        slots=sum(worker.slots for worker in workers),
-        draining=sum(worker.draining for worker in workers),
-        disconnected=sum(worker.broken_at is not None for worker in workers),
-        clients=len(state.clients),
-        managers=len(state.managers),
-        functions=functions,
-    )
+    def _counts(self, live: int, owner: ClientRecord | Function) -> dict[str, int]:
+        running = self._by_owner[owner]
+        return {
+            "queued": live - running,
+            "running": running,
+            "ended": owner.submitted - live,
+            "failed": owner.failed,
+        }
 
 
 def _worker(state: ClusterState, worker: Worker) -> WorkerRow:
@@ -220,22 +222,6 @@ def _running_tasks(worker: Worker) -> Iterator[Task]:
 def state_name(outcome: int) -> str:
     """Return the state that monitors show of a task that ended this way."""
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
-
-
-def _client(client: ClientRecord, census: _Census) -> ClientRow:
-    live = len(client.tasks)
-    counts = _counts(live, census.by_client[client], client)
-    return ClientRow(id=client.id.hex(), name=client.name[:MAX_TEXT], tasks=live, **counts)
-
-
-def _function(function: Function, census: _Census) -> FunctionRow:
-    counts = _counts(census.live[function], census.by_function[function], function)
-    return FunctionRow(name=function.name[:MAX_TEXT], seconds_total=function.wall_us / 1e6, **counts)
-
-
-def _counts(live: int, running: int, owner: ClientRecord | Function) -> dict[str, int]:
-    ended = owner.submitted - live
-    return {"queued": live - running, "running": running, "ended": ended, "failed": owner.failed}
 
 
 def _manager(record: ManagerRecord) -> ManagerRow:
