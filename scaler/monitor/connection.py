@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from scaler.errors import LimitError, RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
 from scaler.monitor.model import Model
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
-from scaler.net.questions import Answer, Question, Questions
+from scaler.net.questions import Question, Questions
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     Explain,
@@ -26,6 +26,7 @@ from scaler.protocol.messages import (
     TaskLog,
 )
 
+_AnswerT = TypeVar("_AnswerT", Explained, TaskLog)
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
 
 
@@ -94,26 +95,24 @@ class MonitorConnection:
 
         Raises UsageError for a malformed id, and UnreachableError when no answer comes in time.
         """
-        answer = await self._ask(Explain(task_id_of(task_id)))
-        assert isinstance(answer, Explained)
-        return answer.text
+        return (await self._ask(Explain(task_id_of(task_id)), Explained)).text
 
     async def log(self, task_id: str) -> TaskLog:
         """Return what a task has printed. Raises as `explain` does."""
-        answer = await self._ask(ReadLog(task_id_of(task_id)))
-        assert isinstance(answer, TaskLog)
-        return answer
+        return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
 
     def close(self) -> None:
         self._connector.close("the monitor ends")
         self._questions.close(UnreachableError("the monitor ends"))
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: Question, kind: type[_AnswerT]) -> _AnswerT:
         try:
-            with self._questions.asking(question) as answer:
+            with self._questions.asking(question) as future:
                 async with asyncio.timeout(self._timeout_seconds):
                     # Other questions may share the future: a timeout must not cancel it.
-                    return await asyncio.shield(asyncio.wrap_future(answer))
+                    answer = await asyncio.shield(asyncio.wrap_future(future))
+                    assert isinstance(answer, kind)
+                    return answer
         except TimeoutError:
             error = self.last_error or f"{self.address} did not answer within {self._timeout_seconds:g} s"
             raise UnreachableError(error) from None

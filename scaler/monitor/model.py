@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import Any
 
@@ -48,10 +48,7 @@ class Series:
 
     def __init__(self) -> None:
         self._fine: deque[Point] = deque()
-        self._coarse: deque[Point] = deque(maxlen=MAX_COARSE)
-        self._sums: list[float] = []
-        """Of the points that have left `_fine` and make up the next one of `_coarse`: their time, and sums."""
-        self._count = 0
+        self._coarse: deque[_Mean] = deque(maxlen=MAX_COARSE)
 
     def add(self, at: float, values: Mapping[str, float]) -> None:
         """Add a point. at: unix seconds."""
@@ -67,24 +64,27 @@ class Series:
 
     def columns(self, since: float = 0.0) -> dict[str, list[float]]:
         """Return all series as columns, `at` among them, from this time (unix seconds) on."""
-        means = [*self._coarse, self._mean()] if self._count else self._coarse
-        points = [point for point in chain(means, self._fine) if point[0] >= since]
+        points = [point for point in chain((mean.point for mean in self._coarse), self._fine) if point[0] >= since]
         columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
         return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}
 
-    def _mean(self) -> Point:
-        return (self._sums[0], *(total / self._count for total in self._sums[1:]))
-
     def _retire(self, point: Point) -> None:
         bucket = point[0] // COARSE_SECONDS
-        if self._count and self._sums[0] // COARSE_SECONDS != bucket:
-            self._coarse.append(self._mean())
-            self._sums, self._count = [], 0
-        if not self._count:
-            self._sums = [point[0], *([0.0] * len(NAMES))]
-        for index, value in enumerate(point[1:], 1):
-            self._sums[index] += value
-        self._count += 1
+        if not self._coarse or self._coarse[-1].point[0] // COARSE_SECONDS != bucket:
+            self._coarse.append(_Mean(point))
+            return
+        mean = self._coarse[-1]
+        mean.count += 1
+        values = zip(mean.point[1:], point[1:], strict=True)
+        mean.point = (mean.point[0], *(value + (new - value) / mean.count for value, new in values))
+
+
+@dataclass(slots=True)
+class _Mean:
+    """The mean of points that follow each other, with the time of the first."""
+
+    point: Point
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +167,16 @@ class Model:
         or `failed` for every kind of failure.
         """
         wanted = search.casefold()
-        found: list[TaskRow] = []
-        for task in reversed(self._tasks.values()):
-            if len(found) >= limit:
-                break
-            if (
-                (not state or task.state == state or (state == "failed" and task.failed))
-                and (not function or task.function == function)
-                and (not worker or task.worker == worker)
-                and (not client or task.client == client)
-                and (not wanted or wanted in _searched(task))
-            ):
-                found.append(task)
-        return found
+        found = (
+            task
+            for task in reversed(self._tasks.values())
+            if (not state or task.state == state or (state == "failed" and task.failed))
+            and (not function or task.function == function)
+            and (not worker or task.worker == worker)
+            and (not client or task.client == client)
+            and (not wanted or wanted in _searched(task))
+        )
+        return list(islice(found, limit))
 
     def oldest_end(self) -> float | None:
         """Return when the first of the tasks ended that the model keeps (unix seconds); None when none has."""
@@ -246,10 +243,10 @@ def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for thread, (worker, bars) in enumerate(sorted(model.lanes(model.status.at - seconds).items()), 1):
         manager = managers.get(worker, "terminated workers")
-        process = processes.get(manager)
-        if process is None:
-            process = processes[manager] = len(processes) + 1
-            events.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": manager}})
+        if manager not in processes:
+            processes[manager] = len(processes) + 1
+            events.append({"ph": "M", "name": "process_name", "pid": processes[manager], "args": {"name": manager}})
+        process = processes[manager]
         events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": worker}})
         for bar in bars:
             task = model.task(bar.task)

@@ -1,8 +1,9 @@
-"""The main screen of `scaler_top`: the panels, the table of workers, counts, and their keys."""
+"""The screens of `scaler_top`: panels, the table of workers and counts; one worker with its tasks; the help page."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,15 +12,16 @@ from rich.text import Text
 from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from scaler.errors import ScalerError
 from scaler.monitor.connection import ModelSource
 from scaler.monitor.top import formats, panels
-from scaler.monitor.top.lines import Lines
-from scaler.monitor.top.screens import DetailScreen, HelpScreen
-from scaler.monitor.top.table import BY_KEY, Sorting, matching, sort, table
-from scaler.protocol.monitor_rows import Status
+from scaler.monitor.top.lines import Lines, text_of
+from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
+from scaler.protocol.monitor_rows import Status, TaskRow, WorkerRow
 
 REDRAW_SECONDS = 0.25
 """Shortest time between two redraws."""
@@ -34,6 +36,8 @@ TALL_FROM = 32
 """Below this height counts under the table are four lines, and more only where workers need no more."""
 PANELS_FROM = 16
 """Below this height the panels are three lines."""
+MAX_RECENT = 100
+HINT = "explain[e] log[o] freeze[space] back[escape]"
 
 _ERROR = Style(color="red", bold=True)
 _STYLES = {"away": Style(color="red"), "held": Style(color="magenta"), "ends": Style(color="yellow")}
@@ -166,8 +170,7 @@ class TopApp(App[None]):
 
     @on(Lines.Chosen, "#workers")
     async def _detail(self, event: Lines.Chosen) -> None:
-        screen = DetailScreen(self.source, event.key, lambda: self.status, lambda: self.frozen is not None)
-        await self.push_screen(screen, lambda _: self.redraw())
+        await self.push_screen(DetailScreen(self, event.key), lambda _: self.redraw())
 
     # -- drawing
 
@@ -199,14 +202,13 @@ class TopApp(App[None]):
         found = panels.panels(self.status, self._per_second)
         most = 3 if height < PANELS_FROM else max(7, min(14, height // 4))
         lines = panels.beside(found, width, panels.height_of(found, most))
-        text = Text("\n".join([*lines, "-" * width]), no_wrap=True, overflow="crop", end="")
-        text.stylize("bold", 0, len(lines[0]))
-        self._panels_part.update(text)
-        in_one_line = width > len(panels.KEY_HINTS + panels.MORE_KEY_HINTS)
-        keys = (" " if in_one_line else "\n").join((panels.KEY_HINTS, panels.MORE_KEY_HINTS))
-        self._keys_part.update(Text(keys, no_wrap=True, overflow="crop", style="dim"))
+        self._panels_part.update(text_of([*lines, "-" * width], has_head=True))
+        keys = [panels.KEY_HINTS, panels.MORE_KEY_HINTS]
+        if width > len("".join(keys)):
+            keys = [" ".join(keys)]
+        self._keys_part.update(text_of(keys, "dim"))
         self._keys_part.display = height >= PANELS_FROM
-        return len(lines) + 1 + (keys.count("\n") + 1 if height >= PANELS_FROM else 0)
+        return len(lines) + 1 + (len(keys) if height >= PANELS_FROM else 0)
 
     def _draw_counts(self, width: int, height: int, spare: int) -> None:
         """Draw the counts. spare: lines that the table of workers leaves empty."""
@@ -218,13 +220,10 @@ class TopApp(App[None]):
             lines: list[str] = []
             for panel in found:
                 lines += [*panel.lines(SIDE_WIDTH, min(len(panel.pairs) + 1, max(4, height // 5))), ""]
-            side.update(Text("\n".join(lines), no_wrap=True, overflow="crop"))
+            side.update(text_of(lines))
         elif strip.display:
-            least = 4 if height < TALL_FROM else 6
-            lines = panels.beside(found, width, panels.height_of(found, max(least, spare)))
-            text = Text("\n".join(lines), no_wrap=True, overflow="crop")
-            text.stylize("bold", 0, len(lines[0]))
-            strip.update(text)
+            most = panels.height_of(found, max(4 if height < TALL_FROM else 6, spare))
+            strip.update(text_of(panels.beside(found, width, most), has_head=True))
 
     def _draw_workers(self, width: int) -> None:
         listed = self.status.workers
@@ -234,23 +233,22 @@ class TopApp(App[None]):
         shown = table(rows, self.sorting, width - 1)
         totals = panels.totals(self.status, len(listed), len(rows), wanted)
         self._totals_part.update(Text(f"{totals}; by {self.sorting.description}", no_wrap=True, overflow="ellipsis"))
-        self._head_part.update(Text(shown.head, no_wrap=True, overflow="crop", style="bold underline"))
+        self._head_part.update(text_of([shown.head], "bold underline"))
         styles = {row.id: _STYLES[row.state] for row in rows if row.state}
         self._workers_part.show(shown.lines, [row.id for row in rows], styles)
 
     def _draw_state(self, width: int) -> None:
-        text = Text(no_wrap=True, overflow="ellipsis")
+        text, style = formats.safe(self.source.address), Style(dim=True)
         error = self.source.last_error or self._silent_error()
         if error:
             age = formats.duration(max(0.0, time.monotonic() - self._reported_at))
-            text.append(f"this is the state of {age} ago, trying again: {formats.safe(error)}", _ERROR)
+            text, style = f"this is the state of {age} ago, trying again: {formats.safe(error)}", _ERROR
         elif self.frozen is not None:
             at = time.strftime("%H:%M:%S", time.localtime(self.frozen.at))
-            text.append(f"frozen at {at}; space goes on", Style(reverse=True))
-        else:
-            text.append(formats.safe(self.source.address), Style(dim=True))
-        text.truncate(width)
-        self._state_part.update(text)
+            text, style = f"frozen at {at}; space goes on", Style(reverse=True)
+        shown = Text(text, style, no_wrap=True, overflow="ellipsis")
+        shown.truncate(width)
+        self._state_part.update(shown)
 
     def _silent_error(self) -> str:
         seconds = time.monotonic() - self._reported_at
@@ -259,3 +257,119 @@ class TopApp(App[None]):
 
 def _texts(*names: str) -> tuple[Static, ...]:
     return tuple(Static(id=name, markup=False) for name in names)
+
+
+class DetailScreen(ModalScreen[None]):
+    """One worker: its processors, its tasks, and the scheduler's answers about them.
+
+    A terminated worker stays as it was last.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,backspace", "dismiss(None)", show=False),
+        Binding("e,enter", "explain", show=False),
+        Binding("o", "log", show=False),
+        Binding("space", "app.freeze", show=False),
+    ]
+
+    def __init__(self, top: TopApp, worker: str) -> None:
+        """worker: its id."""
+        super().__init__()
+        self._top = top
+        self._recent: list[TaskRow] | None = None
+        self._worker = WorkerRow(id=worker)
+        self._facts_part, self._text_part = _texts("facts", "text")
+        self._tasks_part = Lines(id="tasks")
+        self._answer_part = VerticalScroll(id="answer", can_focus=False)
+
+    def compose(self) -> ComposeResult:
+        yield self._facts_part
+        yield Static(panels.TASKS_HEAD, id="tasks_head", markup=False)
+        yield self._tasks_part
+        with self._answer_part:
+            yield self._text_part
+        yield Static(HINT, id="hint", markup=False)
+
+    def on_mount(self) -> None:
+        self._tasks_part.focus()
+        self.redraw()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.redraw)
+
+    def redraw(self) -> None:
+        """Draw everything but the answer."""
+        width, height = self.app.size
+        found = next((row for row in self._top.status.workers if row.id == self._worker.id), None)
+        self._worker = found or self._worker
+        lines = panels.worker_lines(self._worker, width, max(1, height // 4 - 2))
+        if found is None:
+            lines[0] = formats.cut(f"{lines[0]}; it has terminated, or is not listed any more", width)
+        self._facts_part.update(text_of(lines, has_head=True))
+        if self._recent is None or self._top.frozen is None:
+            self._recent = self._top.source.model.tasks(worker=self._worker.name, limit=MAX_RECENT)
+        tasks = panels.task_lines(self._worker, self._recent)
+        self._tasks_part.show(list(tasks.values()), list(tasks))
+
+    def action_explain(self) -> None:
+        self._ask(self._top.source.explain)
+
+    def action_log(self) -> None:
+        async def log(task: str) -> str:
+            return panels.log_text(await self._top.source.log(task))
+
+        self._ask(log)
+
+    def on_lines_chosen(self) -> None:
+        self.action_explain()
+
+    def _ask(self, question: Callable[[str], Awaitable[str]]) -> None:
+        task = self._tasks_part.key
+        if not task:
+            self._show("this worker has no listed tasks")
+            return
+
+        async def ask() -> None:
+            try:
+                answer = await question(task)
+            except ScalerError as error:
+                answer = str(error)
+            self._show(f"task {task}: " + "\n".join(map(formats.safe, answer.split("\n"))))
+
+        self._show(f"task {formats.safe(task)}: asking")
+        # A second question replaces one that still waits.
+        self.run_worker(ask(), exclusive=True)
+
+    def _show(self, text: str) -> None:
+        self._text_part.update(Text(text))
+        self._answer_part.scroll_home(animate=False)
+
+
+_SORTS = "\n".join(f"  {key}       sort by {column.title}; again: in reverse" for key, column in BY_KEY.items())
+_COLUMNS = "\n".join(f"  {column.title:13} {column.schema.help}" for column in COLUMNS)
+HELP = f"""\
+Keys                                            escape or ? closes this page
+{_SORTS}
+  < >     sort by the column to the left or right of the sorted one
+  /       only workers with a text in their name, manager, capabilities, function
+  space   freeze the screen; again: go on
+  enter   a worker's processors and tasks; there e explains a task, o shows its output
+  arrows, page up and down, home, end     move
+  q       quit
+
+Columns
+{_COLUMNS}
+Columns that do not fit are hidden; the sorted one is always shown.
+"""
+
+
+class HelpScreen(ModalScreen[None]):
+    """The keys and the columns."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,enter", "dismiss(None)", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="help"):
+            yield Static(HELP, markup=False)

@@ -51,15 +51,10 @@ def duration(seconds: float) -> str:
     return f"{whole // _DAY}d{whole % _DAY // _HOUR:02d}h"
 
 
-def count(value: int) -> str:
-    """Return a number with its thousands marked: `53,704`."""
-    return f"{value:,}"
-
-
 def short_count(value: int) -> str:
     """Return a number in at most six characters: `12,345`, `1.2M`, `34G`."""
     if abs(value) < 100_000:
-        return count(value)
+        return f"{value:,}"
     amount = float(value)
     for unit in "KMGT":
         amount /= 1000

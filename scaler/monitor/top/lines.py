@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -96,3 +97,11 @@ class Lines(ScrollView, can_focus=True):
 
     def _scroll(self) -> None:
         self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False)
+
+
+def text_of(lines: Sequence[str], style: str = "", *, has_head: bool = False) -> Text:
+    """Return lines that are cropped where they do not fit. has_head: the first one is bold."""
+    text = Text("\n".join(lines), style, no_wrap=True, overflow="crop", end="")
+    if has_head:
+        text.stylize("bold", 0, len(lines[0]))
+    return text

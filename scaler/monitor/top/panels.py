@@ -48,10 +48,11 @@ class Panel:
 
     def lines(self, width: int, height: int) -> list[str]:
         """Return exactly `height` lines of this width; the last one counts the pairs that do not fit."""
-        shown = list(self.pairs)
-        if len(shown) > height - 1:
-            shown = shown[: max(0, height - 2)]
-        lines = [_line(name, value, width) for name, value in [(self.title, self.head), *shown]]
+        shown = self.pairs if len(self.pairs) < height else self.pairs[: max(0, height - 2)]
+        lines = [
+            formats.left(f"{formats.left(name, width - len(value) - 1)} {value}" if value else name, width)
+            for name, value in [(self.title, self.head), *shown]
+        ]
         if len(shown) < len(self.pairs) and height > 1:
             lines.append(formats.right(f"{len(self.pairs) - len(shown)} more", width))
         return lines[:height] + [" " * width] * (height - len(lines))
@@ -109,20 +110,16 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
     """Return one line of totals, and of what the table shows. listed: rows that the scheduler sent."""
     total = status.totals
     workers = max(total.workers, listed)
-    parts = [f"Total {formats.count(workers)} worker(s), {formats.count(total.slots)} slot(s)"]
+    parts = [f"Total {workers:,} worker(s), {total.slots:,} slot(s)"]
     if total.draining:
-        parts.append(f"{formats.count(total.draining)} ending")
+        parts.append(f"{total.draining:,} ending")
     if total.disconnected:
-        parts.append(f"{formats.count(total.disconnected)} out of contact")
+        parts.append(f"{total.disconnected:,} out of contact")
     if listed < workers:
-        parts.append(f"listed are {formats.count(listed)}, in trouble first, then the busiest")
+        parts.append(f"listed are {listed:,}, in trouble first, then the busiest")
     if wanted:
-        parts.append(f"{formats.count(matching)} with {formats.safe(wanted)!r}")
+        parts.append(f"{matching:,} with {formats.safe(wanted)!r}")
     return "; ".join(parts)
-
-
-def _line(name: str, value: str, width: int) -> str:
-    return formats.left(f"{formats.left(name, width - len(value) - 1)} {value}" if value else name, width)
 
 
 def _sum(widths: Sequence[int]) -> int:
@@ -132,10 +129,8 @@ def _sum(widths: Sequence[int]) -> int:
 def _scheduler(status: Status) -> Pairs:
     scheduler, storage = status.scheduler, status.storage
     pairs = [("cpu", formats.percent(scheduler.cpu_percent)), ("rss", formats.size(scheduler.rss_bytes))]
-    if scheduler.uptime_seconds:
-        pairs.append(("up", formats.duration(scheduler.uptime_seconds)))
-    if scheduler.step_seconds_max:
-        pairs.append(("step", formats.duration(scheduler.step_seconds_max)))
+    times = {"up": scheduler.uptime_seconds, "step": scheduler.step_seconds_max}
+    pairs += [(name, formats.duration(seconds)) for name, seconds in times.items() if seconds]
     if storage.address:
         pairs += [("objs", formats.short_count(storage.objects)), ("mem", formats.size(storage.bytes))]
     return pairs
@@ -154,16 +149,14 @@ def _tasks(status: Status, per_second: float | None) -> Pairs:
         "assigned": tasks.assigned,
         "suspended": tasks.suspended,
     }
-    pairs = [(name, formats.count(number)) for name, number in now.items()]
-    if per_second is not None:
-        pairs.append(("per second", formats.short_count(round(per_second))))
+    rate = [("per second", formats.short_count(round(per_second)))] if per_second is not None else []
     kinds = {kind: number for kind, number in tasks.ended.items() if number and kind not in (DONE, CANCELLED)}
-    return [*pairs, *_by_count(kinds)]
+    return [*((name, f"{number:,}") for name, number in now.items()), *rate, *_by_count(kinds)]
 
 
 def _by_count(counts: Mapping[str, int]) -> Pairs:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [(name, formats.count(number)) for name, number in ordered]
+    return [(name, f"{number:,}") for name, number in ordered]
 
 
 def _counts(row: FunctionRow | ClientRow) -> str:
@@ -177,7 +170,7 @@ def _counts(row: FunctionRow | ClientRow) -> str:
 def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[str]:
     """Return lines about a worker, and a line for each of its first processors, of at most this width."""
     agent = f"{formats.percent(worker.agent_cpu_percent)} {formats.size(worker.agent_rss_bytes)}"
-    tasks = f"sent {formats.count(worker.sent)}  queued {worker.queued}  suspended {worker.suspended}"
+    tasks = f"sent {worker.sent:,}  queued {worker.queued}  suspended {worker.suspended}"
     lag = formats.duration(worker.latency_seconds)
     lines = [
         f"worker {worker.name} ({worker.id}): {_STATES.get(worker.state, 'takes tasks')}",
@@ -220,7 +213,7 @@ def log_text(log: TaskLog) -> str:
             lines = data.decode("utf-8", errors="backslashreplace").splitlines()
             parts.append("\n".join([f"--- {name}", *(formats.safe(line.expandtabs()) for line in lines)]))
     if log.truncated_bytes:
-        parts.append(f"--- {formats.count(log.truncated_bytes)} bytes were left out")
+        parts.append(f"--- {log.truncated_bytes:,} bytes were left out")
     return "\n".join(parts) or "there is no output of this task"
 
 
@@ -230,18 +223,16 @@ def log_text(log: TaskLog) -> str:
 def as_text(model: Model, width: int | None) -> str:
     """Return panels, totals, all workers that are listed, and the counts. width: of the terminal; None: no limit."""
     status = model.status
-    found, side_panels = panels(status), sides(status)
+    found = panels(status)
     rows = sort(status.workers, Sorting())
     shown = table(rows, Sorting(), width)
     across = PANELS_WIDTH if width is None else width
     lines = beside(found, across, height_of(found, MAX_PANEL_LINES))
-    lines += ["", totals(status, len(rows), len(rows), ""), shown.head.rstrip()]
-    lines += [line.rstrip() for line in shown.lines]
-    for side in side_panels:
+    lines += ["", totals(status, len(rows), len(rows), ""), shown.head, *shown.lines]
+    for side in sides(status):
         if side.pairs:
-            wide = min(max(side.natural, side.least), across)
-            lines += ["", *(line.rstrip() for line in side.lines(wide, 1 + len(side.pairs)))]
-    return "\n".join(lines) + "\n"
+            lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def as_json(model: Model, address: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
-from scaler.logs import escaped
+from scaler.logs import escaped_lines
 from scaler.monitor.connection import ModelSource, task_id_of
 from scaler.monitor.model import FINE_SECONDS, MAX_DECISIONS, MAX_INCIDENTS, NAMES, trace
 from scaler.monitor.rows import View, view
@@ -58,13 +58,14 @@ class Parameter:
 
     def value(self, texts: Sequence[str]) -> Any:
         """Return the value of the given texts. Raises UsageError."""
-        if self.schema["type"] == "array":
+        kind = self.schema["type"]
+        if kind == "array":
             return tuple(self._text(text, self.schema["items"]["enum"]) for text in texts)
         if not texts:
             return self.schema.get("default", "")
         if len(texts) > 1:
             raise UsageError(f"{self.name} is given {len(texts)} times")
-        return self._text(texts[0], ()) if self.schema["type"] == "string" else self._number(texts[0])
+        return self._text(texts[0], ()) if kind == "string" else self._number(texts[0])
 
     def _text(self, text: str, choices: Sequence[str]) -> str:
         if len(text) > MAX_QUERY_TEXT:
@@ -89,17 +90,17 @@ class Parameter:
 class ApiRoute:
     """One route. A parameter in the path is a task's id.
 
-    schema: name of the answer in the OpenAPI document. parts: the types of its values, `?` behind a name for optional
-    ones; rows and names are references to schemas, and lists, tuples and objects hold such types.
+    name: of its operation and its answer in the OpenAPI document. parts: the types of the answer's values, `?` behind a
+    name for optional ones; rows and names are references to schemas, and lists, tuples and objects hold such types.
     """
 
     path: str
+    name: str
     summary: str
-    schema: str
     parts: Mapping[str, Any]
     answer: Callable[[Source, Query], View | Awaitable[View]]
     parameters: tuple[Parameter, ...] = ()
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
 
     @property
     def of_a_task(self) -> bool:
@@ -126,23 +127,18 @@ def _endpoint(route: ApiRoute, source: Source) -> Callable[[Request], Awaitable[
             if route.of_a_task:
                 query["id"] = task_id_of(request.path_params["id"]).hex()
             found = route.answer(source, query)
-            document = await found if isinstance(found, Awaitable) else found
+            return answer(await found if isinstance(found, Awaitable) else found, route.headers)
         except UsageError as error:
             return refusal(400, str(error))
         except UnknownTaskError as error:
             return refusal(404, str(error))
         except (UnreachableError, RefusedError) as error:
             return refusal(503, str(error))
-        return answer(document, route.headers)
 
     return respond
 
 
 # -- answers
-
-
-def _status(source: Source, _query: Query) -> View:
-    return {"connection": view(source.connection()), "status": status_view(source.monitor.model)}
 
 
 def _tasks(source: Source, query: Query) -> View:
@@ -166,13 +162,8 @@ async def _explain(source: Source, query: Query) -> View:
 
 async def _log(source: Source, query: Query) -> View:
     log = await source.monitor.log(query["id"])
-    return {"id": query["id"], "stdout": _shown(log.stdout), "stderr": _shown(log.stderr), "cut": log.truncated_bytes}
-
-
-def _shown(output: bytes) -> str:
-    """Return a task's output with its control characters escaped, except ends of lines and tabs."""
-    lines = output.decode("utf-8", "backslashreplace").replace("\r\n", "\n").split("\n")
-    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in lines)
+    stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
+    return {"id": query["id"], "stdout": stdout, "stderr": stderr, "cut": log.truncated_bytes}
 
 
 def _series(source: Source, query: Query) -> View:
@@ -183,16 +174,14 @@ def _series(source: Source, query: Query) -> View:
 # -- the table
 
 
-def _table(name: str, row: type) -> ApiRoute:
+def _table(name: str, summary: str, row: type) -> ApiRoute:
     """Return the route of a list of rows of the last state."""
 
     def answered(source: Source, _query: Query) -> View:
         status = source.monitor.model.status
         return {name: [view(each) for each in getattr(status, name)], "total": getattr(status.totals, name)}
 
-    summary = {"workers": "Workers with their processors", "managers": "Worker managers and their units"}
-    text = summary.get(name, f"{name.capitalize()} and their tasks")
-    return ApiRoute(f"/api/{name}", text, f"{name.capitalize()}Answer", {name: [row], "total": int}, answered)
+    return ApiRoute(f"/api/{name}", name, summary, {name: [row], "total": int}, answered)
 
 
 def _newest(name: str, summary: str, row: type, most: int) -> ApiRoute:
@@ -202,17 +191,20 @@ def _newest(name: str, summary: str, row: type, most: int) -> ApiRoute:
         rows = getattr(source.monitor.model, name)
         return {name: [view(each) for each in list(reversed(rows))[: query["limit"]]]}
 
-    return ApiRoute(f"/api/{name}", summary, f"{name.capitalize()}Answer", {name: [row]}, answered, (_limit(most),))
+    return ApiRoute(f"/api/{name}", name, summary, {name: [row]}, answered, (_limit(most),))
+
+
+def _number(name: str, text: str, kind: str, least: float, most: float, default: float) -> Parameter:
+    return Parameter(name, text, {"type": kind, "minimum": least, "maximum": most, "default": default})
 
 
 def _seconds(default: float) -> Parameter:
-    schema = {"type": "number", "minimum": 1, "maximum": MAX_TIMELINE_SECONDS, "default": default}
-    return Parameter("seconds", "How far to look back from the scheduler's last state.", schema)
+    text = "How far to look back from the scheduler's last state."
+    return _number("seconds", text, "number", 1, MAX_TIMELINE_SECONDS, default)
 
 
 def _limit(most: int) -> Parameter:
-    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": 100}
-    return Parameter("limit", "How many, at most; the newest come first.", schema)
+    return _number("limit", "How many, at most; the newest come first.", "integer", 1, most, 100)
 
 
 _TEXT = {"type": "string"}
@@ -224,62 +216,55 @@ _TASK_PARAMETERS = (
 )
 _SERIES_PARAMETERS = (
     Parameter("name", "Which series; all by default.", {"type": "array", "items": {**_TEXT, "enum": list(NAMES)}}),
-    Parameter(
-        "since",
-        "A time in unix seconds: older points are left out.",
-        {"type": "number", "minimum": 0, "maximum": 1e15, "default": 0.0},
-    ),
+    _number("since", "A time in unix seconds: older points are left out.", "number", 0, 1e15, 0.0),
 )
 _LANE = {"worker": str, "manager": str, "gone": bool, "bars": [(float, float, str, int, int)]}
 _TIMELINE = {"at": float, "since": float, "oldest": float | None, "functions": [str], "states": [str], "lanes": [_LANE]}
 _SERIES = {"at": [float], **{f"{name}?": [float] for name in NAMES}}
-_LOG = {"id": str, "stdout": str, "stderr": str, "cut": int}
-_TRACE = {"displayTimeUnit": str, "traceEvents": [{}]}
 _DOWNLOAD = {"Content-Disposition": 'attachment; filename="scaler-trace.json"'}
-_ALL_SECONDS = (_seconds(MAX_TIMELINE_SECONDS),)
 
 ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
         "/api/status",
+        "status",
         "Counts and sums, and the connection to the scheduler",
-        "StatusAnswer",
         {"connection": ConnectionRow, "status": "Status"},
-        _status,
+        lambda source, _query: {"connection": view(source.connection()), "status": status_view(source.monitor.model)},
     ),
-    _table("workers", WorkerRow),
-    _table("managers", ManagerRow),
-    _table("clients", ClientRow),
-    _table("functions", FunctionRow),
+    _table("workers", "Workers with their processors", WorkerRow),
+    _table("managers", "Worker managers and their units", ManagerRow),
+    _table("clients", "Clients and their tasks", ClientRow),
+    _table("functions", "Functions and their tasks", FunctionRow),
+    ApiRoute("/api/tasks", "tasks", "The latest tasks", {"tasks": [TaskRow], "kept": int}, _tasks, _TASK_PARAMETERS),
+    ApiRoute("/api/tasks/{id}", "task", "One task", {"task": "WholeTask"}, _task),
     ApiRoute(
-        "/api/tasks", "The latest tasks", "TasksAnswer", {"tasks": [TaskRow], "kept": int}, _tasks, _TASK_PARAMETERS
+        "/api/tasks/{id}/explain", "explain", "Why a task waits, or how it ended", {"id": str, "text": str}, _explain
     ),
-    ApiRoute("/api/tasks/{id}", "One task", "TaskAnswer", {"task": "WholeTask"}, _task),
     ApiRoute(
-        "/api/tasks/{id}/explain",
-        "Why a task waits, or how it ended",
-        "ExplainAnswer",
-        {"id": str, "text": str},
-        _explain,
+        "/api/tasks/{id}/log",
+        "log",
+        "What a task has printed",
+        {"id": str, "stdout": str, "stderr": str, "cut": int},
+        _log,
     ),
-    ApiRoute("/api/tasks/{id}/log", "What a task has printed", "LogAnswer", _LOG, _log),
     ApiRoute(
         "/api/timeline",
+        "timeline",
         "What each worker did",
-        "TimelineAnswer",
         _TIMELINE,
         lambda source, query: timeline_view(source.monitor.model, query["seconds"]),
         (_seconds(300),),
     ),
-    ApiRoute("/api/series", "Figures over time, as columns", "SeriesAnswer", _SERIES, _series, _SERIES_PARAMETERS),
+    ApiRoute("/api/series", "series", "Figures over time, as columns", _SERIES, _series, _SERIES_PARAMETERS),
     _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),
     _newest("incidents", "Events worth an operator's attention", IncidentRow, MAX_INCIDENTS),
     ApiRoute(
         "/api/trace",
+        "trace",
         "The timeline for Chrome's and Perfetto's viewers",
-        "TraceAnswer",
-        _TRACE,
+        {"displayTimeUnit": str, "traceEvents": [{}]},
         lambda source, query: trace(source.monitor.model, query["seconds"]),
-        _ALL_SECONDS,
+        (_seconds(MAX_TIMELINE_SECONDS),),
         _DOWNLOAD,
     ),
 )

@@ -6,8 +6,8 @@ them while the scheduler lives, because a counter that changes its label looks l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -25,7 +25,10 @@ from starlette.responses import Response
 from scaler._version import __version__
 from scaler.monitor.model import Model
 from scaler.monitor.rows import columns
-from scaler.protocol.monitor_rows import FunctionRow, ManagerRow, Status, WorkerRow
+from scaler.protocol.monitor_rows import FunctionRow, Status
+
+Family = tuple[type[Any], str, str, tuple[str, ...], Iterable[tuple[Any, ...]]]
+"""A metric: its kind, name, help and labels, and its samples: the values of the labels, then the figures."""
 
 MAX_FUNCTIONS = 100
 OTHER = "other"
@@ -60,35 +63,55 @@ class Metrics(Collector):
             return
         yield GaugeMetricFamily("scaler_state_age_seconds", "Age of the state of which all other metrics are.", age)
         status = self._model.status
-        yield from _tasks(status, self._model.dropped)
         yield from _gauges(status.totals)
-        yield from _workers(status.workers)
-        yield from _units(status.managers)
         yield from _gauges(status.scheduler)
         if status.storage.address:
             yield from _gauges(status.storage)
-        yield from self._functions(status)
+        for kind, name, text, labels, samples in (*self._families(status), *self._functions(status)):
+            family = kind(name, text, labels=labels)
+            for sample in samples:
+                family.add_metric([_label(each) for each in sample[: len(labels)]], *sample[len(labels) :])
+            yield family
+
+    def _families(self, status: Status) -> Iterator[Family]:
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        counts = status.tasks._replace(assigned=max(0, status.tasks.assigned - status.tasks.running))
+        states = [(state, getattr(counts, state)) for state in ("waiting", "ready", "assigned", "running", "suspended")]
+        yield gauge, "scaler_tasks", "Tasks that have not ended, by state.", ("state",), states
+        yield counter, "scaler_tasks_ended", "Tasks that have ended, by outcome.", ("outcome",), counts.ended.items()
+        text = "Ended tasks that the scheduler did not list one by one, because there were too many."
+        yield counter, "scaler_tasks_left_out", text, (), [(self._model.dropped,)]
+        messages = [("sent", *each) for each in status.sent.items()]
+        messages += [("received", *each) for each in status.received.items()]
+        text = "Messages that the scheduler sent and received."
+        yield counter, "scaler_messages", text, ("direction", "kind"), messages
+        workers = status.workers
+        cpu = sum(worker.agent_cpu_percent + worker.cpu_percent for worker in workers) / 100
+        memory = sum(worker.agent_rss_bytes + worker.rss_bytes for worker in workers)
+        yield gauge, "scaler_workers_listed", "Workers in the sums of CPU and memory.", (), [(len(workers),)]
+        yield gauge, "scaler_workers_cpu_ratio", "CPUs that the listed workers use: 1 is one CPU.", (), [(cpu,)]
+        yield gauge, "scaler_workers_resident_memory_bytes", "Memory of the listed workers.", (), [(memory,)]
+        managers = status.managers
+        units = [(row.id, state, getattr(row, state)) for row in managers for state in ("running", "pending", "failed")]
+        yield gauge, "scaler_units", "Units of a worker manager, by state.", ("manager", "state"), units
+        desired = [(row.id, row.desired) for row in managers if row.desired is not None]
+        yield gauge, "scaler_units_desired", "Units that a manager is to have.", ("manager",), desired
 
     # -- functions with series of their own, and the sums of the others
 
-    def _functions(self, status: Status) -> Iterator[Metric]:
+    def _functions(self, status: Status) -> Iterator[Family]:
         self._admit(status)
-        tasks = GaugeMetricFamily("scaler_function_tasks", "Tasks of a function now.", labels=["function", "state"])
-        failed = CounterMetricFamily(
-            "scaler_function_tasks_failed", "Tasks of a function that have failed.", labels=["function"]
-        )
-        durations = SummaryMetricFamily(
-            "scaler_function_duration_seconds", "Times that tasks of a function took.", labels=["function"]
-        )
-        own = [row for row in status.functions if row.name in self._names]
+        rows = [row for row in status.functions if row.name in self._names]
         rest = [row for row in status.functions if row.name not in self._names]
-        for row in [*own, self._together(status, own, rest)] if rest else own:
-            name = _label(row.name)
-            tasks.add_metric([name, "queued"], row.queued)
-            tasks.add_metric([name, "running"], row.running)
-            failed.add_metric([name], row.failed)
-            durations.add_metric([name], row.ended, row.seconds_total)
-        yield from (tasks, failed, durations)
+        if rest:
+            rows.append(self._together(status, rows, rest))
+        tasks = [(row.name, state, getattr(row, state)) for row in rows for state in ("queued", "running")]
+        yield GaugeMetricFamily, "scaler_function_tasks", "Tasks of a function now.", ("function", "state"), tasks
+        text, failed = "Tasks of a function that have failed.", [(row.name, row.failed) for row in rows]
+        yield CounterMetricFamily, "scaler_function_tasks_failed", text, ("function",), failed
+        times = [(row.name, row.ended, row.seconds_total) for row in rows]
+        text = "Times that tasks of a function took."
+        yield SummaryMetricFamily, "scaler_function_duration_seconds", text, ("function",), times
 
     def _admit(self, status: Status) -> None:
         if status.incarnation != self._incarnation:
@@ -111,48 +134,6 @@ class Metrics(Collector):
             failed=self._other_failed,
             seconds_total=self._other_seconds,
         )
-
-
-def _tasks(status: Status, left_out: int) -> Iterator[Metric]:
-    counts = status.tasks
-    now = GaugeMetricFamily("scaler_tasks", "Tasks that have not ended, by state.", labels=["state"])
-    states = counts._replace(assigned=max(0, counts.assigned - counts.running))
-    for state in ("waiting", "ready", "assigned", "running", "suspended"):
-        now.add_metric([state], getattr(states, state))
-    yield now
-    ended = CounterMetricFamily("scaler_tasks_ended", "Tasks that have ended, by outcome.", labels=["outcome"])
-    for outcome, count in counts.ended.items():
-        ended.add_metric([_label(outcome)], count)
-    yield ended
-    text = "Ended tasks that the scheduler did not list one by one, because there were too many."
-    yield CounterMetricFamily("scaler_tasks_left_out", text, left_out)
-    messages = CounterMetricFamily(
-        "scaler_messages", "Messages that the scheduler sent and received.", labels=["direction", "kind"]
-    )
-    for direction, kinds in (("sent", status.sent), ("received", status.received)):
-        for kind, count in kinds.items():
-            messages.add_metric([direction, _label(kind)], count)
-    yield messages
-
-
-def _workers(workers: Sequence[WorkerRow]) -> Iterator[Metric]:
-    cpu = sum(worker.agent_cpu_percent + worker.cpu_percent for worker in workers) / 100
-    memory = sum(worker.agent_rss_bytes + worker.rss_bytes for worker in workers)
-    yield GaugeMetricFamily("scaler_workers_listed", "Workers in the sums of CPU and memory.", len(workers))
-    yield GaugeMetricFamily("scaler_workers_cpu_ratio", "CPUs that the listed workers use: 1 is one CPU.", cpu)
-    yield GaugeMetricFamily("scaler_workers_resident_memory_bytes", "Memory of the listed workers.", memory)
-
-
-def _units(managers: Iterable[ManagerRow]) -> Iterator[Metric]:
-    units = GaugeMetricFamily("scaler_units", "Units of a worker manager, by state.", labels=["manager", "state"])
-    desired = GaugeMetricFamily("scaler_units_desired", "Units that a manager is to have.", labels=["manager"])
-    for manager in managers:
-        name = _label(manager.id)
-        for state in ("running", "pending", "failed"):
-            units.add_metric([name, state], getattr(manager, state))
-        if manager.desired is not None:
-            desired.add_metric([name], manager.desired)
-    yield from (units, desired)
 
 
 def _gauges(row: NamedTuple) -> Iterator[Metric]:

@@ -7,24 +7,19 @@ from typing import Any
 from scaler._version import __version__
 from scaler.monitor.rows import View, json_schema, object_schema, schema_of
 from scaler.monitor.web.api import ROUTES, ApiRoute
-from scaler.protocol.monitor_rows import (
-    ClientRow,
-    ConnectionRow,
-    DecisionRow,
-    FunctionRow,
-    IncidentRow,
-    ManagerRow,
-    Status,
-    TaskRow,
-    WorkerRow,
-)
+from scaler.protocol.monitor_rows import Status, TaskRow
 
-_ROWS = (ConnectionRow, WorkerRow, ManagerRow, ClientRow, FunctionRow, TaskRow, DecisionRow, IncidentRow)
 _STATUS_SUMS = {"tasks_per_second": float, "failed_per_second": float, "tasks_left_out": int}
 """What a status has besides its columns."""
 
 
 def openapi() -> View:
+    status = json_schema(Status)["properties"] | {name: schema_of(kind) for name, kind in _STATUS_SUMS.items()}
+    schemas = {
+        "Status": object_schema(status),
+        "WholeTask": json_schema(TaskRow, whole=True),
+        "Error": object_schema({"error": schema_of(str)}),
+    }
     return {
         "openapi": "3.1.0",
         "info": {
@@ -32,12 +27,13 @@ def openapi() -> View:
             "version": __version__,
             "description": "The state of a cluster. Read-only. Times are unix seconds. Fields may be added.",
         },
-        "paths": {route.path: {"get": _operation(route)} for route in ROUTES},
-        "components": {"schemas": _schemas()},
+        "paths": {route.path: {"get": _operation(route, schemas)} for route in ROUTES},
+        "components": {"schemas": schemas},
     }
 
 
-def _operation(route: ApiRoute) -> View:
+def _operation(route: ApiRoute, schemas: dict[str, View]) -> View:
+    """Return the description of a route; adds the schemas that it refers to."""
     parameters: list[View] = [
         {"name": each.name, "in": "query", "required": False, "description": each.text, "schema": dict(each.schema)}
         for each in route.parameters
@@ -46,47 +42,42 @@ def _operation(route: ApiRoute) -> View:
         schema = {"type": "string", "pattern": "^[0-9A-Fa-f]{32}$"}
         text = "The task's id, as future.task_id shows it."
         parameters = [{"name": "id", "in": "path", "required": True, "description": text, "schema": schema}]
+    name = f"{route.name.capitalize()}Answer"
+    schemas[name] = _schema(route.parts, schemas)
     return {
         "summary": route.summary,
-        "operationId": route.answer.__name__.strip("_") if route.of_a_task else route.path.removeprefix("/api/"),
+        "operationId": route.name,
         "parameters": parameters,
         "responses": {
-            "200": {"description": route.summary, "content": _content(route.schema)},
+            "200": {"description": route.summary, "content": _content(name)},
             "default": {"description": "What is wrong, and what to do about it", "content": _content("Error")},
         },
     }
 
 
 def _content(name: str) -> View:
-    return {"application/json": {"schema": _schema(name)}}
+    return {"application/json": {"schema": _reference(name)}}
 
 
-def _schemas() -> dict[str, View]:
-    status, sums = json_schema(Status), _schema(_STATUS_SUMS)
-    return {
-        **{_name(row): json_schema(row) for row in _ROWS},
-        "Status": object_schema(status["properties"] | sums["properties"]),
-        "WholeTask": json_schema(TaskRow, whole=True),
-        "Error": _schema({"error": str}),
-        **{route.schema: _schema(route.parts) for route in ROUTES},
-    }
+def _reference(name: str) -> View:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _name(row: type) -> str:
-    return row.__name__.removesuffix("Row")
-
-
-def _schema(part: Any) -> View:
-    """Return the schema of a part of an answer; see `ApiRoute`."""
+def _schema(part: Any, schemas: dict[str, View]) -> View:
+    """Return the schema of a part of an answer, see `ApiRoute`; adds those of its rows."""
     match part:
         case str():
-            return {"$ref": f"#/components/schemas/{part}"}
+            return _reference(part)
         case {}:
-            properties = {name.strip("?"): _schema(each) for name, each in part.items()}
+            properties = {name.strip("?"): _schema(each, schemas) for name, each in part.items()}
             return object_schema(properties) | {"required": [name for name in part if name in properties]}
         case [items]:
-            return {"type": "array", "items": _schema(items)}
+            return {"type": "array", "items": _schema(items, schemas)}
         case (*items,):
-            return {"type": "array", "prefixItems": [_schema(each) for each in items], "items": False}
+            return {"type": "array", "prefixItems": [_schema(each, schemas) for each in items], "items": False}
+        case type(__name__=name) if name.endswith("Row"):
+            name = name.removesuffix("Row")
+            schemas[name] = json_schema(part)
+            return _reference(name)
         case _:
-            return _schema(_name(part)) if part in _ROWS else schema_of(part)
+            return schema_of(part)

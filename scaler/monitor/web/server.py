@@ -106,15 +106,17 @@ async def serve(app: WebApp, listening: socket.socket, stop: asyncio.Event) -> N
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     server = _Server(config)
-    serving = asyncio.ensure_future(server.serve([listening]))
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def end() -> None:
+        await stop.wait()
         app.close()
         server.should_exit = True
-        await serving
+
+    ending = asyncio.ensure_future(end())
+    try:
+        await server.serve([listening])
     finally:
-        stopping.cancel()
+        ending.cancel()
 
 
 class _Connection(H11Protocol):
