@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,9 @@ from botocore.exceptions import (
 )
 
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import MAX_MESSAGE_CHARACTERS, AwsClient, AwsError, aws_error, steady, tag_value
+from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws.calls import MAX_MESSAGE_CHARACTERS, AwsClient, AwsError, aws_error, owner_tags, steady
 from scaler.worker_manager.aws_raw_ecs.backend import TokenBucket
-
-
-@dataclass
-class Settings:
-    aws_region: str = "us-east-1"
-    aws_endpoint_url: str | None = None
-    aws_profile: str | None = None
 
 
 @pytest.fixture(autouse=True)
@@ -127,9 +120,9 @@ def test_a_call_that_makes_no_sense_is_refused_before_it_is_sent() -> None:
 def test_a_profile_or_region_that_cannot_be_is_an_error_of_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     with pytest.raises(UsageError, match="aws_profile = 'nobody'"):
-        AwsClient(Settings(aws_profile="nobody"), "ecs")
+        AwsClient(AwsSettings(aws_profile="nobody"), "ecs")
     with pytest.raises(UsageError, match="aws_region = 'not a region'"):
-        AwsClient(Settings(aws_region="not a region"), "ecs")
+        AwsClient(AwsSettings(aws_region="not a region"), "ecs")
 
 
 @contextmanager
@@ -158,7 +151,7 @@ def mute_server() -> Iterator[tuple[str, list[socket.socket]]]:
 
 def test_a_service_that_says_nothing_is_given_up_after_two_attempts() -> None:
     with mute_server() as (url, taken):
-        client = AwsClient(Settings(aws_endpoint_url=url), "ecs", read_timeout_seconds=0.05)
+        client = AwsClient(AwsSettings(aws_endpoint_url=url), "ecs", read_timeout_seconds=0.05)
         with pytest.raises(AwsError, match="ECS ListTasks: no answer at http://127") as caught:
             client.call("ListTasks")
         assert caught.value.is_uncertain
@@ -191,7 +184,7 @@ def test_credentials_that_were_renewed_in_their_file_are_used(tmp_path: Path, mo
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        client = AwsClient(Settings(aws_endpoint_url=f"http://127.0.0.1:{server.server_address[1]}"), "ecs")
+        client = AwsClient(AwsSettings(aws_endpoint_url=f"http://127.0.0.1:{server.server_address[1]}"), "ecs")
         try:
             for _ in range(2):
                 with pytest.raises(AwsError, match="AWS credentials have expired"):
@@ -216,5 +209,5 @@ def test_a_bucket_lets_a_burst_through_and_then_so_many_a_second() -> None:
 
 
 def test_values_of_tags_have_no_characters_that_aws_refuses() -> None:
-    assert tag_value("tcp://10.0.0.1:8516") == "tcp://10.0.0.1:8516"
-    assert tag_value("a*b{c}é" + "x" * 300) == ("a_b_c__" + "x" * 300)[:256]
+    tags = owner_tags("a*b{c}é" + "x" * 300, "tcp://10.0.0.1:8516")
+    assert tags == {"scaler:manager": ("a_b_c__" + "x" * 300)[:256], "scaler:cluster": "tcp://10.0.0.1:8516"}

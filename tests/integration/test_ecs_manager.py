@@ -12,6 +12,7 @@ import pytest
 from scaler import Client, ScalerFuture
 from scaler.cluster.combo import ReservedPorts
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
+from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient
 from tests.integration.burst_tasks import nap
 from tests.integration.settings_rig import Command, command, within
@@ -22,20 +23,12 @@ BOTH_ATTEMPTS = 2
 """A call is made twice before its failure is the manager's."""
 
 
-class Settings:
-    aws_region = "us-east-1"
-    aws_profile = None
-
-    def __init__(self, endpoint_url: str) -> None:
-        self.aws_endpoint_url = endpoint_url
-
-
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
     with AwsEmulator() as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
-        client = AwsClient(Settings(emulator.endpoint_url), "ecs")
+        client = AwsClient(AwsSettings(aws_endpoint_url=emulator.endpoint_url), "ecs")
         client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
         client.close()
         yield emulator

@@ -109,9 +109,9 @@ def test_what_is_made_fits_together(cloud: Cloud) -> None:
 def test_the_manager_takes_the_definition_that_setup_made(cloud: Cloud) -> None:
     cloud.do("setup")
     config: Any = cloud.told("show").config
-    ensured = ensure_definition(config, cloud.client("ecs"), {}, pytest.fail)
-    assert not ensured.is_new
-    assert "executionRoleArn" in ensured.definition
+    definition, is_new = ensure_definition(config, cloud.client("ecs"), {}, pytest.fail)
+    assert not is_new
+    assert "executionRoleArn" in definition
 
 
 def test_roles_may_do_what_they_must_and_no_more(cloud: Cloud) -> None:

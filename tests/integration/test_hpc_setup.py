@@ -17,7 +17,7 @@ from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws.setup import Account, Resource, run
 from scaler.worker_manager.aws_hpc import setup
-from scaler.worker_manager.aws_hpc.environment import environment_and_queue
+from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import Definition, job_name, submission
 from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
 from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
@@ -405,7 +405,8 @@ class Environment:
         return queue.teardown() and environment.teardown()
 
     def _pair(self, resources: dict[str, Any]) -> tuple[Resource, Resource]:
-        return environment_and_queue(self.account, "scaler-queue", lambda: resources, lambda: ROLE)
+        queue = QueueResource(self.account, "scaler-queue")
+        return EnvironmentResource(self.account, queue, lambda: resources, lambda: ROLE), queue
 
 
 def environment_of(aws: AwsEmulator, lines: list[str]) -> tuple[Environment, dict[str, Any], AwsClient]:

@@ -42,7 +42,7 @@ class Recorder:
     def __init__(self, client: AwsClient) -> None:
         self._client = client
         self.asked: dict[str, dict[str, Any]] = {}
-        self.pages = client.pages
+        self.items = client.items
         self.close = client.close
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:

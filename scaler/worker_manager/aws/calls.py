@@ -9,33 +9,17 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import boto3
 import botocore
+from botocore import exceptions
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    CredentialRetrievalError,
-    EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    InvalidRegionError,
-    NoCredentialsError,
-    NoRegionError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    ReadTimeoutError,
-    SSLError,
-    SSOError,
-    TokenRetrievalError,
-)
-from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from scaler._version import __version__
 from scaler.errors import UsageError
+from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.backend import BackendError
 
 MAX_MESSAGE_CHARACTERS = 300
@@ -45,36 +29,89 @@ READ_TIMEOUT_SECONDS = 10
 ATTEMPTS = 2
 CONNECTIONS = 16
 """Calls that one client can make at the same time."""
-_NAMES = {
-    "batch": "AWS Batch",
-    "ec2": "EC2",
-    "ecs": "ECS",
-    "iam": "IAM",
-    "logs": "CloudWatch Logs",
-    "s3": "S3",
-    "sts": "STS",
-}
+_NAMES = {"batch": "AWS Batch", "logs": "CloudWatch Logs"}
 
 ErrorKind = Literal["throttled", "credentials", "denied", "unanswered", "broken", "refused"]
 """unanswered: no reply came. broken: the service failed. refused: the service refuses this request."""
 
-_THROTTLED = re.compile(
-    "BandwidthLimitExceeded|EC2ThrottledException|PriorRequestNotComplete|RequestLimitExceeded|"
-    "RequestThrottled(Exception)?|SlowDown|ThrottledException|Throttling(Exception)?|TooManyRequestsException"
+_ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
+    (
+        (
+            "BandwidthLimitExceeded|EC2ThrottledException|PriorRequestNotComplete|RequestLimitExceeded|"
+            "RequestThrottled(Exception)?|SlowDown|ThrottledException|Throttling(Exception)?|TooManyRequestsException"
+        ),
+        "throttled",
+        "throttled by {call} ({code})",
+    ),
+    (
+        "ExpiredToken(Exception)?|RequestExpired|TokenRefreshRequired",
+        "credentials",
+        "AWS credentials have expired ({code}): renew them",
+    ),
+    (
+        (
+            "AuthFailure|IncompleteSignature|InvalidAccessKeyId|InvalidClientTokenId|InvalidSignatureException|"
+            "InvalidToken|MissingAuthenticationToken(Exception)?|SignatureDoesNotMatch|UnrecognizedClientException"
+        ),
+        "credentials",
+        "AWS does not know these credentials ({code}): check them and aws_profile",
+    ),
+    (
+        "RequestTimeTooSkewed|RequestInTheFuture",
+        "credentials",
+        "AWS refuses the time of this machine ({code}): set its clock",
+    ),
+    (
+        "AccessDenied(Exception)?|UnauthorizedOperation|UnauthorizedException",
+        "denied",
+        "not allowed to call {call} ({code}): {message}",
+    ),
 )
-_EXPIRED = re.compile("ExpiredToken(Exception)?|RequestExpired|TokenRefreshRequired")
-_BAD_CREDENTIALS = re.compile(
-    "AuthFailure|IncompleteSignature|InvalidAccessKeyId|InvalidClientTokenId|InvalidSignatureException|InvalidToken|"
-    "MissingAuthenticationToken(Exception)?|SignatureDoesNotMatch|UnrecognizedClientException"
+"""Codes with which services answer, what they mean, and the text of the error."""
+_FAILURES: tuple[tuple[tuple[type[Exception], ...], ErrorKind, str], ...] = (
+    (
+        (exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
+        "credentials",
+        (
+            "no AWS credentials for {call} ({type}): give aws_profile, set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
+        ),
+    ),
+    (
+        (exceptions.CredentialRetrievalError, exceptions.TokenRetrievalError, exceptions.SSOError),
+        "credentials",
+        "AWS credentials cannot be renewed ({type}: {message}): log in again",
+    ),
+    (
+        (exceptions.ConnectTimeoutError,),
+        "unanswered",
+        f"{{call}}: no connection{{where}} within {CONNECT_TIMEOUT_SECONDS} s",
+    ),
+    (
+        (exceptions.ReadTimeoutError,),
+        "unanswered",
+        f"{{call}}: no answer{{where}} within {READ_TIMEOUT_SECONDS} s",
+    ),
+    (
+        (exceptions.EndpointConnectionError,),
+        "unanswered",
+        "{call}: cannot connect{where}: check the network, aws_region and aws_endpoint_url",
+    ),
+    ((exceptions.SSLError,), "unanswered", "{call}: no secure connection{where}: {message}"),
+    (
+        (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError),
+        "unanswered",
+        "{call}: the connection{where} ended without an answer ({type})",
+    ),
+    ((BotoCoreError,), "refused", "{call} cannot be asked ({type}): {message}"),
 )
-_SKEWED = re.compile("RequestTimeTooSkewed|RequestInTheFuture")
-_DENIED = re.compile("AccessDenied(Exception)?|UnauthorizedOperation|UnauthorizedException")
+"""What boto3 raises by itself: the first that fits counts."""
 _IDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32,}\b", re.IGNORECASE)
 _HOST = re.compile(r"https?://[^/]+")
 
 
 class AwsError(BackendError):
-    """A call failed. code: the service's own name of the error, empty when it did not answer.
+    """A call failed. code: the service's own name of the error, empty when it did not answer. message: its own text.
 
     is_uncertain: the service may have done it nevertheless.
     """
@@ -84,7 +121,6 @@ class AwsError(BackendError):
         self.kind = kind
         self.code = code
         self.message = message
-        """The service's own text."""
         self.is_temporary = kind in ("throttled", "unanswered", "broken")
         self.is_uncertain = kind in ("unanswered", "broken")
 
@@ -94,18 +130,10 @@ def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) 
     call = f"{service} {operation}"
     if isinstance(error, ClientError):
         return _answered(call, error)
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return AwsError(
-            f"no AWS credentials for {call} ({type(error).__name__}): give aws_profile, set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or run where the machine has a role",
-            "credentials",
-        )
-    if isinstance(error, CredentialRetrievalError | TokenRetrievalError | SSOError):
-        text = f"AWS credentials cannot be renewed ({type(error).__name__}: {steady(str(error))}): log in again"
-        return AwsError(text, "credentials")
-    if isinstance(error, HTTPClientError | NoConnectionError | IncompleteReadError):
-        return AwsError(f"{call}: {_no_answer(error)}", "unanswered")
-    return AwsError(f"{call} cannot be asked ({type(error).__name__}): {steady(str(error))}", "refused")
+    kind, text = next((kind, text) for types, kind, text in _FAILURES if isinstance(error, types))
+    host = _HOST.match(str(error.kwargs.get("endpoint_url", "")))
+    where = f" at {host.group()}" if host else ""
+    return AwsError(text.format(call=call, type=type(error).__name__, where=where, message=steady(str(error))), kind)
 
 
 def steady(message: str) -> str:
@@ -119,54 +147,19 @@ def _answered(call: str, error: ClientError) -> AwsError:
     code = str(fault.get("Code", "")) or "unknown error"
     message = str(fault.get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
-    kind: ErrorKind
-    if _THROTTLED.fullmatch(code):
-        kind, text = "throttled", f"throttled by {call} ({code})"
-    elif _EXPIRED.fullmatch(code):
-        kind, text = "credentials", f"AWS credentials have expired ({code}): renew them"
-    elif _BAD_CREDENTIALS.fullmatch(code):
-        kind, text = "credentials", f"AWS does not know these credentials ({code}): check them and aws_profile"
-    elif _SKEWED.fullmatch(code):
-        kind, text = "credentials", f"AWS refuses the time of this machine ({code}): set its clock"
-    elif _DENIED.fullmatch(code):
-        kind, text = "denied", f"not allowed to call {call} ({code}): {steady(message)}"
-    elif status >= 500:
-        kind, text = "broken", f"{call} fails at the service's side ({code}, status {status})"
-    else:
-        kind, text = "refused", f"{call} refused ({code}): {steady(message)}"
-    return AwsError(text, kind, code, message)
+    kind: ErrorKind = "refused"
+    text = "{call} refused ({code}): {message}"
+    if status >= 500:
+        kind, text = "broken", "{call} fails at the service's side ({code}, status {status})"
+    kind, text = next(((kind, text) for codes, kind, text in _ANSWERS if re.fullmatch(codes, code)), (kind, text))
+    return AwsError(text.format(call=call, code=code, status=status, message=steady(message)), kind, code, message)
 
 
-def _no_answer(error: BotoCoreError) -> str:
-    host = _HOST.match(str(error.kwargs.get("endpoint_url", "")))
-    where = f" at {host.group()}" if host else ""
-    if isinstance(error, ConnectTimeoutError):
-        return f"no connection{where} within {CONNECT_TIMEOUT_SECONDS} s"
-    if isinstance(error, ReadTimeoutError):
-        return f"no answer{where} within {READ_TIMEOUT_SECONDS} s"
-    if isinstance(error, EndpointConnectionError):
-        return f"cannot connect{where}: check the network, aws_region and aws_endpoint_url"
-    if isinstance(error, SSLError):
-        return f"no secure connection{where}: {steady(str(error))}"
-    return f"the connection{where} ended without an answer ({type(error).__name__})"
-
-
-class AwsAccess(Protocol):
-    """The settings of a manager that clients are made from."""
-
-    @property
-    def aws_region(self) -> str: ...
-    @property
-    def aws_endpoint_url(self) -> str | None: ...
-    @property
-    def aws_profile(self) -> str | None: ...
-
-
-def aws_session(settings: AwsAccess) -> boto3.session.Session:
+def aws_session(settings: AwsSettings) -> boto3.session.Session:
     """Return the session that clients are made from. Raises UsageError for an unknown profile."""
     try:
         return boto3.session.Session(profile_name=settings.aws_profile, region_name=settings.aws_region)
-    except ProfileNotFound as error:
+    except exceptions.ProfileNotFound as error:
         raise UsageError(f"aws_profile = {settings.aws_profile!r}: {error}") from error
 
 
@@ -178,7 +171,7 @@ class AwsClient:
 
     def __init__(
         self,
-        settings: AwsAccess,
+        settings: AwsSettings,
         service: str,
         *,
         session: boto3.session.Session | None = None,
@@ -189,7 +182,7 @@ class AwsClient:
 
         attempts: 1 for operations that the service would do twice when they are repeated after a lost answer.
         """
-        self.name = _NAMES.get(service, service)
+        self.name = _NAMES.get(service, service.upper())
         self._settings = settings
         self._service = service
         self._config = Config(
@@ -219,7 +212,7 @@ class AwsClient:
         endpoint, region = self._settings.aws_endpoint_url, self._settings.aws_region
         try:
             return session.client(self._service, endpoint_url=endpoint, config=self._config)
-        except (InvalidRegionError, NoRegionError, ValueError) as error:
+        except (exceptions.InvalidRegionError, exceptions.NoRegionError, ValueError) as error:
             raise UsageError(f"aws_region = {region!r}, aws_endpoint_url = {endpoint!r}: {error}") from error
         except BotoCoreError as error:
             raise aws_error(self.name, "client", error) from error
@@ -230,13 +223,19 @@ class AwsClient:
             answer: dict[str, Any] = getattr(self.raw, botocore.xform_name(operation))(**parameters)
             return answer
 
-    def pages(self, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Call an operation that answers in pages. Raises AwsError."""
+    def items(self, operation: str, member: str, **parameters: Any) -> Iterator[Any]:
+        """Call an operation that answers in pages, and yield what they have in this member. Raises AwsError."""
         with self.errors(operation):
-            yield from self.raw.get_paginator(botocore.xform_name(operation)).paginate(**parameters)
+            for page in self.raw.get_paginator(botocore.xform_name(operation)).paginate(**parameters):
+                yield from page.get(member, ())
+
+    def read(self, **parameters: Any) -> bytes:
+        """Return an object of S3, or the part that the parameters of GetObject name. Raises AwsError."""
+        answer = self.call("GetObject", **parameters)
+        with self.errors("GetObject"):
+            return bytes(answer["Body"].read())
 
     def close(self) -> None:
-        """Close its connections."""
         self._raw.close()
 
     @contextmanager
@@ -250,6 +249,7 @@ class AwsClient:
             raise ours from error
 
 
-def tag_value(text: str) -> str:
-    """Return a text as the value of a tag: at most 256 characters, those that AWS does not allow replaced."""
-    return re.sub(r"[^\w .:/=+@-]", "_", text, flags=re.ASCII)[:256]
+def owner_tags(manager: str, cluster: str) -> dict[str, str]:
+    """Return the tags of all units of a manager: at most 256 characters, those that AWS does not allow replaced."""
+    tags = {"scaler:manager": manager, "scaler:cluster": cluster}
+    return {key: re.sub(r"[^\w .:/=+@-]", "_", text, flags=re.ASCII)[:256] for key, text in tags.items()}

@@ -6,7 +6,6 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from urllib.parse import urlsplit
@@ -19,20 +18,16 @@ MAX_OVERRIDES_CHARACTERS = 8192
 """Of all container overrides together. Source: RunTask in the API reference of ECS, which also runs Batch's jobs."""
 
 
-def versions() -> dict[str, str]:
-    """Return the packages that a worker needs in the same version as this process."""
-    return {"scaler": __version__, "cloudpickle": version("cloudpickle")}
-
-
 def default_image(python_version: str = f"{sys.version_info.major}.{sys.version_info.minor}") -> str:
     """Return the image of containers whose settings name none."""
     return f"python:{python_version}-slim"
 
 
-def requirements_of(setting: str, text: str, pinned: Mapping[str, str]) -> list[str]:
-    """Return what a container installs: what the setting says, and the pinned packages that it does not name.
+def installing(setting: str, text: str, image: str | None, command: str) -> list[str]:
+    """Return the command of a container that installs requirements before a shell command; empty if there are none.
 
-    pinned: versions by name. Raises UsageError when the text cannot be read.
+    setting, text: the requirements. image: None for the default image, which lacks the packages that a worker needs in
+    the same version as this process. Raises UsageError when the text cannot be read.
     """
     try:
         requirements = shlex.split(text)
@@ -41,8 +36,14 @@ def requirements_of(setting: str, text: str, pinned: Mapping[str, str]) -> list[
             f"{setting} = {text!r}: {error}; requirements are separated by blanks, and one that has blanks itself "
             "stands in quotes"
         ) from None
-    named = {package_of(requirement) for requirement in requirements}
-    return [*(f"{name}=={version}" for name, version in pinned.items() if name not in named), *requirements]
+    if image is None:
+        named = {package_of(requirement) for requirement in requirements}
+        needed = {"scaler": __version__, "cloudpickle": version("cloudpickle")}
+        requirements = [f"{name}=={number}" for name, number in needed.items() if name not in named] + requirements
+    if not requirements:
+        return []
+    flags = ["--no-cache-dir", "--disable-pip-version-check", "--quiet"]
+    return ["sh", "-c", f"{shlex.join(['pip', 'install', *flags, *requirements])} && exec {command}"]
 
 
 def package_of(requirement: str) -> str:
@@ -53,12 +54,6 @@ def package_of(requirement: str) -> str:
     else:
         name = re.split("[-@#]", requirement.rpartition("/")[2])[0].removesuffix(".git")
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def pip_install(requirements: Sequence[str]) -> str:
-    """Return the shell command that installs these."""
-    words = ["pip", "install", "--no-cache-dir", "--disable-pip-version-check", "--quiet", *requirements]
-    return shlex.join(words)
 
 
 def worker_document(config: WorkerManagerConfig, slots: int, *, unit_id_from: str, stop_grace_seconds: float) -> str:

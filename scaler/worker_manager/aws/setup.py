@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from scaler.worker_manager.aws.calls import AwsAccess, AwsClient, AwsError
+from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws.calls import AwsClient, AwsError
 
 if TYPE_CHECKING:
     from scaler.config.commands import Verb
@@ -43,34 +43,20 @@ class Account:
     """The account that a set-up works on, and the lines that it prints. dry_run: print what would be done only."""
 
     def __init__(
-        self, access: AwsAccess, say: Callable[[str], None], *, dry_run: bool, pause_seconds: float = PAUSE_SECONDS
+        self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool, pause_seconds: float = PAUSE_SECONDS
     ) -> None:
-        self._access = access
-        self._say = say
+        self.region = settings.aws_region
         self.dry_run = dry_run
         self.pause_seconds = pause_seconds
+        self._settings = settings
+        self._say = say
         self._clients: dict[str, AwsClient] = {}
 
     def client(self, service: str) -> AwsClient:
         """Return the client of a service, made when it is first needed."""
         if service not in self._clients:
-            self._clients[service] = AwsClient(self._access, service)
+            self._clients[service] = AwsClient(self._settings, service)
         return self._clients[service]
-
-    def call(self, service: str, operation: str, **parameters: Any) -> Fields:
-        return self.client(service).call(operation, **parameters)
-
-    def pages(self, service: str, operation: str, **parameters: Any) -> Iterable[Fields]:
-        return self.client(service).pages(operation, **parameters)
-
-    def find(self, service: str, operation: str, *absent: str, **parameters: Any) -> Fields | None:
-        """Call an operation; None when it fails with one of the codes for what does not exist."""
-        try:
-            return self.call(service, operation, **parameters)
-        except AwsError as error:
-            if error.code not in absent:
-                raise
-            return None
 
     def close(self) -> None:
         for client in self._clients.values():
@@ -78,7 +64,7 @@ class Account:
 
     @cached_property
     def _identity(self) -> Fields:
-        return self.call("sts", "GetCallerIdentity")
+        return self.client("sts").call("GetCallerIdentity")
 
     @property
     def number(self) -> str:
@@ -122,58 +108,96 @@ def is_ours(found: Fields) -> bool:
     return MANAGED_TAG in names
 
 
-@dataclass(kw_only=True)
 class Resource:
-    """Something on AWS that a manager needs. describe: as it is, None when it does not exist."""
+    """Something on AWS that a manager needs."""
 
-    account: Account
-    what: str
-    """Its name in lines."""
-    describe: Callable[[], Fields | None]
-    create: Callable[[], object]
-    delete: Callable[[Fields], object]
-    describe_all: Callable[[], Sequence[Fields]] | None = None
-    """Everything that teardown removes, where that is more than `describe` returns."""
-    changes: Callable[[Fields], Sequence[Change]] = lambda _: ()
-    suffix: Callable[[Fields], str] = lambda _: ""
-    """Follows its name where it exists, such as a revision."""
-    detail: Callable[[Fields], str] | None = None
-    """Follows its name in `show`; the suffix by default."""
-    in_use: Callable[[Fields], str] = lambda _: ""
-    """Why it cannot be removed now."""
-    conflict: Callable[[Fields], str] = lambda _: ""
-    """Why setup cannot change it to what is wanted."""
-    settle: Callable[[], object] = lambda: None
-    """Waits until a change that is under way is over."""
-    confirm: Callable[[], object] = lambda: None
-    """Waits until it can be used."""
-    is_wanted: Callable[[], bool] = lambda: True
-    wanted: str = ""
-    """Its name in the lines of setup, where that is longer."""
-    creation: Callable[[], str] | str = ""
-    removal: str = ""
-    foreign_note: str = NOT_OURS
-    changes_foreign: bool = False
-    shows_changes_apart: bool = False
+    service: ClassVar[str]
+    kind: ClassVar[str]
+    foreign_note: ClassVar[str] = NOT_OURS
+    changes_foreign: ClassVar[bool] = False
+    shows_changes_apart: ClassVar[bool] = False
     """Setup prints that it exists, and each change in a line of its own."""
-    is_quiet: bool = False
+    is_quiet = False
     """`teardown` does not print that it is missing, and `show` nothing."""
+    removal_note: ClassVar[str] = ""
+    """Follows its name where it is removed."""
+
+    def __init__(self, account: Account, name: str, note: str = "") -> None:
+        """note: follows its name in the lines of setup."""
+        self.account = account
+        self.name = name
+        self.what = f"{self.kind} {name}"
+        self.wanted = f"{self.what}{note}"
+
+    def describe(self) -> Fields | None:
+        """Return it as it is, None when it does not exist."""
+        raise NotImplementedError
+
+    def create(self) -> None:
+        raise NotImplementedError
+
+    def delete(self, found: Fields) -> object:
+        raise NotImplementedError
+
+    def describe_all(self) -> Sequence[Fields]:
+        """Return everything that teardown removes."""
+        found = self.describe()
+        return [] if found is None else [found]
+
+    def changes(self, _: Fields) -> Sequence[Change]:
+        return ()
+
+    def creation(self) -> str:
+        """Return what setup says that it creates."""
+        return self.wanted
+
+    def suffix(self, _: Fields) -> str:
+        """Return what follows its name where it exists, such as a revision."""
+        return ""
+
+    def detail(self, found: Fields) -> str:
+        """Return what follows its name in `show`."""
+        return self.suffix(found)
+
+    def in_use(self, _: Fields) -> str:
+        """Return why it cannot be removed now."""
+        return ""
+
+    def conflict(self, _: Fields) -> str:
+        """Return why setup cannot change it to what is wanted."""
+        return ""
+
+    def confirm(self) -> object:
+        """Wait until it can be used."""
+
+    def call(self, operation: str, **parameters: Any) -> Fields:
+        return self.account.client(self.service).call(operation, **parameters)
+
+    def items(self, operation: str, member: str, **parameters: Any) -> Iterator[Any]:
+        return self.account.client(self.service).items(operation, member, **parameters)
+
+    def find(self, operation: str, *absent: str, **parameters: Any) -> Fields | None:
+        """Call an operation; None when it fails with one of the codes for what does not exist."""
+        try:
+            return self.call(operation, **parameters)
+        except AwsError as error:
+            if error.code not in absent:
+                raise
+            return None
 
     def ensure(self) -> None:
         """Create it, or change it as far as it is ours and not as wanted."""
-        if not self.is_wanted():
-            return
-        self.settle()
-        account, wanted, found = self.account, self.wanted or self.what, self.describe()
+        account, found = self.account, self.describe()
         if found is None:
-            creation = self.creation if isinstance(self.creation, str) else self.creation()
-            account.do("create", "created", creation or wanted, self.create)
+            account.do("create", "created", self.creation(), self.create)
             return
         ours = is_ours(found)
         if ours and (conflict := self.conflict(found)):
             account.line("kept", self.what, conflict)
             return
-        exists = partial(account.line, "exists", f"{wanted}{self.suffix(found)}", "" if ours else self.foreign_note)
+        exists = partial(
+            account.line, "exists", f"{self.wanted}{self.suffix(found)}", "" if ours else self.foreign_note
+        )
         if self.shows_changes_apart:
             exists()
         changes = self.changes(found) if ours or self.changes_foreign else ()
@@ -184,21 +208,16 @@ class Resource:
         for text, action in changes:
             account.do("change", "changed", text, action)
 
-    def _described(self) -> list[Fields]:
-        found = self.describe()
-        return [] if found is None else [found]
-
     def show(self) -> None:
         found = self.describe()
         if found is None:
             self.account.line("missing", self.what)
         else:
-            detail = (self.detail or self.suffix)(found)
-            self.account.line("exists", f"{self.what}{detail}", "" if is_ours(found) else NOT_OURS)
+            self.account.line("exists", f"{self.what}{self.detail(found)}", "" if is_ours(found) else NOT_OURS)
 
     def teardown(self) -> bool:
         """Remove it, as far as it is ours. Returns False when it is in use, and stays."""
-        found_all = (self.describe_all or self._described)()
+        found_all = self.describe_all()
         if not found_all and not self.is_quiet:
             self.account.line("missing", self.what)
         for found in found_all:
@@ -209,7 +228,7 @@ class Resource:
                 self.account.line("kept", self.what, reason)
                 return False
             else:
-                self.account.do("remove", "removed", self.removal or name, partial(self.delete, found))
+                self.account.do("remove", "removed", f"{name}{self.removal_note}", partial(self.delete, found))
         return True
 
 
@@ -218,43 +237,41 @@ def run(verb: Verb, wanted: Sequence[Resource], to_remove: Sequence[Resource]) -
 
     wanted: in the order of creation. to_remove: in the order of removal. Raises AwsError, UsageError.
     """
-    match verb:
-        case "setup":
-            for resource in wanted:
-                resource.ensure()
-        case "show":
-            for resource in wanted:
-                if not resource.is_quiet:
-                    resource.show()
-        case "teardown":
-            results = [resource.teardown() for resource in to_remove]
-            return 0 if all(results) else 1
+    if verb == "teardown":
+        results = [resource.teardown() for resource in to_remove]
+        return 0 if all(results) else 1
+    for resource in wanted:
+        if verb == "setup":
+            resource.ensure()
+        elif not resource.is_quiet:
+            resource.show()
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class IamRole:
+class IamRole(Resource):
     """A role that a service, such as ecs-tasks.amazonaws.com, takes on. policies: names of AWS's own policies."""
 
-    account: Account
-    name: str
-    service: str
-    purpose: str
-    statements: Callable[[], Sequence[Fields]] = tuple
-    policies: Sequence[str] = ()
+    service, kind = "iam", "role"
 
-    @property
-    def resource(self) -> Resource:
-        wanted = f"role {self.name} for {self.purpose}"
-        return Resource(
-            account=self.account,
-            what=f"role {self.name}",
-            wanted=wanted,
-            describe=self.describe,
-            create=self._create,
-            delete=self._delete,
-            changes=lambda _: [] if self._policy_is_current() else [(f"policy of the {wanted}", self._put_policies)],
-        )
+    def __init__(
+        self,
+        account: Account,
+        base: str,
+        key: str,
+        principal: str,
+        purpose: str,
+        statements: Callable[[], Sequence[Fields]] = tuple,
+        policies: Sequence[str] = (),
+    ) -> None:
+        """base: its name begins with it; 64 characters at most."""
+        # Roles exist once for all regions, their users do not.
+        suffix = f"-{account.region}-{key}"
+        super().__init__(account, f"{base[: 64 - len(suffix)]}{suffix}", f" for {purpose}")
+        self._principal = principal
+        self._purpose = purpose
+        self._statements = statements
+        self._policies = policies
+        self._inline = {"RoleName": self.name, "PolicyName": POLICY_NAME}
 
     def arn(self) -> str:
         """Return its ARN, also before it exists."""
@@ -262,94 +279,111 @@ class IamRole:
         return self.account.arn("iam", f"role/{self.name}") if found is None else str(found["Arn"])
 
     def describe(self) -> Fields | None:
-        found = self.account.find("iam", "GetRole", "NoSuchEntity", RoleName=self.name)
+        found = self.find("GetRole", "NoSuchEntity", RoleName=self.name)
         return found and found["Role"]
 
-    def _policy_is_current(self) -> bool:
-        attached = {arn.rpartition("policy/")[2] for arn in self._attached()} if self.policies else set()
-        return self._current_policy() == self._policy() and attached >= set(self.policies)
+    def changes(self, _: Fields) -> Sequence[Change]:
+        attached = {arn.rpartition("policy/")[2] for arn in self._attached()} if self._policies else set()
+        if self._current_policy() == self._policy() and attached >= set(self._policies):
+            return []
+        return [(f"policy of the {self.wanted}", self._put_policies)]
 
-    def _create(self) -> None:
+    def create(self) -> None:
         trust = {
             "Effect": "Allow",
-            "Principal": {"Service": self.service},
+            "Principal": {"Service": self._principal},
             "Action": "sts:AssumeRole",
             "Condition": {"StringEquals": {"aws:SourceAccount": self.account.number}},
         }
-        self.account.call(
-            "iam",
+        self.call(
             "CreateRole",
             RoleName=self.name,
             AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}),
-            Description=f"scaler: {self.purpose}",
+            Description=f"scaler: {self._purpose}",
             Tags=MANAGED_PAIRS,
         )
         self._put_policies()
 
-    def _delete(self, _: Fields) -> None:
-        account, name = self.account, {"RoleName": self.name}
+    def delete(self, _: Fields) -> None:
+        name = {"RoleName": self.name}
         for arn in self._attached():
-            account.call("iam", "DetachRolePolicy", **name, PolicyArn=arn)
-        for page in account.pages("iam", "ListRolePolicies", **name):
-            for policy in page["PolicyNames"]:
-                account.call("iam", "DeleteRolePolicy", **name, PolicyName=policy)
-        account.call("iam", "DeleteRole", **name)
+            self.call("DetachRolePolicy", **name, PolicyArn=arn)
+        for policy in list(self.items("ListRolePolicies", "PolicyNames", **name)):
+            self.call("DeleteRolePolicy", **name, PolicyName=policy)
+        self.call("DeleteRole", **name)
 
     def _attached(self) -> list[str]:
-        pages = self.account.pages("iam", "ListAttachedRolePolicies", RoleName=self.name)
-        return [str(policy["PolicyArn"]) for page in pages for policy in page["AttachedPolicies"]]
+        found = self.items("ListAttachedRolePolicies", "AttachedPolicies", RoleName=self.name)
+        return [str(policy["PolicyArn"]) for policy in found]
 
     def _policy(self) -> Fields | None:
-        statements = list(self.statements())
+        statements = list(self._statements())
         return {"Version": "2012-10-17", "Statement": statements} if statements else None
 
     def _current_policy(self) -> Fields | None:
-        names = {"RoleName": self.name, "PolicyName": POLICY_NAME}
-        document = (self.account.find("iam", "GetRolePolicy", "NoSuchEntity", **names) or {}).get("PolicyDocument")
+        document = (self.find("GetRolePolicy", "NoSuchEntity", **self._inline) or {}).get("PolicyDocument")
         parsed: Fields | None = json.loads(document) if isinstance(document, str) else document
         return parsed
 
     def _put_policies(self) -> None:
-        account, names = self.account, {"RoleName": self.name, "PolicyName": POLICY_NAME}
         if (policy := self._policy()) is not None:
-            account.call("iam", "PutRolePolicy", **names, PolicyDocument=json.dumps(policy))
+            self.call("PutRolePolicy", **self._inline, PolicyDocument=json.dumps(policy))
         elif self._current_policy() is not None:
-            account.call("iam", "DeleteRolePolicy", **names)
-        for policy_name in self.policies:
-            arn = f"arn:{account.partition}:iam::aws:policy/{policy_name}"
-            account.call("iam", "AttachRolePolicy", RoleName=self.name, PolicyArn=arn)
+            self.call("DeleteRolePolicy", **self._inline)
+        for policy_name in self._policies:
+            arn = f"arn:{self.account.partition}:iam::aws:policy/{policy_name}"
+            self.call("AttachRolePolicy", RoleName=self.name, PolicyArn=arn)
 
 
-def log_group(account: Account, name: str) -> Resource:
-    """Return a log group whose lines are kept for LOG_RETENTION_DAYS."""
-    what, kept = f"log group {name}", f"kept for {LOG_RETENTION_DAYS} days"
+def execution_role(account: Account, base: str, image: str, logs: LogGroup) -> IamRole:
+    """Return the role in which ECS itself acts for a task."""
+    return IamRole(
+        account,
+        base,
+        "execution",
+        TASKS_SERVICE,
+        "ECS, to pull the image and to write logs",
+        lambda: execution_statements(image, logs.arn(), account.partition),
+    )
 
-    def describe() -> Fields | None:
-        for page in account.pages("logs", "DescribeLogGroups", logGroupNamePrefix=name):
-            for group in page["logGroups"]:
-                if group["logGroupName"] == name:
-                    arn = group["arn"].removesuffix(":*")
-                    return {**group, **account.call("logs", "ListTagsForResource", resourceArn=arn)}
+
+class LogGroup(Resource):
+    """A log group whose lines are kept for LOG_RETENTION_DAYS."""
+
+    service, kind = "logs", "log group"
+    removal_note = " with its logs"
+    _kept = f"kept for {LOG_RETENTION_DAYS} days"
+
+    def describe(self) -> Fields | None:
+        for group in self.items("DescribeLogGroups", "logGroups", logGroupNamePrefix=self.name):
+            if group["logGroupName"] == self.name:
+                return {**group, **self.call("ListTagsForResource", resourceArn=group["arn"].removesuffix(":*"))}
         return None
 
-    def set_retention() -> None:
-        account.call("logs", "PutRetentionPolicy", logGroupName=name, retentionInDays=LOG_RETENTION_DAYS)
+    def creation(self) -> str:
+        return f"{self.what}, {self._kept}"
 
-    def create() -> None:
-        account.call("logs", "CreateLogGroup", logGroupName=name, tags=MANAGED)
-        set_retention()
+    def create(self) -> None:
+        self.call("CreateLogGroup", logGroupName=self.name, tags=MANAGED)
+        self._set_retention()
 
-    return Resource(
-        account=account,
-        what=what,
-        creation=f"{what}, {kept}",
-        removal=f"{what} with its logs",
-        describe=describe,
-        create=create,
-        delete=lambda _: account.call("logs", "DeleteLogGroup", logGroupName=name),
+    def changes(self, found: Fields) -> Sequence[Change]:
         # One without has been left by a setup that was interrupted.
-        changes=lambda found: [] if "retentionInDays" in found else [(f"{what}: {kept}", set_retention)],
-    )
+        return [] if "retentionInDays" in found else [(f"{self.what}: {self._kept}", self._set_retention)]
+
+    def delete(self, _: Fields) -> None:
+        self.call("DeleteLogGroup", logGroupName=self.name)
+
+    def arn(self) -> str:
+        return self.account.arn("logs", f"log-group:{self.name}", self.account.region)
+
+    def configuration(self) -> Fields:
+        """Return where the containers of a definition write their logs."""
+        options = {"awslogs-group": self.name, "awslogs-region": self.account.region, "awslogs-stream-prefix": "scaler"}
+        return {"logDriver": "awslogs", "options": options}
+
+    def _set_retention(self) -> None:
+        self.call("PutRetentionPolicy", logGroupName=self.name, retentionInDays=LOG_RETENTION_DAYS)
 
 
 def execution_statements(image: str, log_group_arn: str, partition: str) -> list[Fields]:
@@ -369,19 +403,7 @@ def execution_statements(image: str, log_group_arn: str, partition: str) -> list
     return statements
 
 
-def log_configuration(log_group: str, region: str) -> Fields:
-    """Return where the containers of a definition write their logs."""
-    options = {"awslogs-group": log_group, "awslogs-region": region, "awslogs-stream-prefix": "scaler"}
-    return {"logDriver": "awslogs", "options": options}
-
-
 def default_subnets(account: Account) -> list[Fields]:
     """Return the subnets of the default VPC. Raises AwsError."""
     filters = [{"Name": "default-for-az", "Values": ["true"]}]
-    return [subnet for page in account.pages("ec2", "DescribeSubnets", Filters=filters) for subnet in page["Subnets"]]
-
-
-def role_name(base: str, region: str, purpose: str) -> str:
-    """Return the name of a role: roles exist once for all regions, their users do not. 64 characters at most."""
-    suffix = f"-{region}-{purpose}"
-    return f"{base[: 64 - len(suffix)]}{suffix}"
+    return list(account.client("ec2").items("DescribeSubnets", "Subnets", Filters=filters))

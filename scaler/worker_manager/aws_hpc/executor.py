@@ -1,7 +1,8 @@
 """The executor of mode offload: submits calls as AWS Batch jobs, and reports their results and failures.
 
-One thread polls. What a poll learns from Batch it learns before it lists results: a job that had ended by then and has
-no result in the list has left none. A result that exists counts for more than the status of its job.
+One thread polls. It alone has the tracking: what the agent's thread has submitted or cancelled it notes between polls.
+What a poll learns from Batch it learns before it lists results: a job that had ended by then and has no result in the
+list has left none. A result that exists counts for more than the status of its job.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from queue import Empty, SimpleQueue
 
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
@@ -29,7 +31,7 @@ from scaler.worker.executor import (
     ExecutorError,
     Report,
 )
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_session
+from scaler.worker_manager.aws.calls import AwsError, aws_session
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import decompress
 from scaler.worker_manager.aws_hpc.exits import NO_REASON, classify_exit, reason_of
@@ -39,7 +41,6 @@ from scaler.worker_manager.aws_hpc.requests import (
     PARAMETER,
     Definition,
     Fields,
-    InputFrom,
     JobSpec,
     encodings_for,
     fits,
@@ -63,7 +64,6 @@ from scaler.worker_manager.polled import STOP_REASON
 
 THREADS = 8
 """Results that are read, and jobs that are terminated, at the same time."""
-S3_READ_TIMEOUT_SECONDS = 60.0
 MAX_OBJECT_BYTES = 5 * 1024**3
 """Of one PutObject. Source: the user guide of S3."""
 OBSOLETE_AT_ONCE = 500
@@ -77,8 +77,6 @@ CLOSE_SECONDS = 12.0
 CLOSE_PAUSE_SECONDS = 0.5
 
 _log = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
@@ -108,14 +106,14 @@ class BatchExecutor:
         self._session = secrets.token_hex(4)
         aws = aws_session(config)
         self._service = BatchService(config, aws)
-        s3 = AwsClient(config, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
-        self._objects = SessionObjects(config, self._session, s3)
+        self._objects = SessionObjects(config, self._session, aws)
         self._pool = ThreadPoolExecutor(THREADS, "aws")
-        self._lock = threading.Condition()
-        """Guards the tracking and what follows it."""
         self._tracking = Tracking(time.monotonic(), unanswered_seconds=unanswered_seconds)
-        self._is_closing = False
+        self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        """What the polling thread is to note in the tracking, in the order in which it happened."""
         self._has_updates = False
+        """Something was noted since the last poll."""
+        self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
         self._count = 0
@@ -149,24 +147,21 @@ class BatchExecutor:
             taken += batch.keys
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
-        self._locked(self._tracking.cancel, keys)
-        self._wake()
+        self._notes.put(partial(self._tracking.cancel, keys))
 
     def close(self) -> None:
         """Terminate all jobs that are left, and remove all objects. Raises ScalerError that says what may be left."""
-        with self._lock:
-            self._is_closing = True
-        self._wake()
+        self._is_closing = True
+        self._notes.put(lambda: None)
         if self._thread.is_alive():
             self._thread.join()
+        self._take_notes()
         try:
             self._terminate_all()
         finally:
             self._pool.shutdown()
             self._service.close()
             self._objects.close()
-
-    # -- submitting
 
     def _submit(self, batch: Batch) -> None:
         """Submit a batch. Raises AwsError when Batch did not take it."""
@@ -178,55 +173,50 @@ class BatchExecutor:
         request, call_key = self._request(self._count, batch)
         if call_key:
             self._objects.put(call_key, batch.data)
-        made = self._locked(self._tracking.add, self._count, request["jobName"], batch.keys, call_key, time.monotonic())
+        made = CallSubmission(self._count, request["jobName"], batch.keys, call_key)
+        # Noted before there is a job: results that are not awaited are removed.
+        self._notes.put(partial(self._tracking.add, made, time.monotonic()))
         try:
             job_id = self._service.submit(request)
         except AwsError as error:
-            with self._lock:
-                if not error.is_uncertain:
-                    self._tracking.refused(made)
-                    raise
-                self._tracking.unanswered(made, time.monotonic())
+            if not error.is_uncertain:
+                self._notes.put(partial(self._tracking.refused, made))
+                raise
+            self._notes.put(partial(self._tracking.unanswered, made, time.monotonic()))
             _log.warning("%s; looking whether the job is there", error)
         else:
-            self._locked(self._tracking.accepted, made, job_id)
-        self._wake()
+            self._notes.put(partial(self._tracking.accepted, made, job_id))
 
     def _request(self, number: int, batch: Batch) -> tuple[Fields, str]:
         """Return the request of a batch, and the key of the object for its calls; empty when the request has them."""
         assert self._definition is not None, "start comes first"
-        for input_from, text in encodings_for(batch.data, len(batch.keys)):
-            request = self._request_with(number, batch, self._definition, input_from, text)
-            if fits(request, self._definition):
+        size, call_key = len(batch.keys), f"{self._objects.prefix}calls/{number}"
+        for input_from, text in (*encodings_for(batch.data, size), ("s3", call_key)):
+            spec = JobSpec(
+                region=self._config.aws_region,
+                bucket=self._config.s3_bucket,
+                results=f"{self._objects.prefix}results/{number}/",
+                input_from=input_from,
+                input="" if input_from == "parameter" else text,
+            )
+            request = submission(
+                self._config,
+                self._definition,
+                job_name(self._config, self._session, number),
+                JOB_MODULE,
+                {JOB_SPEC_VARIABLE: spec.to_json()},
+                size=size,
+                repeat=batch.repeat,
+                parameters={PARAMETER: text} if input_from == "parameter" else {},
+            )
+            if input_from != "s3" and fits(request, self._definition):
                 return request, ""
-        key = self._objects.call_key(number)
-        return self._request_with(number, batch, self._definition, "s3", key), key
-
-    def _request_with(
-        self, number: int, batch: Batch, definition: Definition, input_from: InputFrom, text: str
-    ) -> Fields:
-        spec = JobSpec(
-            region=self._config.aws_region,
-            bucket=self._config.s3_bucket,
-            results=self._objects.result_prefix(number),
-            input_from=input_from,
-            input="" if input_from == "parameter" else text,
-        )
-        return submission(
-            self._config,
-            definition,
-            job_name(self._config, self._session, number),
-            JOB_MODULE,
-            {JOB_SPEC_VARIABLE: spec.to_json()},
-            size=len(batch.keys),
-            repeat=batch.repeat,
-            parameters={PARAMETER: text} if input_from == "parameter" else None,
-        )
+        return request, call_key
 
     # -- the polling thread
 
     def _work(self) -> None:
-        self._clear(self._objects.clear_others, "earlier sessions")
+        self._clear("earlier sessions", others=True)
         while self._rest():
             try:
                 self._poll()
@@ -242,46 +232,39 @@ class BatchExecutor:
                 self._report(ExecutorDegraded(text))
 
     def _rest(self) -> bool:
-        """Wait until the next poll is due. Returns False when the executor closes."""
+        """Take notes until the next poll is due. Returns False when the executor closes."""
         began = time.monotonic()
         backoff = POLL_BACKOFF.seconds(self._failed_polls, random.random())  # noqa: S311 (it spreads retries)
-        with self._lock:
-            while not self._is_closing:
-                wait = None
-                if self._failed_polls or not self._tracking.is_idle():
-                    quiet = time.monotonic() - self._tracking.progress_at
-                    interval = backoff or poll_interval(quiet, has_updates=self._has_updates)
-                    wait = began + interval - time.monotonic()
-                    if wait <= 0:
-                        break
-                self._lock.wait(wait)
-            self._has_updates = False
-            return not self._is_closing
-
-    def _locked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        with self._lock:
-            return function(*arguments, **named)
-
-    def _wake(self) -> None:
-        with self._lock:
+        while not self._is_closing:
+            wait = None
+            if self._failed_polls or not self._tracking.is_idle():
+                quiet = time.monotonic() - self._tracking.progress_at
+                interval = backoff or poll_interval(quiet, has_updates=self._has_updates)
+                wait = max(0.0, began + interval - time.monotonic())
+            try:
+                self._notes.get(timeout=wait)()
+            except Empty:
+                break
             self._has_updates = True
-            self._lock.notify_all()
+        self._has_updates = False
+        return not self._is_closing
+
+    def _take_notes(self) -> None:
+        while not self._notes.empty():
+            self._notes.get()()
+            self._has_updates = True
 
     def _poll(self) -> None:
         """Do one poll. Raises AwsError; the next poll starts over."""
         self._find_unanswered()
         self._find_unwanted()
         self._terminate_pending()
-        known = self._locked(self._tracking.known)
-        if known:
-            self._poll_jobs(known)
-        else:
-            self._stuck_reason = ""
-        obsolete = self._locked(self._tracking.take_obsolete, OBSOLETE_AT_ONCE)
+        self._poll_jobs(self._tracking.known())
+        obsolete = self._tracking.take_obsolete(OBSOLETE_AT_ONCE)
         try:
             self._objects.delete(obsolete)
         except AwsError:
-            self._locked(self._tracking.discard, obsolete)
+            self._tracking.discard(obsolete)
             raise
 
     def _fail(self, keys: Iterable[CallKey], outcome: Outcome, text: str) -> None:
@@ -291,37 +274,29 @@ class BatchExecutor:
     # -- pending terminations
 
     def _find_unanswered(self) -> None:
-        unanswered = self._locked(self._tracking.without_id)
-        for made in unanswered:
+        for made in self._tracking.without_id():
             asked_at = time.monotonic()
             job_id = self._service.find(made.name)
-            failed: list[CallKey] = []
-            with self._lock:
-                if job_id is not None:
-                    self._tracking.accepted(made, job_id)
-                else:
-                    failed = self._tracking.not_listed(made, asked_at)
-            self._fail(failed, Outcome.NOT_STARTED, "AWS Batch did not answer SubmitJob, and lists no such job")
+            if job_id is not None:
+                self._tracking.accepted(made, job_id)
+            else:
+                failed = self._tracking.not_listed(made, asked_at)
+                self._fail(failed, Outcome.NOT_STARTED, "AWS Batch did not answer SubmitJob, and lists no such job")
 
     def _find_unwanted(self) -> None:
         now = time.monotonic()
-        if not self._locked(self._tracking.is_search_due, now):
+        if not self._tracking.is_search_due(now):
             return
         jobs = {job_id: str(job["jobName"]) for job_id, job in self._service.alive().items()}
-        if new := self._locked(self._tracking.listed, jobs, self._is_own, now):
+        if new := self._tracking.listed(jobs, lambda name: owns(self._config, name, self._session), now):
             _log.warning("terminating %d jobs of earlier agents or unanswered requests: their tasks are run again", new)
-
-    def _is_own(self, name: str) -> bool:
-        return owns(self._config, name, self._session)
 
     def _terminate_pending(self) -> None:
         """Terminate jobs. Raises AwsError for the first that cannot be, after all were tried."""
-        with self._lock:
-            job_ids = list(self._tracking.terminations)
+        job_ids = list(self._tracking.terminations)
         errors = list(self._pool.map(self._try_terminate, job_ids))
         for job_id, error in zip(job_ids, errors, strict=True):
-            is_tried_again = self._locked(self._tracking.terminated, job_id, is_done=error is None)
-            if not is_tried_again:
+            if not self._tracking.terminated(job_id, is_done=error is None):
                 _log.error("the job %s may still run: %s", job_id, error)
         # A refusal may be about children of an array that was submitted just now, which Batch does not know yet.
         for error in errors:
@@ -336,9 +311,8 @@ class BatchExecutor:
         return None
 
     def _terminate_all(self) -> None:
-        with self._lock:
-            self._tracking.terminate([each.job_id for each in self._tracking.known()])
-            without_id = self._tracking.without_id(only_unanswered=False)
+        self._tracking.terminate([each.job_id for each in self._tracking.known()])
+        without_id = self._tracking.without_id(only_unanswered=False)
         deadline = time.monotonic() + CLOSE_SECONDS
         error: AwsError | None = None
         while without_id or self._tracking.terminations:
@@ -355,16 +329,16 @@ class BatchExecutor:
                 break
             time.sleep(CLOSE_PAUSE_SECONDS)
         if self._count:
-            self._clear(self._objects.clear, "this session")
+            self._clear("this session", others=False)
         if left := list(self._tracking.terminations):
             raise ScalerError(
                 f"these jobs may still run: {', '.join(left)}; end each with `aws batch terminate-job --region "
                 f"{self._config.aws_region} --reason left --job-id JOB` ({error or 'they were not found'})"
             )
 
-    def _clear(self, remove: Callable[[], int], whose: str) -> None:
+    def _clear(self, whose: str, *, others: bool) -> None:
         try:
-            count = remove()
+            count = self._objects.clear(others=others)
         except AwsError as error:
             _log.warning("objects of %s stay in S3 until they expire: %s", whose, error)
         else:
@@ -375,98 +349,83 @@ class BatchExecutor:
 
     def _poll_jobs(self, known: Sequence[CallSubmission]) -> None:
         described = self._service.describe(made.job_id for made in known)
-        counts: dict[int, dict[str, int]] = {}
         for made in known:
-            job = described.get(made.job_id)
-            if job is None:
-                lost = self._locked(self._tracking.not_found, made, time.monotonic())
+            if (job := described.get(made.job_id)) is None:
+                lost = self._tracking.not_found(made, time.monotonic())
                 self._fail(lost, Outcome.WORKER_LOST, f"AWS Batch does not know the job {made.job_id} any more")
-                continue
-            made.not_found_since = None
-            counts[made.number] = counts_of(job)
-            self._poll_children(made, job, counts[made.number])
-        with self._lock:
-            ended = [(each.number, index) for each in known for index in sorted(each.ended & each.open)]
-        listed = self._take_results()
-        self._classify([position for position in ended if position not in listed])
+            else:
+                made.not_found_since, made.counts = None, counts_of(job)
+                self._list_children(made)
+        ended = {made.job(index): (made.number, index) for made in known for index in sorted(made.ended & made.open)}
+        if known:
+            listed = self._take_results()
+            self._classify({job_id: position for job_id, position in ended.items() if position not in listed})
         for made in known:
-            has_lost = self._locked(self._tracking.has_lost_successes, made, counts.get(made.number, {}))
-            if has_lost and made.size > 1:
-                indexes = self._children(made, "SUCCEEDED")
-                self._locked(self._tracking.ended, made, indexes)
-        self._update_stuck_reason(known, described, counts)
+            if made.has_lost_successes():
+                made.ended.update(self._children(made, "SUCCEEDED"))
+        self._update_stuck_reason(described)
 
-    def _poll_children(self, made: CallSubmission, job: Fields, counts: Mapping[str, int]) -> None:
-        if made.size == 1:
-            statuses = [job["status"]] if job["status"] in ("RUNNING", *ENDED) else []
-        else:
-            statuses = self._locked(self._tracking.statuses_to_list, made, counts)
-        for status in statuses:
-            indexes = [0] if made.size == 1 else self._children(made, status)
-            with self._lock:
-                if status == "RUNNING":
-                    for task, attempt in self._tracking.running(made, indexes, time.monotonic()):
-                        self._report(CallStarted(task, attempt))
-                else:
-                    made.failed = len(indexes)
-                    self._tracking.ended(made, indexes)
+    def _list_children(self, made: CallSubmission) -> None:
+        for status in made.statuses_to_list():
+            indexes = self._children(made, status)
+            if status == "RUNNING":
+                for key in self._tracking.running(made, indexes, time.monotonic()):
+                    self._report(CallStarted(*key))
+            else:
+                made.failed = len(indexes)
+                made.ended.update(indexes)
 
     def _children(self, made: CallSubmission, status: str) -> list[int]:
+        if made.size == 1:
+            return [0]
         return [index_in(child["jobId"]) for child in self._service.children(made.job_id, status)]
 
     def _take_results(self) -> set[tuple[int, int]]:
         """Read all awaited results. Returns number and index of all that exist."""
         found = self._objects.results()
-        with self._lock:
-            awaited = [result for result in found if self._tracking.is_awaited(result.number, result.index)]
-            # Those that were taken stay listed until they are removed; late ones are not awaited.
-            self._tracking.discard({result.key for result in found} - {result.key for result in awaited})
-        errors = [error for error in self._pool.map(self._try_take, awaited) if error is not None]
-        if errors:
-            raise errors[0]
+        self._take_notes()  # results may be of submissions since the poll began
+        awaited = [result for result in found if self._tracking.is_awaited(result.number, result.index)]
+        # Those that were taken stay listed until they are removed; late ones are not awaited.
+        self._tracking.discard({result.key for result in found} - {result.key for result in awaited})
+        error: AwsError | None = None
+        for reading in as_completed([self._pool.submit(self._read, result) for result in awaited]):
+            result, data = reading.result()
+            if isinstance(data, AwsError):
+                error = error or data
+                continue
+            self._tracking.discard([result.key])
+            key = self._tracking.over(result.number, result.index, time.monotonic(), has_result=True)
+            if key is None:
+                continue
+            if isinstance(data, ProtocolError):
+                self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {data}")
+            else:
+                self._report(CallFinished(*key, data))
+        if error is not None:
+            raise error
         return {(result.number, result.index) for result in found}
 
-    def _try_take(self, result: ResultKey) -> AwsError | None:
+    def _read(self, result: ResultKey) -> tuple[ResultKey, bytes | AwsError | ProtocolError]:
         try:
-            packed = self._objects.get(result.key)
-        except AwsError as error:
-            return error
-        with self._lock:
-            key = self._tracking.arrived(result.number, result.index, time.monotonic())
-            self._tracking.discard([result.key])
-        if key is None:
-            return None
-        try:
-            data = decompress(packed)
-        except ProtocolError as error:
-            self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {error}")
-        else:
-            self._report(CallFinished(*key, data))
-        return None
+            return result, decompress(self._objects.get(result.key))
+        except (AwsError, ProtocolError) as error:
+            return result, error
 
-    def _classify(self, positions: Sequence[tuple[int, int]]) -> None:
-        """Report why jobs ended without a result."""
-        with self._lock:
-            known = {each.number: each for each in self._tracking.known()}
-        jobs = {known[number].job(index): (number, index) for number, index in positions if number in known}
-        if not jobs:
-            return
+    def _classify(self, jobs: dict[str, tuple[int, int]]) -> None:
+        """Report why jobs ended without a result. jobs: number and index by id."""
         for job_id, job in self._service.describe(jobs).items():
             if job["status"] not in ENDED:
                 continue  # the list was out of date
             outcome, text = classify_exit(job, self._config.job_timeout_minutes)
-            key = self._locked(self._tracking.failed, *jobs[job_id], time.monotonic())
+            key = self._tracking.over(*jobs[job_id], time.monotonic(), has_result=False)
             if key is not None:
                 self._fail([key], outcome, text)
 
-    def _update_stuck_reason(
-        self, known: Sequence[CallSubmission], described: Mapping[str, Fields], counts: Mapping[int, Mapping[str, int]]
-    ) -> None:
-        is_stuck = self._locked(self._tracking.is_stuck, counts.values(), time.monotonic(), self._stuck_seconds)
-        if not is_stuck:
+    def _update_stuck_reason(self, described: dict[str, Fields]) -> None:
+        if not self._tracking.is_stuck(time.monotonic(), self._stuck_seconds):
             self._stuck_reason = ""
         elif not self._stuck_reason:
-            waiting = next(each for each in known if "RUNNABLE" in counts.get(each.number, {}))
+            waiting = next(each for each in self._tracking.known() if "RUNNABLE" in each.counts)
             jobs = [described[waiting.job_id]]
             if waiting.size > 1:
                 first = list(self._service.children(waiting.job_id, "RUNNABLE"))[:STUCK_LISTED]

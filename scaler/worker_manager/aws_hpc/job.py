@@ -6,11 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import FrameType
 
 from scaler.errors import ScalerError
 from scaler.worker.job import run_call
+from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc.bundle import call_of, compress
 from scaler.worker_manager.aws_hpc.requests import (
@@ -18,25 +18,18 @@ from scaler.worker_manager.aws_hpc.requests import (
     EXIT_NO_RESULT,
     EXIT_TERMINATED,
     FIRST_BYTES,
+    INDEX_VARIABLE,
     JOB_SPEC_VARIABLE,
     JOB_VARIABLE,
     PARAMETER,
     JobSpec,
     from_text,
-    index_of,
 )
 
 ATTEMPTS = 6
 """Nothing above this program retries."""
 READ_TIMEOUT_SECONDS = 60.0
 _PID = os.getpid()
-
-
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    aws_region: str
-    aws_endpoint_url: str | None
-    aws_profile: str | None = None
 
 
 def main() -> int:
@@ -46,7 +39,7 @@ def main() -> int:
     os.environ.pop(JOB_SPEC_VARIABLE, None)  # not for the task
     try:
         spec = JobSpec.from_environment(environment)
-        index = index_of(environment)
+        index = int(environment.get(INDEX_VARIABLE, "0"))
         s3 = _client(spec, "s3", environment)
         call = _call(spec, index, s3, environment)
     except (ScalerError, ValueError) as error:
@@ -64,13 +57,10 @@ def main() -> int:
 
 def _call(spec: JobSpec, index: int, s3: AwsClient, environment: Mapping[str, str]) -> bytes:
     """Return the packed call. Raises ScalerError."""
-    match spec.input_from:
-        case "variable":
-            data = from_text(spec.input)
-        case "parameter":
-            data = from_text(_parameter(spec, environment))
-        case "s3":
-            return call_of(lambda begin, end: _read(spec, s3, begin, end), index, FIRST_BYTES)
+    if spec.input_from == "s3":
+        place = {"Bucket": spec.bucket, "Key": spec.input}
+        return call_of(lambda begin, end: s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, FIRST_BYTES)
+    data = from_text(spec.input if spec.input_from == "variable" else _parameter(spec, environment))
     return call_of(lambda begin, end: data[begin:end], index, len(data))
 
 
@@ -84,16 +74,9 @@ def _parameter(spec: JobSpec, environment: Mapping[str, str]) -> str:
     return str(jobs[0]["parameters"][PARAMETER])
 
 
-def _read(spec: JobSpec, s3: AwsClient, begin: int, end: int) -> bytes:
-    answer = s3.call("GetObject", Bucket=spec.bucket, Key=spec.input, Range=f"bytes={begin}-{end - 1}")
-    with s3.errors("GetObject"):
-        data: bytes = answer["Body"].read()
-    return data
-
-
 def _client(spec: JobSpec, service: str, environment: Mapping[str, str]) -> AwsClient:
     endpoint = environment.get(f"AWS_ENDPOINT_URL_{service.upper()}") or environment.get("AWS_ENDPOINT_URL")
-    settings = _Settings(spec.region, endpoint)
+    settings = AwsSettings(aws_region=spec.region, aws_endpoint_url=endpoint)
     return AwsClient(settings, service, read_timeout_seconds=READ_TIMEOUT_SECONDS, attempts=ATTEMPTS)
 
 

@@ -17,15 +17,14 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from scaler.errors import ConfigError
-from scaler.worker_manager.aws.calls import tag_value
+from scaler.worker_manager.aws.calls import owner_tags
 from scaler.worker_manager.aws.containers import is_loopback
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 
-MANAGER_TAG = "scaler:manager"
-CLUSTER_TAG = "scaler:cluster"
 SETUP = "`scaler_worker_manager aws_hpc setup`"
 MAX_BASE_CHARACTERS = 64
 """Of a job's name, which may have 128."""
@@ -102,12 +101,11 @@ class JobSpec:
     input: str
 
     def to_json(self) -> str:
-        """Return the value of the variable."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> JobSpec:
-        """Read it. Raises ConfigError."""
+        """Raises ConfigError."""
         text = environment.get(JOB_SPEC_VARIABLE, "")
         try:
             document: Any = json.loads(text)
@@ -121,18 +119,8 @@ class JobSpec:
             ) from error
 
 
-def index_of(environment: Mapping[str, str]) -> int:
-    """Return the index of a job in its array; 0 for a job that is no child."""
-    return int(environment.get(INDEX_VARIABLE, "0"))
-
-
-def as_text(data: bytes) -> str:
-    """Return bytes as text for a request."""
-    return base64.b64encode(data).decode("ascii")
-
-
 def from_text(text: str) -> bytes:
-    """Return the bytes of a text that `as_text` made. Raises ConfigError."""
+    """Return the bytes of a call that travels inside a request. Raises ConfigError."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -145,8 +133,14 @@ MODULE = "module"
 """The parameter that names the module for a job definition whose own command takes one, such as that of `setup`."""
 HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")
 """Reasons with which Batch takes a host away. Source: the user guide of AWS Batch, job retries."""
-ATTEMPTS = 3
-"""Batch runs a job whose host it takes away this often. After that the scheduler runs the task again, uncharged."""
+REPEATS: Fields = {
+    "attempts": 3,
+    "evaluateOnExit": [
+        *({"onStatusReason": reason, "action": "RETRY"} for reason in HOST_LOSSES),
+        {"onReason": "*", "action": "EXIT"},
+    ],
+}
+"""Batch runs a job whose host it takes away again. After that the scheduler runs the task again, uncharged."""
 MAX_TEXT_BYTES = MAX_PARAMETER_CHARACTERS // 4 * 3
 """More bytes do not fit into a request as text."""
 
@@ -186,14 +180,14 @@ def submission(
     *,
     size: int,
     repeat: bool,
-    parameters: Mapping[str, str] | None = None,
+    parameters: Mapping[str, str] = MappingProxyType({}),
 ) -> Fields:
     """Return the parameters of SubmitJob. size: how many children, 1 for a plain job.
 
     repeat: Batch runs it again when it takes its host away.
     """
     overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
-    given = dict(parameters or {})
+    given = dict(parameters)
     if definition.takes_module:
         given[MODULE] = module
     else:
@@ -203,12 +197,9 @@ def submission(
         "jobQueue": config.job_queue,
         "jobDefinition": definition.arn,
         "containerOverrides": overrides,
-        "retryStrategy": _repeats() if repeat else {"attempts": 1},
+        "retryStrategy": REPEATS if repeat else {"attempts": 1},
         "timeout": {"attemptDurationSeconds": config.job_timeout_minutes * 60},
-        "tags": {
-            MANAGER_TAG: tag_value(config.worker_manager_id),
-            CLUSTER_TAG: tag_value(cluster_of(config)),
-        },
+        "tags": owner_tags(config.worker_manager_id, cluster_of(config)),
         "propagateTags": True,
     }
     if given:
@@ -231,10 +222,5 @@ def encodings_for(data: bytes, size: int) -> Sequence[tuple[InputFrom, str]]:
     """
     if len(data) > MAX_TEXT_BYTES:
         return ()
-    text = as_text(data)
+    text = base64.b64encode(data).decode("ascii")
     return (("variable", text),) if size > 1 else (("variable", text), ("parameter", text))
-
-
-def _repeats() -> Fields:
-    rules: list[Fields] = [{"onStatusReason": reason, "action": "RETRY"} for reason in HOST_LOSSES]
-    return {"attempts": ATTEMPTS, "evaluateOnExit": [*rules, {"onReason": "*", "action": "EXIT"}]}

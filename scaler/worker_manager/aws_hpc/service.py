@@ -10,17 +10,15 @@ import boto3
 
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_session, steady
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.requests import (
-    SETUP,
-    Definition,
-    Fields,
-    keys_of,
-    owns,
-)
+from scaler.worker_manager.aws_hpc.requests import SETUP, Definition, Fields, keys_of, owns
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
 MAX_DESCRIBED = 100
+NO_BUCKET = ("404", "NoSuchBucket", "NotFound")
+MAX_DELETED = 1000
+"""Keys of one DeleteObjects."""
+S3_READ_TIMEOUT_SECONDS = 60.0
 
 
 class BatchService:
@@ -35,13 +33,10 @@ class BatchService:
         self._submitting = AwsClient(config, "batch", session=session, attempts=1)
 
     def definition(self) -> Definition:
-        """Return the newest active revision of the job definition, or the named one. Raises AwsError."""
+        """Return the newest active revision of the job definition, or the named one."""
         name = self._config.job_definition
-        if name.startswith("arn:") or ":" in name:
-            found = self._batch.call("DescribeJobDefinitions", jobDefinitions=[name])["jobDefinitions"]
-        else:
-            pages = self._batch.pages("DescribeJobDefinitions", jobDefinitionName=name, status="ACTIVE")
-            found = [described for page in pages for described in page["jobDefinitions"]]
+        named = {"jobDefinitions": [name]} if ":" in name else {"jobDefinitionName": name, "status": "ACTIVE"}
+        found = self._batch.items("DescribeJobDefinitions", "jobDefinitions", **named)
         active = [described for described in found if described.get("status") == "ACTIVE"]
         if not active:
             text = f"there is no active job definition {name!r} in {self._config.aws_region}: {SETUP} makes one"
@@ -53,40 +48,41 @@ class BatchService:
         name = self._config.job_queue
         found = self._batch.call("DescribeJobQueues", jobQueues=[name])["jobQueues"]
         if not found:
-            raise AwsError(
-                f"there is no job queue {name!r} in {self._config.aws_region}: {SETUP} makes one, or change job_queue",
-                "refused",
-            )
+            text = f"there is no job queue {name!r} in {self._config.aws_region}: {SETUP} makes one"
+            raise AwsError(f"{text}, or change job_queue", "refused")
         state, status = found[0]["state"], found[0]["status"]
         if state != "ENABLED" or status not in ("VALID", "UPDATING", "CREATING"):
             reason = found[0].get("statusReason") or "no reason given"
             raise AwsError(f"the job queue {name!r} takes no jobs: it is {state} and {status} ({reason})", "refused")
 
     def submit(self, request: Fields) -> str:
-        """Submit a job and return its id. Never repeated by itself, so no job exists twice. Raises AwsError."""
+        """Submit a job and return its id. Never repeated by itself, so no job exists twice."""
         return str(self._submitting.call("SubmitJob", **request)["jobId"])
 
     def find(self, job_name: str) -> str | None:
-        """Return the id of the job of this name; None when none is listed, or none yet. Raises AwsError."""
+        """Return the id of the job of this name; None when none is listed, or none yet."""
         filters = [{"name": "JOB_NAME", "values": [job_name]}]
-        for page in self._batch.pages("ListJobs", jobQueue=self._config.job_queue, filters=filters):
-            for job in page["jobSummaryList"]:
-                if job["jobName"] == job_name:
-                    return str(job["jobId"])
-        return None
+        found = self._list(jobQueue=self._config.job_queue, filters=filters)
+        return next((str(job["jobId"]) for job in found if job["jobName"] == job_name), None)
 
     def alive(self) -> dict[str, Fields]:
-        """Return all of this manager's jobs that have not ended, by id: arrays, not their children. Raises AwsError."""
+        """Return all of this manager's jobs that have not ended, by id: arrays, not their children."""
         return {
             str(job["jobId"]): job
             for status in ALIVE
-            for page in self._batch.pages("ListJobs", jobQueue=self._config.job_queue, jobStatus=status)
-            for job in page["jobSummaryList"]
+            for job in self._list(jobQueue=self._config.job_queue, jobStatus=status)
             if owns(self._config, job["jobName"])
         }
 
+    def children(self, array_id: str, status: str) -> Iterator[Fields]:
+        """Return the children of an array that are in a state, page by page."""
+        return self._list(arrayJobId=array_id, jobStatus=status)
+
+    def _list(self, **parameters: Any) -> Iterator[Fields]:
+        return self._batch.items("ListJobs", "jobSummaryList", **parameters)
+
     def describe(self, job_ids: Iterable[str]) -> dict[str, Fields]:
-        """Return jobs, arrays and children by id; those that Batch does not know are missing. Raises AwsError."""
+        """Return jobs, arrays and children by id; those that Batch does not know are missing."""
         wanted = list(job_ids)
         found: dict[str, Fields] = {}
         for at in range(0, len(wanted), MAX_DESCRIBED):
@@ -94,17 +90,11 @@ class BatchService:
             found |= {str(job["jobId"]): job for job in answer["jobs"]}
         return found
 
-    def children(self, array_id: str, status: str) -> Iterator[Fields]:
-        """Return the children of an array that are in a state, page by page. Raises AwsError."""
-        for page in self._batch.pages("ListJobs", arrayJobId=array_id, jobStatus=status):
-            yield from page["jobSummaryList"]
-
     def terminate(self, job_id: str, reason: str) -> None:
-        """End a job in any state; one that does not run yet never will. Harmless when repeated. Raises AwsError."""
+        """End a job in any state; one that does not run yet never will. Harmless when repeated."""
         self._batch.call("TerminateJob", jobId=job_id, reason=reason)
 
     def close(self) -> None:
-        """Close the connections."""
         self._batch.close()
         self._submitting.close()
 
@@ -119,8 +109,7 @@ def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
 
 def index_in(job_id: str) -> int:
     """Return the index of a child by its id; 0 for a plain job."""
-    _, colon, index = job_id.partition(":")
-    return int(index) if colon else 0
+    return int(job_id.partition(":")[2] or 0)
 
 
 def child_id(job_id: str, index: int, size: int) -> str:
@@ -128,96 +117,73 @@ def child_id(job_id: str, index: int, size: int) -> str:
     return job_id if size == 1 else f"{job_id}:{index}"
 
 
-DELETED_AT_ONCE = 1000
-"""Most keys of one DeleteObjects."""
-
-
 @dataclass(frozen=True, slots=True)
 class ResultKey:
-    """The key of the result of one call."""
+    """The key of the result of one call. number: of the submission that the call was part of."""
 
     number: int
-    """Of the submission that the call was part of."""
     index: int
     key: str
 
 
 class SessionObjects:
-    """Its methods may be called from any thread. All raise AwsError."""
+    """The objects of one session. Raises UsageError."""
 
-    def __init__(self, config: AwsHpcConfig, session: str, s3: AwsClient) -> None:
-        self._s3 = s3
-        self._config = config
+    def __init__(self, config: AwsHpcConfig, session: str, aws: boto3.session.Session) -> None:
+        self._s3 = AwsClient(config, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
         self._bucket = config.s3_bucket
-        self._prefix = f"{keys_of(config)}{session}/"
+        self._manager_prefix = keys_of(config)
+        self.prefix = f"{self._manager_prefix}{session}/"
 
     def check(self) -> None:
         """Check that the bucket exists and may be used."""
         try:
             self._s3.call("HeadBucket", Bucket=self._bucket)
         except AwsError as error:
-            if error.code in ("404", "NoSuchBucket", "NotFound"):
+            if error.code in NO_BUCKET:
                 text = f"there is no bucket {self._bucket!r}: {SETUP} makes it, or change s3_bucket"
                 raise AwsError(text, "refused", error.code) from error
             raise
 
-    def call_key(self, number: int) -> str:
-        """Return the key of the calls of a submission."""
-        return f"{self._prefix}calls/{number}"
-
-    def result_prefix(self, number: int) -> str:
-        """Return the prefix of the keys of a submission's results; the index follows."""
-        return f"{self._prefix}results/{number}/"
-
     def put(self, key: str, data: bytes) -> None:
-        """Store an object."""
         self._s3.call("PutObject", Bucket=self._bucket, Key=key, Body=data)
 
     def get(self, key: str) -> bytes:
-        """Return an object."""
-        answer = self._s3.call("GetObject", Bucket=self._bucket, Key=key)
-        with self._s3.errors("GetObject"):
-            data: bytes = answer["Body"].read()
-        return data
+        return self._s3.read(Bucket=self._bucket, Key=key)
 
     def results(self) -> list[ResultKey]:
         """Return all results that exist, of all submissions."""
-        prefix = f"{self._prefix}results/"
+        prefix = f"{self.prefix}results/"
         found = []
-        for key in self._keys(prefix):
+        for key in object_keys(self._s3, self._bucket, prefix):
             number, _, index = key.removeprefix(prefix).partition("/")
             if number.isdecimal() and index.isdecimal():
                 found.append(ResultKey(int(number), int(index), key))
         return found
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects. Those that do not exist are no error."""
-        for at in range(0, len(keys), DELETED_AT_ONCE):
-            batch = [{"Key": key} for key in keys[at : at + DELETED_AT_ONCE]]
-            answer = self._s3.call("DeleteObjects", Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
-            for error in answer.get("Errors", [])[:1]:
-                raise AwsError(f"S3 DeleteObjects refused ({error['Code']}): {steady(error['Message'])}", "refused")
+        delete_objects(self._s3, self._bucket, keys)
 
-    def clear(self) -> int:
-        """Remove all objects of this session. Returns how many."""
-        left = list(self._keys(self._prefix))
-        self.delete(left)
-        return len(left)
-
-    def clear_others(self) -> int:
-        """Remove the objects of earlier sessions of this manager. Returns how many."""
-        left = [key for key in self._keys(keys_of(self._config)) if not key.startswith(self._prefix)]
+    def clear(self, *, others: bool) -> int:
+        """Remove all objects of this session, or of earlier ones of this manager. Returns how many."""
+        prefix = self._manager_prefix if others else self.prefix
+        left = [key for key in object_keys(self._s3, self._bucket, prefix) if key.startswith(self.prefix) != others]
         self.delete(left)
         return len(left)
 
     def close(self) -> None:
-        """Close the connections."""
         self._s3.close()
 
-    def _keys(self, prefix: str) -> Iterator[str]:
-        pages: Iterable[dict[str, list[dict[str, str]]]] = self._s3.pages(
-            "ListObjectsV2", Bucket=self._bucket, Prefix=prefix
-        )
-        for page in pages:
-            for entry in page.get("Contents", []):
-                yield entry["Key"]
+
+def object_keys(s3: AwsClient, bucket: str, prefix: str = "") -> Iterator[str]:
+    """Return the keys of all objects with a prefix, page by page."""
+    return (entry["Key"] for entry in s3.items("ListObjectsV2", "Contents", Bucket=bucket, Prefix=prefix))
+
+
+def delete_objects(s3: AwsClient, bucket: str, keys: Sequence[str]) -> None:
+    """Remove objects. Those that do not exist are no error."""
+    for at in range(0, len(keys), MAX_DELETED):
+        objects = [{"Key": key} for key in keys[at : at + MAX_DELETED]]
+        answer = s3.call("DeleteObjects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        for error in answer.get("Errors", [])[:1]:
+            raise AwsError(f"S3 DeleteObjects refused ({error['Code']}): {steady(error['Message'])}", "refused")

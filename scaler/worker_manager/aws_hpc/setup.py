@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsError
-from scaler.worker_manager.aws.containers import default_image, pip_install, requirements_of, versions
+from scaler.worker_manager.aws.containers import default_image, installing
 from scaler.worker_manager.aws.setup import (
     MANAGED,
     MANAGED_PAIRS,
@@ -19,19 +20,17 @@ from scaler.worker_manager.aws.setup import (
     Change,
     Fields,
     IamRole,
+    LogGroup,
     Resource,
     default_subnets,
-    execution_statements,
+    execution_role,
     is_ours,
-    log_configuration,
-    log_group,
-    role_name,
     run,
 )
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.environment import environment_and_queue
+from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE
-from scaler.worker_manager.aws_hpc.service import DELETED_AT_ONCE
+from scaler.worker_manager.aws_hpc.service import NO_BUCKET, delete_objects, object_keys
 
 if TYPE_CHECKING:
     from scaler.config.commands import Verb
@@ -46,12 +45,9 @@ RULE_ID = "scaler-expiry"
 OLDEST_REGION = "us-east-1"
 """S3 refuses this one as a location constraint."""
 ENCRYPTION: Fields = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
-NO_PUBLIC_ACCESS = {
-    "BlockPublicAcls": True,
-    "IgnorePublicAcls": True,
-    "BlockPublicPolicy": True,
-    "RestrictPublicBuckets": True,
-}
+NO_PUBLIC_ACCESS = dict.fromkeys(
+    ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"), True
+)
 
 
 def provision(
@@ -63,111 +59,86 @@ def provision(
     pause_seconds: float = PAUSE_SECONDS,
 ) -> int:
     """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
-    if ":" in config.job_definition:
-        raise UsageError(
-            f"job_definition = {config.job_definition!r} names a revision: {verb} is for a definition by its name alone"
+    base = config.job_definition
+    if ":" in base:
+        raise UsageError(f"job_definition = {base!r} names a revision: {verb} is for a definition by its name alone")
+    with closing(Account(config, say, dry_run=dry_run, pause_seconds=pause_seconds)) as account:
+        network = cache(lambda: network_of(account, config))
+        if verb == "setup":
+            network()  # what is wrong with it is reported before anything is created
+        logs = LogGroup(account, f"/scaler/{base}")
+        execution = execution_role(account, base, image_of(config), logs)
+        statements = partial(job_statements, config, account)
+        jobs = IamRole(account, base, "job", TASKS_SERVICE, "the jobs, to read calls and write results", statements)
+        purpose = "the instances that jobs run on"
+        host_role = IamRole(account, base, "hosts", HOSTS_SERVICE, purpose, policies=[HOSTS_POLICY])
+        profile, service_role = InstanceProfile(account, host_role.name), ServiceRole(account)
+
+        def resources() -> Fields:
+            return compute_resources(config, network(), "" if is_fargate(config) else profile.arn())
+
+        def definition_fields() -> Fields:
+            return job_definition(config, execution.arn(), jobs.arn(), logs.configuration(), network())
+
+        queue = QueueResource(account, config.job_queue)
+        environment = EnvironmentResource(account, queue, resources, service_role.arn)
+        bucket, definition = Bucket(account, config), JobDefinitionResource(account, base, definition_fields)
+        hosts = [] if is_fargate(config) else [host_role, profile]
+        if verb == "teardown":
+            if not queue.teardown():
+                return 1  # the jobs in the queue use all the rest
+            hosts = [profile, host_role]  # of an earlier setup for instances
+            host_role.is_quiet = True
+        return run(
+            verb,
+            [bucket, logs, execution, jobs, *hosts, service_role, environment, queue, definition],
+            [environment, definition, *hosts, execution, jobs, logs, bucket],
         )
-    account = Account(config, say, dry_run=dry_run, pause_seconds=pause_seconds)
-    try:
-        return _provision(account, config, verb)
-    finally:
-        account.close()
-
-
-def _provision(account: Account, config: AwsHpcConfig, verb: Verb) -> int:
-    network = cache(lambda: network_of(account, config))
-    if verb == "setup":
-        network()  # what is wrong with it is reported before anything is created
-    group, region = f"/scaler/{config.job_definition}", config.aws_region
-    name = partial(role_name, config.job_definition, region)
-    execution = IamRole(
-        account,
-        name("execution"),
-        TASKS_SERVICE,
-        "ECS, to pull the image and to write logs",
-        lambda: execution_statements(
-            image_of(config), account.arn("logs", f"log-group:{group}", region), account.partition
-        ),
-    )
-    jobs = IamRole(
-        account,
-        name("job"),
-        TASKS_SERVICE,
-        "the jobs, to read calls and write results",
-        lambda: job_statements(config, account.partition),
-    )
-    purpose = "the instances that jobs run on"
-    host_role = IamRole(account, name("hosts"), HOSTS_SERVICE, purpose, policies=(HOSTS_POLICY,))
-    profile, profile_arn = _instance_profile(account, host_role.name)
-    service_role, service_role_arn = _service_role(account)
-
-    def resources() -> Fields:
-        return compute_resources(config, network(), "" if is_fargate(config) else profile_arn())
-
-    def definition_fields() -> Fields:
-        roles = {"execution": execution.arn(), "job": jobs.arn()}
-        return job_definition(config, versions(), roles, group, network())
-
-    environment, queue = environment_and_queue(account, config.job_queue, resources, service_role_arn)
-    bucket, logs = _bucket(account, config), log_group(account, group)
-    definition, roles = _definition(account, config, definition_fields), [execution.resource, jobs.resource]
-    hosts = [] if is_fargate(config) else [host_role.resource, profile]
-    if verb == "teardown":
-        if not queue.teardown():
-            return 1  # the jobs in the queue use all the rest
-        hosts = [profile, replace(host_role.resource, is_quiet=True)]  # of an earlier setup for instances
-    return run(
-        verb,
-        [bucket, logs, *roles, *hosts, service_role, environment, queue, definition],
-        [environment, definition, *hosts, *roles, logs, bucket],
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
     """Where jobs run. is_public: the subnets give public addresses, which a job there needs to pull its image."""
 
-    subnets: tuple[str, ...]
-    groups: tuple[str, ...]
+    subnets: Sequence[str]
+    groups: Sequence[str]
     is_public: bool
 
 
 def network_of(account: Account, config: AwsHpcConfig) -> Network:
     """Return where jobs run: in the configured subnets, or in the default VPC. Raises UsageError, AwsError."""
+    ec2 = account.client("ec2")
     if config.batch_subnets:
-        found = account.call("ec2", "DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
+        found = ec2.call("DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
     else:
         found = default_subnets(account)
     if not found:
         raise UsageError(f"there is no default VPC in {config.aws_region}: give batch_subnets")
-    groups = tuple(config.batch_security_groups)
+    groups = list(config.batch_security_groups)
     if not groups:
         filters = [
             {"Name": "vpc-id", "Values": sorted({subnet["VpcId"] for subnet in found})},
             {"Name": "group-name", "Values": ["default"]},
         ]
-        answer = account.call("ec2", "DescribeSecurityGroups", Filters=filters)
-        groups = tuple(group["GroupId"] for group in answer["SecurityGroups"])
-    subnets = tuple(sorted(subnet["SubnetId"] for subnet in found))
-    return Network(subnets, groups, all(subnet.get("MapPublicIpOnLaunch") for subnet in found))
+        groups = [group["GroupId"] for group in ec2.items("DescribeSecurityGroups", "SecurityGroups", Filters=filters)]
+    is_public = all(subnet.get("MapPublicIpOnLaunch") for subnet in found)
+    return Network(sorted(subnet["SubnetId"] for subnet in found), groups, is_public)
 
 
 # -- what the requests of setup contain
 
 
 def is_fargate(config: AwsHpcConfig) -> bool:
-    """Tell whether jobs run on Fargate."""
     return config.batch_capacity.startswith("FARGATE")
 
 
 def image_of(config: AwsHpcConfig) -> str:
-    """Return the image of the job definition."""
     return config.batch_image or default_image()
 
 
-def job_statements(config: AwsHpcConfig, partition: str) -> list[Fields]:
+def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
     """Return what the jobs of mode offload may do. Workers need nothing; users add what their tasks need."""
-    bucket = f"arn:{partition}:s3:::{config.s3_bucket}/{config.s3_prefix}"
+    bucket = f"arn:{account.partition}:s3:::{config.s3_bucket}/{config.s3_prefix}"
     return [
         {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/*/calls/*"},
         {"Effect": "Allow", "Action": "s3:PutObject", "Resource": f"{bucket}/*/results/*"},
@@ -196,33 +167,20 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
     return resources
 
 
-def command_of(config: AwsHpcConfig, pinned: Mapping[str, str]) -> list[str]:
-    """Return the command of the job definition; a parameter names the module. Raises UsageError."""
-    requirements = requirements_of(
-        "batch_python_requirements", config.batch_python_requirements, pinned if config.batch_image is None else {}
-    )
-    if not requirements:
-        return ["python", "-m", f"Ref::{MODULE}"]
-    return ["sh", "-c", f'{pip_install(requirements)} && exec python -m "$0"', f"Ref::{MODULE}"]
-
-
-def job_definition(
-    config: AwsHpcConfig, pinned: Mapping[str, str], roles: Mapping[str, str], log_group: str, network: Network
-) -> Fields:
-    """Return what RegisterJobDefinition takes, without name and tags.
-
-    pinned: what the default image installs, by name. roles: ARNs of `execution` and `job`. network: for Fargate.
-    """
+def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, logging: Fields, network: Network) -> Fields:
+    """Return what RegisterJobDefinition takes, without name and tags. network: for Fargate. Raises UsageError."""
+    requirements = config.batch_python_requirements
+    install = installing("batch_python_requirements", requirements, config.batch_image, 'python -m "$0"')
     container: Fields = {
         "image": image_of(config),
-        "command": command_of(config, pinned),
-        "executionRoleArn": roles["execution"],
-        "jobRoleArn": roles["job"],
+        "command": [*(install or ("python", "-m")), f"Ref::{MODULE}"],  # a parameter names the module
+        "executionRoleArn": execution_arn,
+        "jobRoleArn": job_arn,
         "resourceRequirements": [
             {"type": "VCPU", "value": str(config.batch_cpu)},
             {"type": "MEMORY", "value": str(config.batch_memory * 1024)},
         ],
-        "logConfiguration": log_configuration(log_group, config.aws_region),
+        "logConfiguration": logging,
         # An init process reaps what tasks leave behind, and ends at SIGTERM also while pip installs.
         "linuxParameters": {"initProcessEnabled": True},
     }
@@ -240,185 +198,179 @@ def job_definition(
 # -- the resources
 
 
-def _bucket(account: Account, config: AwsHpcConfig) -> Resource:
+class Bucket(Resource):
     """The bucket that calls and results pass through: encrypted, not public, with objects that expire."""
-    name, below, what = config.s3_bucket, f"{config.s3_prefix}/", f"bucket {config.s3_bucket}"
-    call = partial(account.call, "s3", Bucket=name)
 
-    def describe() -> Fields | None:
+    service, kind = "s3", "bucket"
+    changes_foreign = shows_changes_apart = True
+    removal_note = " with its objects"
+
+    def __init__(self, account: Account, config: AwsHpcConfig) -> None:
+        super().__init__(account, config.s3_bucket)
+        self._below = f"{config.s3_prefix}/"
+
+    def describe(self) -> Fields | None:
         try:
-            call("HeadBucket")
+            self.call("HeadBucket", Bucket=self.name)
         except AwsError as error:
             if error.code == "403":
                 raise UsageError(
-                    f"the bucket {name!r} belongs to another account, or you may not look at it: names of buckets are "
-                    "unique in the whole world; choose another s3_bucket"
+                    f"the bucket {self.name!r} belongs to another account, or you may not look at it: names of buckets "
+                    "are unique in the whole world; choose another s3_bucket"
                 ) from error
-            if error.code not in ("404", "NoSuchBucket", "NotFound"):
+            if error.code not in NO_BUCKET:
                 raise
             return None
-        return account.find("s3", "GetBucketTagging", "NoSuchTagSet", Bucket=name) or {}
+        return self.find("GetBucketTagging", "NoSuchTagSet", Bucket=self.name) or {}
 
-    def rules() -> list[Fields]:
-        absent = "NoSuchLifecycleConfiguration"
-        found = account.find("s3", "GetBucketLifecycleConfiguration", absent, Bucket=name) or {}
-        return list(found.get("Rules", []))
+    def creation(self) -> str:
+        return f"{self.what}, whose objects expire after {EXPIRY_DAYS} days"
 
-    def expires(rule: Fields) -> bool:
-        prefix = (rule.get("Filter") or {}).get("Prefix", rule.get("Prefix"))
-        covers = "Expiration" in rule and prefix is not None and below.startswith(prefix)
-        return covers and rule.get("Status") == "Enabled"
+    def create(self) -> None:
+        region = self.account.region
+        where = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != OLDEST_REGION else {}
+        self.call("CreateBucket", Bucket=self.name, **where)
+        # The tag comes first: what fails after it is corrected by the next setup, or removed by teardown.
+        self.call("PutBucketTagging", Bucket=self.name, Tagging={"TagSet": MANAGED_PAIRS})
+        self._configure()
 
-    def configure() -> None:
-        """Configure the bucket; the rules, which setup looks for, come last."""
-        call("PutPublicAccessBlock", PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
-        call("PutBucketEncryption", ServerSideEncryptionConfiguration=ENCRYPTION)
-        rule = {
-            "ID": RULE_ID,
-            "Status": "Enabled",
-            "Filter": {"Prefix": below},
-            "Expiration": {"Days": EXPIRY_DAYS},
-            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
-        }
-        wanted = [*(other for other in rules() if other.get("ID") != RULE_ID), rule]
-        call("PutBucketLifecycleConfiguration", LifecycleConfiguration={"Rules": wanted})
-
-    def changes(found: Fields) -> Sequence[Change]:
-        if any(map(expires, rules())):
+    def changes(self, found: Fields) -> Sequence[Change]:
+        if any(map(self._expires, self._rules())):
             return []
         if is_ours(found):
-            return [(f"expiry of the {what}: {EXPIRY_DAYS} days below {below}", configure)]
-        account.line(
+            return [(f"expiry of the {self.what}: {EXPIRY_DAYS} days below {self._below}", self._configure)]
+        self.account.line(
             "note",
-            f"no rule of the bucket {name} removes old objects below {below}: give it one, for what a manager that was "
-            "killed has left",
+            f"no rule of the {self.what} removes old objects below {self._below}: give it one, for what a manager that "
+            "was killed has left",
         )
         return []
 
-    def create() -> None:
-        where = {"CreateBucketConfiguration": {"LocationConstraint": config.aws_region}}
-        call("CreateBucket", **({} if config.aws_region == OLDEST_REGION else where))
-        # The tag comes first: what fails after it is corrected by the next setup, or removed by teardown.
-        call("PutBucketTagging", Tagging={"TagSet": MANAGED_PAIRS})
-        configure()
+    def in_use(self, _: Fields) -> str:
+        keys = object_keys(self.account.client("s3"), self.name)
+        foreign = next((key for key in keys if not key.startswith(self._below)), None)
+        return "" if foreign is None else f"{foreign} is in it, and not below {self._below}"
 
-    def keys() -> list[str]:
-        pages = account.pages("s3", "ListObjectsV2", Bucket=name)
-        return [str(entry["Key"]) for page in pages for entry in page.get("Contents", [])]
+    def delete(self, _: Fields) -> None:
+        s3 = self.account.client("s3")
+        delete_objects(s3, self.name, list(object_keys(s3, self.name)))
+        self.call("DeleteBucket", Bucket=self.name)
 
-    def in_use(_: Fields) -> str:
-        foreign = next((key for key in keys() if not key.startswith(below)), None)
-        return "" if foreign is None else f"{foreign} is in it, and not below {below}"
+    def _rules(self) -> list[Fields]:
+        absent = "NoSuchLifecycleConfiguration"
+        found = self.find("GetBucketLifecycleConfiguration", absent, Bucket=self.name) or {}
+        return list(found.get("Rules", []))
 
-    def delete(_: Fields) -> None:
-        all_keys = keys()
-        for at in range(0, len(all_keys), DELETED_AT_ONCE):
-            batch = [{"Key": key} for key in all_keys[at : at + DELETED_AT_ONCE]]
-            call("DeleteObjects", Delete={"Objects": batch, "Quiet": True})
-        call("DeleteBucket")
+    def _expires(self, rule: Fields) -> bool:
+        prefix = (rule.get("Filter") or {}).get("Prefix", rule.get("Prefix"))
+        covers = "Expiration" in rule and prefix is not None and self._below.startswith(prefix)
+        return covers and rule.get("Status") == "Enabled"
 
-    return Resource(
-        account=account,
-        what=what,
-        creation=f"{what}, whose objects expire after {EXPIRY_DAYS} days",
-        removal=f"{what} with its objects",
-        describe=describe,
-        create=create,
-        delete=delete,
-        changes=changes,
-        in_use=in_use,
-        changes_foreign=True,
-        shows_changes_apart=True,
-    )
+    def _configure(self) -> None:
+        """Configure the bucket; the rules, which setup looks for, come last."""
+        self.call("PutPublicAccessBlock", Bucket=self.name, PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
+        self.call("PutBucketEncryption", Bucket=self.name, ServerSideEncryptionConfiguration=ENCRYPTION)
+        rule = {
+            "ID": RULE_ID,
+            "Status": "Enabled",
+            "Filter": {"Prefix": self._below},
+            "Expiration": {"Days": EXPIRY_DAYS},
+            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
+        }
+        rules = {"Rules": [*(other for other in self._rules() if other.get("ID") != RULE_ID), rule]}
+        self.call("PutBucketLifecycleConfiguration", Bucket=self.name, LifecycleConfiguration=rules)
 
 
-def _instance_profile(account: Account, name: str) -> tuple[Resource, Callable[[], str]]:
-    """The instance profile of EC2 instances that jobs run on, with the name of their role; and its ARN."""
-    names, what = {"InstanceProfileName": name}, f"instance profile {name}"
+class InstanceProfile(Resource):
+    """The instance profile of EC2 instances that jobs run on, with the name of their role."""
 
-    def describe() -> Fields | None:
-        found = account.find("iam", "GetInstanceProfile", "NoSuchEntity", **names)
+    service, kind = "iam", "instance profile"
+    is_quiet = True
+
+    def arn(self) -> str:
+        found = self.describe()
+        return self.account.arn("iam", f"instance-profile/{self.name}") if found is None else str(found["Arn"])
+
+    def describe(self) -> Fields | None:
+        found = self.find("GetInstanceProfile", "NoSuchEntity", InstanceProfileName=self.name)
         return found and found["InstanceProfile"]
 
-    def add_role() -> None:
-        account.call("iam", "AddRoleToInstanceProfile", **names, RoleName=name)
+    def create(self) -> None:
+        self.call("CreateInstanceProfile", InstanceProfileName=self.name, Tags=MANAGED_PAIRS)
+        self._add_role()
 
-    def create() -> None:
-        account.call("iam", "CreateInstanceProfile", **names, Tags=MANAGED_PAIRS)
-        add_role()
+    def changes(self, found: Fields) -> Sequence[Change]:
+        return [] if found["Roles"] else [(f"{self.what}: its role", self._add_role)]
 
-    def delete(found: Fields) -> None:
+    def delete(self, found: Fields) -> None:
+        name = {"InstanceProfileName": self.name}
         for role in found["Roles"]:
-            account.call("iam", "RemoveRoleFromInstanceProfile", **names, RoleName=role["RoleName"])
-        account.call("iam", "DeleteInstanceProfile", **names)
+            self.call("RemoveRoleFromInstanceProfile", **name, RoleName=role["RoleName"])
+        self.call("DeleteInstanceProfile", **name)
 
-    def arn() -> str:
-        found = describe()
-        return account.arn("iam", f"instance-profile/{name}") if found is None else str(found["Arn"])
-
-    resource = Resource(
-        account=account,
-        what=what,
-        describe=describe,
-        create=create,
-        delete=delete,
-        changes=lambda found: [] if found["Roles"] else [(f"{what}: its role", add_role)],
-        is_quiet=True,
-    )
-    return resource, arn
+    def _add_role(self) -> None:
+        self.call("AddRoleToInstanceProfile", InstanceProfileName=self.name, RoleName=self.name)
 
 
-def _service_role(account: Account) -> tuple[Resource, Callable[[], str]]:
-    """The role that Batch itself acts in, which an account has once and keeps; and its ARN."""
-    created: list[str] = []
+class ServiceRole(Resource):
+    """The role that Batch itself acts in, which an account has once and keeps."""
 
-    def describe() -> Fields | None:
-        found = account.find("iam", "GetRole", "NoSuchEntity", RoleName=SERVICE_ROLE)
+    service, kind = "iam", "role"
+    foreign_note = ""
+    is_quiet = True
+    _created_arn = ""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account, SERVICE_ROLE, " for AWS Batch itself, one for the whole account")
+
+    def arn(self) -> str:
+        if self._created_arn:
+            return self._created_arn
+        path = f"role/aws-service-role/{BATCH_SERVICE}/{SERVICE_ROLE}"
+        found = self.describe()
+        return self.account.arn("iam", path) if found is None else str(found["Arn"])
+
+    def describe(self) -> Fields | None:
+        found = self.find("GetRole", "NoSuchEntity", RoleName=self.name)
         return found and found["Role"]
 
-    def create() -> None:
-        answer = account.call("iam", "CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
-        created.append(str(answer["Role"]["Arn"]))
-
-    def arn() -> str:
-        found = None if created else describe()
-        path = f"role/aws-service-role/{BATCH_SERVICE}/{SERVICE_ROLE}"
-        return created[0] if created else account.arn("iam", path) if found is None else str(found["Arn"])
-
-    what = f"role {SERVICE_ROLE} for AWS Batch itself, one for the whole account"
-    resource = Resource(
-        account=account, what=what, describe=describe, create=create, delete=str, foreign_note="", is_quiet=True
-    )
-    return resource, arn
+    def create(self) -> None:
+        answer = self.call("CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
+        self._created_arn = str(answer["Role"]["Arn"])
 
 
-def _definition(account: Account, config: AwsHpcConfig, wanted: Callable[[], Fields]) -> Resource:
+class JobDefinitionResource(Resource):
     """The job definition: the newest revision counts, and teardown removes all."""
-    name, what = config.job_definition, f"job definition {config.job_definition}"
 
-    def describe_all() -> list[Fields]:
-        pages = account.pages("batch", "DescribeJobDefinitions", jobDefinitionName=name, status="ACTIVE")
-        found = [revision for page in pages for revision in page["jobDefinitions"]]
+    service, kind = "batch", "job definition"
+
+    def __init__(self, account: Account, name: str, fields: Callable[[], Fields]) -> None:
+        super().__init__(account, name)
+        self._fields = fields
+
+    def describe(self) -> Fields | None:
+        return next(reversed(self.describe_all()), None)
+
+    def describe_all(self) -> list[Fields]:
+        name = {"jobDefinitionName": self.name}
+        found = self.items("DescribeJobDefinitions", "jobDefinitions", **name, status="ACTIVE")
         return sorted(found, key=lambda revision: int(revision["revision"]))
 
-    def register() -> None:
-        account.call("batch", "RegisterJobDefinition", jobDefinitionName=name, tags=MANAGED, **wanted())
+    def create(self) -> None:
+        self.call("RegisterJobDefinition", jobDefinitionName=self.name, tags=MANAGED, **self._fields())
 
-    def changes(found: Fields) -> Sequence[Change]:
-        changed = changed_parts(found, wanted())
-        return [(f"{what}: {', '.join(changed)}", register)] if changed else []
+    def changes(self, found: Fields) -> Sequence[Change]:
+        changed = changed_parts(found, self._fields())
+        return [(f"{self.what}: {', '.join(changed)}", self.create)] if changed else []
 
-    return Resource(
-        account=account,
-        what=what,
-        describe=lambda: next(reversed(describe_all()), None),
-        describe_all=describe_all,
-        create=register,
-        delete=lambda found: account.call("batch", "DeregisterJobDefinition", jobDefinition=found["jobDefinitionArn"]),
-        changes=changes,
-        suffix=lambda found: f":{found['revision']}",
-        detail=lambda found: f":{found['revision']} with {found['containerProperties']['image']}",
-    )
+    def delete(self, found: Fields) -> None:
+        self.call("DeregisterJobDefinition", jobDefinition=found["jobDefinitionArn"])
+
+    def suffix(self, found: Fields) -> str:
+        return f":{found['revision']}"
+
+    def detail(self, found: Fields) -> str:
+        return f":{found['revision']} with {found['containerProperties']['image']}"
 
 
 def changed_parts(current: Mapping[str, Any], wanted: Fields) -> Sequence[str]:
@@ -427,8 +379,7 @@ def changed_parts(current: Mapping[str, Any], wanted: Fields) -> Sequence[str]:
     for name, value in wanted.items():
         found = current.get(name)
         if name == "containerProperties":
-            container = found or {}
-            changed += [part for part, wish in value.items() if not _covers(container.get(part), wish)]
+            changed += [part for part, wish in value.items() if not _covers((found or {}).get(part), wish)]
         elif not _covers(found, value):
             changed.append(name)
     return sorted(changed)

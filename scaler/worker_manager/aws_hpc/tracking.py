@@ -39,11 +39,8 @@ QUIET_SHARE = 0.1
 
 def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
     """Return how long to wait before the next poll. has_updates: a submission or cancellation was made since."""
-    return (
-        FIRST_POLL_SECONDS
-        if has_updates
-        else min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_seconds * QUIET_SHARE))
-    )
+    quiet_share = 0.0 if has_updates else quiet_seconds * QUIET_SHARE
+    return min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +55,20 @@ class Batch:
 def batches_of(calls: Sequence[tuple[Call, bytes]]) -> Iterator[Batch]:
     """Yield all calls in as few batches as possible. Those that may run once only are apart: Batch repeats others."""
     for repeat in (True, False):
-        group: list[tuple[Call, bytes]] = []
+        keys: list[CallKey] = []
+        packed: list[bytes] = []
         size = 0
         for call, data in calls:
             if call.once is repeat:
                 continue
-            if group and (len(group) == MAX_ARRAY_SIZE or size + len(data) > MAX_TOGETHER_BYTES):
-                yield _batch(group, repeat)
-                group, size = [], 0
-            group.append((call, data))
+            if keys and (len(keys) == MAX_ARRAY_SIZE or size + len(data) > MAX_TOGETHER_BYTES):
+                yield Batch(keys, pack_bundle(packed), repeat)
+                keys, packed, size = [], [], 0
+            keys.append(call.key)
+            packed.append(data)
             size += len(data)
-        if group:
-            yield _batch(group, repeat)
-
-
-def _batch(group: Sequence[tuple[Call, bytes]], repeat: bool) -> Batch:
-    return Batch([call.key for call, _ in group], pack_bundle([data for _, data in group]), repeat)
+        if keys:
+            yield Batch(keys, pack_bundle(packed), repeat)
 
 
 @dataclass(slots=True)
@@ -88,25 +83,43 @@ class CallSubmission:
     job_id: str = ""
     """Empty until Batch has answered."""
     unanswered_since: float | None = None
+    """Batch did not answer: the job may exist."""
+    not_found_since: float | None = None
     open: set[int] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     """Those that have ended by Batch's word, with a result or without."""
-    failed: int = 0
-    """How many have failed by Batch's count, when the failed ones were listed last."""
     cancelled: set[int] = field(default_factory=set)
     """Those to terminate once the id is known."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Children by their state, as Batch showed them last."""
+    failed: int = 0
+    """How many had failed by these counts when the failed ones were listed last."""
     arrived: int = 0
-    not_found_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.open = set(range(len(self.keys)))
 
     @property
     def size(self) -> int:
-        """How many calls it has."""
         return len(self.keys)
 
     def job(self, index: int) -> str:
         """Return the id of the job that runs a call."""
         return child_id(self.job_id, index, self.size)
+
+    def statuses_to_list(self) -> list[str]:
+        """Return of which states the children should be listed."""
+        wanted = []
+        if self.counts.get("RUNNING", 0) > len(self.started & self.open - self.ended):
+            wanted.append("RUNNING")
+        if self.counts.get("FAILED", 0) > self.failed:
+            wanted.append("FAILED")
+        return wanted
+
+    def has_lost_successes(self) -> bool:
+        """Tell whether children succeeded by Batch's count without a result. Call it after results were taken."""
+        return bool(self.open) and self.counts.get("SUCCEEDED", 0) > self.arrived + len(self.ended & self.open)
 
 
 class Tracking:
@@ -132,13 +145,11 @@ class Tracking:
 
     # -- submissions
 
-    def add(self, number: int, name: str, keys: Sequence[CallKey], call_key: str, now: float) -> CallSubmission:
+    def add(self, submission: CallSubmission, now: float) -> None:
         """Note a submission that is about to be made."""
-        made = CallSubmission(number, name, keys, call_key, open=set(range(len(keys))))
-        self._submissions[number] = made
-        self._positions.update((key, (made, index)) for index, key in enumerate(keys))
+        self._submissions[submission.number] = submission
+        self._positions.update((key, (submission, index)) for index, key in enumerate(submission.keys))
         self.progress_at = now
-        return made
 
     def accepted(self, submission: CallSubmission, job_id: str) -> None:
         """Note the id of a submission, and terminate what was cancelled meanwhile."""
@@ -152,7 +163,6 @@ class Tracking:
             self.terminate([job_id])
 
     def unanswered(self, submission: CallSubmission, now: float) -> None:
-        """Note that Batch did not answer: the job may exist."""
         submission.unanswered_since = now
 
     def not_listed(self, submission: CallSubmission, now: float) -> list[CallKey]:
@@ -166,14 +176,13 @@ class Tracking:
 
     def refused(self, submission: CallSubmission) -> list[CallKey]:
         """Note that a job does not exist. Returns the calls that were open."""
-        left = [submission.keys[index] for index in sorted(submission.open)]
-        for index in list(submission.open):
-            self._close(submission, index)
+        left = [self._close(submission, index) for index in sorted(submission.open)]
         self._forget(submission)
         return left
 
     def not_found(self, submission: CallSubmission, now: float) -> list[CallKey]:
         """Note that Batch does not know a job. Returns its open calls when that has lasted for long."""
+        submission.counts = {}
         if submission.not_found_since is None:
             submission.not_found_since = now
         return self.refused(submission) if now - submission.not_found_since > NOT_FOUND_SECONDS else []
@@ -211,20 +220,6 @@ class Tracking:
 
     # -- what Batch and S3 say
 
-    def statuses_to_list(self, submission: CallSubmission, counts: Mapping[str, int]) -> list[str]:
-        """Return of which states the children should be listed. counts: children by state."""
-        wanted = []
-        if counts.get("RUNNING", 0) > len(submission.started & submission.open - submission.ended):
-            wanted.append("RUNNING")
-        if counts.get("FAILED", 0) > submission.failed:
-            wanted.append("FAILED")
-        return wanted
-
-    def has_lost_successes(self, submission: CallSubmission, counts: Mapping[str, int]) -> bool:
-        """Tell whether children succeeded by Batch's count without a result. Call it after results were taken."""
-        ended = len(submission.ended & submission.open)
-        return bool(submission.open) and counts.get("SUCCEEDED", 0) > submission.arrived + ended
-
     def running(self, submission: CallSubmission, indexes: Iterable[int], now: float) -> list[CallKey]:
         """Note calls that run. Returns those for which that is new."""
         new = sorted((set(indexes) & submission.open) - submission.started)
@@ -233,39 +228,24 @@ class Tracking:
             self.progress_at = now
         return [submission.keys[index] for index in new]
 
-    def ended(self, submission: CallSubmission, indexes: Iterable[int]) -> None:
-        """Note calls whose jobs have ended, with a result or without."""
-        submission.ended.update(indexes)
-
     def is_awaited(self, number: int, index: int) -> bool:
         """Tell whether a result is awaited."""
         submission = self._submissions.get(number)
         return submission is not None and index in submission.open
 
-    def arrived(self, number: int, index: int, now: float) -> CallKey | None:
-        """Note that a result was read. Returns its call; None when it is not awaited."""
-        key = self.failed(number, index, now)
-        if key is not None and (submission := self._submissions.get(number)) is not None:
-            submission.arrived += 1
-        return key
-
-    def failed(self, number: int, index: int, now: float) -> CallKey | None:
-        """Note that a call ended without a result. Returns it; None when it is not awaited."""
-        submission = self._submissions.get(number)
-        if submission is None or index not in submission.open:
+    def over(self, number: int, index: int, now: float, *, has_result: bool) -> CallKey | None:
+        """Note that a result was read, or that there is none. Returns its call; None when it is not awaited."""
+        if not self.is_awaited(number, index):
             return None
+        submission = self._submissions[number]
+        submission.arrived += has_result
         self.progress_at = now
-        self._close(submission, index)
-        return submission.keys[index]
+        return self._close(submission, index)
 
-    def is_stuck(self, counts: Iterable[Mapping[str, int]], now: float, after_seconds: float) -> bool:
-        """Tell whether jobs wait without progress for long, while none runs. counts: of all known submissions."""
-        if now - self.progress_at < after_seconds:
-            return False
-        everything = list(counts)
-        return any("RUNNABLE" in each for each in everything) and not any(
-            "RUNNING" in each or "STARTING" in each for each in everything
-        )
+    def is_stuck(self, now: float, after_seconds: float) -> bool:
+        """Tell whether jobs wait without progress for long, while none runs."""
+        states = {state for submission in self.known() for state in submission.counts}
+        return "RUNNABLE" in states and not states & {"RUNNING", "STARTING"} and now - self.progress_at >= after_seconds
 
     # -- pending terminations
 
@@ -324,13 +304,14 @@ class Tracking:
         assert len(self._positions) == sum(len(each.open) for each in self._submissions.values())
         assert all(each.open or not each.job_id for each in self._submissions.values())
 
-    def _close(self, submission: CallSubmission, index: int) -> None:
+    def _close(self, submission: CallSubmission, index: int) -> CallKey:
         submission.open.discard(index)
         key = submission.keys[index]
         if self._positions.get(key, (None, 0))[0] is submission:
             del self._positions[key]
         if not submission.open and submission.job_id:
             self._forget(submission)
+        return key
 
     def _forget(self, submission: CallSubmission) -> None:
         if self._submissions.pop(submission.number, None) is not None and submission.call_key:

@@ -17,7 +17,7 @@ from typing import Any
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, steady
-from scaler.worker_manager.aws.containers import exit_text, unreachable, versions
+from scaler.worker_manager.aws.containers import exit_text, unreachable
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import (
     CONTAINER,
@@ -74,7 +74,7 @@ class EcsBackend(PolledBackend):
         self._document = document_of(config)
         # Both are made again for the task definition that is used; what is wrong with them is reported now.
         overrides(CONTAINER, self._document)
-        start_command(config, versions())
+        start_command(config)
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         """The parameters that all RunTask share, once the task definition is ensured."""
@@ -108,14 +108,16 @@ class EcsBackend(PolledBackend):
         statuses = ("RUNNING", "STOPPED") if search else ("RUNNING",)
         parameters = {"cluster": self._config.ecs_cluster, "startedBy": started_by(self._config)}
         try:
-            pages = [
-                page for status in statuses for page in self._ecs.pages("ListTasks", **parameters, desiredStatus=status)
+            arns = [
+                arn
+                for status in statuses
+                for arn in self._ecs.items("ListTasks", "taskArns", **parameters, desiredStatus=status)
             ]
         except AwsError as error:
             raise with_hint(error) from error
         if self._unanswered is not None and time.monotonic() - self._unanswered[1] > UNANSWERED_SECONDS:
             self._unanswered = None
-        return [unit_id_of(arn) for page in pages for arn in page["taskArns"]]
+        return [unit_id_of(arn) for arn in arns]
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         now = datetime.now(UTC)
@@ -153,7 +155,7 @@ class EcsBackend(PolledBackend):
         """Return the parameters that all starts share, after ensuring the task definition once."""
         if self._template is None:
             try:
-                definition = ensure_definition(self._config, self._ecs, {}, _log.info).definition
+                definition, _ = ensure_definition(self._config, self._ecs, {}, _log.info)
                 container = worker_container(definition, self._config.ecs_task_definition)
                 changed = overrides(container, self._document)
             except UsageError as error:

@@ -6,18 +6,15 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, tag_value
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, owner_tags
 from scaler.worker_manager.aws.containers import (
     MAX_OVERRIDES_CHARACTERS,
     default_image,
-    pip_install,
-    requirements_of,
-    versions,
+    installing,
     worker_document,
 )
 from scaler.worker_manager.aws.setup import MANAGED_TAG
@@ -29,8 +26,6 @@ STOP_SECONDS = 120
 STOP_GRACE_SECONDS = 110.0
 """How long running tasks of a worker that is stopped may take."""
 WORKER_COMMAND = ("python", "-m", "scaler.worker")
-MANAGER_TAG = "scaler:manager"
-CLUSTER_TAG = "scaler:cluster"
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 Fields = dict[str, Any]
@@ -60,22 +55,14 @@ def image_of(config: AwsRawEcsConfig) -> str:
     return config.ecs_task_image or default_image(config.ecs_python_version)
 
 
-def start_command(config: AwsRawEcsConfig, versions: Mapping[str, str]) -> list[str]:
-    """Return the container's command.
-
-    versions: packages that the default image installs with pip unless the settings name them, and their versions.
-    Raises UsageError when the requirements cannot be read.
-    """
-    pinned = versions if config.ecs_task_image is None else {}
-    requirements = requirements_of("ecs_python_requirements", config.ecs_python_requirements, pinned)
-    if not requirements:
-        return list(WORKER_COMMAND)
-    return ["sh", "-c", f"{pip_install(requirements)} && exec {shlex.join(WORKER_COMMAND)}"]
+def start_command(config: AwsRawEcsConfig) -> list[str]:
+    """Return the container's command. Raises UsageError when the requirements cannot be read."""
+    requirements, command = config.ecs_python_requirements, shlex.join(WORKER_COMMAND)
+    install = installing("ecs_python_requirements", requirements, config.ecs_task_image, command)
+    return install or list(WORKER_COMMAND)
 
 
-def wanted_definition(
-    config: AwsRawEcsConfig, current: Mapping[str, Any] | None, versions: Mapping[str, str], extras: Mapping[str, Any]
-) -> Fields:
+def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
     """Return the definition to register, without family and tags.
 
     current: the newest revision. What it has beyond the manager's own settings (roles, volumes, variables, logging)
@@ -88,7 +75,7 @@ def wanted_definition(
     container: Fields = _worker_container(containers, config.ecs_task_definition) if containers else {"name": CONTAINER}
     container |= {
         "image": image_of(config),
-        "command": start_command(config, versions),
+        "command": start_command(config),
         "essential": True,
         "stopTimeout": STOP_SECONDS,
         # An init process reaps what tasks leave behind, and ends at SIGTERM also while pip installs.
@@ -153,6 +140,7 @@ def started_by(config: AwsRawEcsConfig) -> str:
 
 def run_request(config: AwsRawEcsConfig, definition_arn: str, task_overrides: Fields) -> Fields:
     """Return the parameters of RunTask that all starts share: all but count and clientToken."""
+    tags = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
     network = {
         "subnets": list(config.ecs_subnets),
         "assignPublicIp": "ENABLED" if config.ecs_assign_public_ip else "DISABLED",
@@ -166,54 +154,43 @@ def run_request(config: AwsRawEcsConfig, definition_arn: str, task_overrides: Fi
         "networkConfiguration": {"awsvpcConfiguration": network},
         "overrides": task_overrides,
         "startedBy": started_by(config),
-        "tags": [
-            {"key": MANAGER_TAG, "value": tag_value(config.worker_manager_id)},
-            {"key": CLUSTER_TAG, "value": tag_value(config.worker_scheduler_address)},
-        ],
+        "tags": [{"key": key, "value": value} for key, value in tags.items()],
     }
-
-
-@dataclass(frozen=True, slots=True)
-class EnsuredDefinition:
-    """A task definition as DescribeTaskDefinition shows it. is_new: it was registered just now, or would be."""
-
-    definition: Fields
-    is_new: bool
 
 
 def ensure_definition(
     config: AwsRawEcsConfig, ecs: AwsClient, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
-) -> EnsuredDefinition:
+) -> tuple[Fields, bool]:
     """Return the newest task definition, after registering it when it is missing or differs from the settings.
 
-    extras: see `wanted_definition`. dry_run: register nothing. Raises AwsError, UsageError.
+    The flag tells whether it was registered just now, or would be. extras: see `wanted_definition`. dry_run: register
+    nothing. Raises AwsError, UsageError.
     """
     family = config.ecs_task_definition
-    current, tags = describe_definition(family, ecs)
-    wanted = wanted_definition(config, current, versions(), extras)
+    current = describe_definition(family, ecs)
+    wanted = wanted_definition(config, current, extras)
     if current is not None and registered(current) == wanted:
-        return EnsuredDefinition(current, is_new=False)
+        return current, False
     if dry_run:
-        return EnsuredDefinition({**wanted, "family": family}, is_new=True)
+        return {**wanted, "family": family}, True
     if current is None and "executionRoleArn" not in wanted:
         say(f"the task definition {family} is made without roles: there are no logs, and no private images ({SETUP})")
-    tags = tags if current is not None else [{"key": MANAGED_TAG, "value": "aws_raw_ecs"}]
+    tags = [{"key": MANAGED_TAG, "value": "aws_raw_ecs"}] if current is None else current["tags"]
     # ECS refuses an empty list of tags.
     answer = ecs.call("RegisterTaskDefinition", family=family, **wanted, **({"tags": tags} if tags else {}))
     made: Fields = answer["taskDefinition"]
     say(f"registered the task definition {family}:{made['revision']}")
-    return EnsuredDefinition(made, is_new=True)
+    return made, True
 
 
-def describe_definition(family: str, ecs: AwsClient) -> tuple[Fields | None, list[dict[str, str]]]:
-    """Return the newest active revision of a family with its tags; None when there is none. Raises AwsError."""
+def describe_definition(family: str, ecs: AwsClient) -> Fields | None:
+    """Return the newest active revision of a family, with its tags; None when there is none. Raises AwsError."""
     try:
         answer = ecs.call("DescribeTaskDefinition", taskDefinition=family, include=["TAGS"])
     except AwsError as error:
         if error.code != "ClientException":
             raise
-        return None, []
+        return None
     found: Fields = answer["taskDefinition"]
-    if found.get("status", "ACTIVE") != "ACTIVE":
-        return None, []
-    return found, [tag for tag in answer.get("tags", []) if not tag["key"].startswith("aws:")]
+    tags = [tag for tag in answer.get("tags", []) if not tag["key"].startswith("aws:")]
+    return {**found, "tags": tags} if found.get("status", "ACTIVE") == "ACTIVE" else None

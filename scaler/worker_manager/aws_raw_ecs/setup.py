@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,10 @@ from scaler.worker_manager.aws.setup import (
     Change,
     Fields,
     IamRole,
+    LogGroup,
     Resource,
     default_subnets,
-    execution_statements,
-    log_configuration,
-    log_group,
-    role_name,
+    execution_role,
     run,
 )
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
@@ -33,121 +32,110 @@ PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
-    account = Account(config, say, dry_run=dry_run)
-    group, region = f"/scaler/{config.ecs_task_definition}", config.aws_region
-    group_arn = partial(account.arn, "logs", f"log-group:{group}", region)
-    role = partial(role_name, config.ecs_task_definition, region)
-    execution = IamRole(
-        account,
-        role("execution"),
-        TASKS_SERVICE,
-        "ECS, to pull the image and to write logs",
-        lambda: execution_statements(image_of(config), group_arn(), account.partition),
-    )
-    purpose = "the tasks, which may do nothing on AWS unless you add it"
-    tasks = IamRole(account, role("task"), TASKS_SERVICE, purpose)
-    cluster, logs, roles = _cluster(account, config), log_group(account, group), [execution.resource, tasks.resource]
-    definition = _definition(account, config, execution, tasks, log_configuration(group, region))
-    try:
-        code = run(verb, [cluster, logs, *roles, definition], [cluster, definition, *roles, logs])
+    family = config.ecs_task_definition
+    with closing(Account(config, say, dry_run=dry_run)) as account:
+        logs = LogGroup(account, f"/scaler/{family}")
+        execution = execution_role(account, family, image_of(config), logs)
+        purpose = "the tasks, which may do nothing on AWS unless you add it"
+        tasks = IamRole(account, family, "task", TASKS_SERVICE, purpose)
+        cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)
+        definition = TaskDefinitionResource(account, config, execution, tasks, logs)
+        wanted, to_remove = [cluster, logs, execution, tasks, definition], [cluster, definition, execution, tasks, logs]
+        code = run(verb, wanted, to_remove)
         if verb != "teardown" and tuple(config.ecs_subnets) == (NOT_GIVEN,):
             _suggest_subnets(account)
         return code
-    finally:
-        account.close()
 
 
-def _cluster(account: Account, config: AwsRawEcsConfig) -> Resource:
-    name, wanted = config.ecs_cluster, config.ecs_capacity_provider
+class Cluster(Resource):
+    """The cluster, which may be of others: only the capacity provider that tasks need is attached to it."""
 
-    def describe() -> Fields | None:
-        found = account.call("ecs", "DescribeClusters", clusters=[name], include=["TAGS"])["clusters"]
+    service, kind = "ecs", "cluster"
+    foreign_note = "made by others"
+    changes_foreign = shows_changes_apart = True
+
+    def __init__(self, account: Account, name: str, provider: str) -> None:
+        super().__init__(account, name)
+        self._provider = provider
+
+    def describe(self) -> Fields | None:
+        found = self.call("DescribeClusters", clusters=[self.name], include=["TAGS"])["clusters"]
         return next((cluster for cluster in found if cluster["status"] == "ACTIVE"), None)
 
-    def create() -> None:
+    def create(self) -> None:
         tags = [{"key": MANAGED_TAG, "value": "true"}]
-        account.call("ecs", "CreateCluster", clusterName=name, capacityProviders=list(PROVIDERS), tags=tags)
+        self.call("CreateCluster", clusterName=self.name, capacityProviders=list(PROVIDERS), tags=tags)
 
-    def changes(found: Fields) -> Sequence[Change]:
+    def changes(self, found: Fields) -> Sequence[Change]:
         attached = list(found.get("capacityProviders", []))
         attach = partial(
-            account.call,
-            "ecs",
+            self.call,
             "PutClusterCapacityProviders",
-            cluster=name,
-            capacityProviders=[*attached, wanted],
+            cluster=self.name,
+            capacityProviders=[*attached, self._provider],
             defaultCapacityProviderStrategy=found.get("defaultCapacityProviderStrategy", []),
         )
-        return [] if wanted in attached else [(f"capacity providers of the cluster {name}: {wanted} attached", attach)]
+        text = f"capacity providers of the {self.what}: {self._provider} attached"
+        return [] if self._provider in attached else [(text, attach)]
 
-    def detail(found: Fields) -> str:
+    def delete(self, _: Fields) -> None:
+        self.call("DeleteCluster", cluster=self.name)
+
+    def detail(self, found: Fields) -> str:
         providers = ", ".join(found.get("capacityProviders", [])) or "no capacity providers"
         return f": {found['runningTasksCount']} tasks running, {found['pendingTasksCount']} starting; {providers}"
 
-    def in_use(found: Fields) -> str:
+    def in_use(self, found: Fields) -> str:
         count = found["runningTasksCount"] + found["pendingTasksCount"]
         return f"{count} tasks are in it: stop their worker manager first" if count else ""
 
-    return Resource(
-        account=account,
-        what=f"cluster {name}",
-        describe=describe,
-        create=create,
-        delete=lambda _: account.call("ecs", "DeleteCluster", cluster=name),
-        changes=changes,
-        detail=detail,
-        in_use=in_use,
-        foreign_note="made by others",
-        changes_foreign=True,  # tasks need the provider
-        shows_changes_apart=True,
-    )
 
+class TaskDefinitionResource(Resource):
+    """The task definition. Users add to it what they need, and the settings stay those of the file."""
 
-def _definition(
-    account: Account, config: AwsRawEcsConfig, execution: IamRole, tasks: IamRole, logging: Fields
-) -> Resource:
-    family, what = config.ecs_task_definition, f"task definition {config.ecs_task_definition}"
+    service, kind = "ecs", "task definition"
+    foreign_note = ""
+    changes_foreign = True
 
-    def ensured(*, dry_run: bool) -> Fields | None:
-        extras = {"executionRoleArn": execution.arn(), "taskRoleArn": tasks.arn(), "logConfiguration": logging}
-        made = ensure_definition(config, account.client("ecs"), extras, lambda _: None, dry_run=dry_run)
-        return made.definition if made.is_new else None
+    def __init__(
+        self, account: Account, config: AwsRawEcsConfig, execution: IamRole, tasks: IamRole, logs: LogGroup
+    ) -> None:
+        super().__init__(account, config.ecs_task_definition)
+        self._config, self._execution, self._tasks, self._logs = config, execution, tasks, logs
 
-    def describe() -> Fields | None:
-        current, tags = describe_definition(family, account.client("ecs"))
-        return None if current is None else {**current, "tags": tags}
+    def describe(self) -> Fields | None:
+        return describe_definition(self.name, self.account.client("ecs"))
 
-    def describe_all() -> list[Fields]:
-        pages = account.pages("ecs", "ListTaskDefinitions", familyPrefix=family, status="ACTIVE")
-        arns = [arn for page in pages for arn in page["taskDefinitionArns"]]
-        mine = [arn for arn in arns if arn.rpartition("/")[2].rpartition(":")[0] == family]
-        answers = [account.call("ecs", "DescribeTaskDefinition", taskDefinition=arn, include=["TAGS"]) for arn in mine]
+    def describe_all(self) -> list[Fields]:
+        arns = self.items("ListTaskDefinitions", "taskDefinitionArns", familyPrefix=self.name, status="ACTIVE")
+        mine = [arn for arn in arns if arn.rpartition("/")[2].rpartition(":")[0] == self.name]
+        answers = [self.call("DescribeTaskDefinition", taskDefinition=arn, include=["TAGS"]) for arn in mine]
         return [{**answer["taskDefinition"], "tags": answer.get("tags", [])} for answer in answers]
 
-    def register() -> None:
-        account.when_roles_are_known(lambda: ensured(dry_run=False))
+    def create(self) -> None:
+        self.account.when_roles_are_known(partial(self._ensured, dry_run=False))
 
-    def changes(found: Fields) -> Sequence[Change]:
-        wanted = ensured(dry_run=True)
-        return [] if wanted is None else [(f"{what}: {_differences(registered(found), wanted)}", register)]
+    def changes(self, found: Fields) -> Sequence[Change]:
+        wanted, is_new = self._ensured(dry_run=True)
+        return [(f"{self.what}: {_differences(registered(found), wanted)}", self.create)] if is_new else []
 
-    def detail(found: Fields) -> str:
+    def delete(self, found: Fields) -> None:
+        self.call("DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"])
+
+    def suffix(self, found: Fields) -> str:
+        return f":{found['revision']}"
+
+    def detail(self, found: Fields) -> str:
         images = ", ".join(container["image"] for container in found["containerDefinitions"])
         return f":{found['revision']} with {images}"
 
-    return Resource(
-        account=account,
-        what=what,
-        describe=describe,
-        describe_all=describe_all,
-        create=register,
-        delete=lambda found: account.call("ecs", "DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"]),
-        changes=changes,
-        suffix=lambda found: f":{found['revision']}",
-        detail=detail,
-        foreign_note="",
-        changes_foreign=True,  # users add to it what they need, and the settings stay those of the file
-    )
+    def _ensured(self, *, dry_run: bool) -> tuple[Fields, bool]:
+        extras = {
+            "executionRoleArn": self._execution.arn(),
+            "taskRoleArn": self._tasks.arn(),
+            "logConfiguration": self._logs.configuration(),
+        }
+        return ensure_definition(self._config, self.account.client("ecs"), extras, lambda _: None, dry_run=dry_run)
 
 
 def _differences(current: Fields, wanted: Fields) -> str:

@@ -11,6 +11,7 @@ import pytest
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
+from scaler.worker_manager.aws import containers
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import age_seconds, reason_of, state_of, unit_id_of
@@ -26,7 +27,11 @@ from scaler.worker_manager.aws_raw_ecs.definition import (
 )
 from scaler.worker_manager.polled import STOP_REASON
 
-VERSIONS = {"scaler": "1.2", "cloudpickle": "3.1"}
+
+@pytest.fixture(autouse=True)
+def versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "__version__", "1.2")
+    monkeypatch.setattr(containers, "version", lambda _: "3.1")
 
 
 def config(**settings: Any) -> AwsRawEcsConfig:
@@ -45,7 +50,7 @@ def config(**settings: Any) -> AwsRawEcsConfig:
 
 
 def installs(requirements: str, **settings: Any) -> str:
-    command = start_command(config(ecs_python_requirements=requirements, **settings), VERSIONS)
+    command = start_command(config(ecs_python_requirements=requirements, **settings))
     assert command[:2] == ["sh", "-c"]
     text, _, rest = command[2].partition(" && ")
     assert rest == "exec python -m scaler.worker"
@@ -79,12 +84,12 @@ def test_what_the_requirements_name_is_not_pinned(requirement: str) -> None:
 def test_requirements_reach_pip_as_they_are_and_never_the_shell() -> None:
     assert installs("'x; python_version<\"3.13\"' $(reboot)").endswith("'x; python_version<\"3.13\"' '$(reboot)'")
     with pytest.raises(UsageError, match=r"ecs_python_requirements = .*No closing quotation; requirements are"):
-        start_command(config(ecs_python_requirements="'open"), VERSIONS)
+        start_command(config(ecs_python_requirements="'open"))
 
 
 def test_an_image_of_its_own_needs_nothing_installed_but_what_is_asked_for() -> None:
     own = {"ecs_task_image": "registry.example/worker:1"}
-    assert start_command(config(**own), VERSIONS) == ["python", "-m", "scaler.worker"]
+    assert start_command(config(**own)) == ["python", "-m", "scaler.worker"]
     assert installs("numpy", **own) == "numpy"
 
 
@@ -94,7 +99,7 @@ EXTRAS = {"executionRoleArn": "arn:e", "taskRoleArn": "arn:t", "logConfiguration
 
 
 def test_a_definition_is_for_fargate_and_has_the_size_that_is_asked_for() -> None:
-    wanted = wanted_definition(config(ecs_task_cpu=2, ecs_task_memory=8), None, VERSIONS, EXTRAS)
+    wanted = wanted_definition(config(ecs_task_cpu=2, ecs_task_memory=8), None, EXTRAS)
     assert {name: wanted[name] for name in ("cpu", "memory", "networkMode", "requiresCompatibilities")} == {
         "cpu": "2048",
         "memory": "8192",
@@ -117,9 +122,9 @@ def described(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_definition_that_is_as_it_should_be_stays() -> None:
-    current = described(wanted_definition(config(), None, VERSIONS, EXTRAS))
-    assert wanted_definition(config(), current, VERSIONS, {}) == registered(current)
-    assert wanted_definition(config(), current, VERSIONS, EXTRAS) == registered(current)
+    current = described(wanted_definition(config(), None, EXTRAS))
+    assert wanted_definition(config(), current, {}) == registered(current)
+    assert wanted_definition(config(), current, EXTRAS) == registered(current)
 
 
 @pytest.mark.parametrize(
@@ -132,18 +137,21 @@ def test_a_definition_that_is_as_it_should_be_stays() -> None:
         {"ecs_python_requirements": "numpy"},
     ],
 )
-def test_a_definition_differs_when_a_setting_does(settings: dict[str, Any]) -> None:
-    current = described(wanted_definition(config(), None, VERSIONS, EXTRAS))
-    assert wanted_definition(config(**settings), current, VERSIONS, {}) != registered(current)
-    assert wanted_definition(config(), current, {**VERSIONS, "scaler": "1.3"}, {}) != registered(current)
+def test_a_definition_differs_when_a_setting_or_a_version_does(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = described(wanted_definition(config(), None, EXTRAS))
+    assert wanted_definition(config(**settings), current, {}) != registered(current)
+    monkeypatch.setattr(containers, "__version__", "1.3")
+    assert wanted_definition(config(), current, {}) != registered(current)
 
 
 def test_what_others_have_put_into_a_definition_stays() -> None:
-    current = described(wanted_definition(config(), None, VERSIONS, EXTRAS))
+    current = described(wanted_definition(config(), None, EXTRAS))
     current["ephemeralStorage"] = {"sizeInGiB": 100}
     current["containerDefinitions"][0]["environment"] = [{"name": "MODE", "value": "night"}]
     current["containerDefinitions"][0]["name"] = "theirs"
-    wanted = wanted_definition(config(ecs_task_memory=16), current, VERSIONS, {})
+    wanted = wanted_definition(config(ecs_task_memory=16), current, {})
     assert wanted["ephemeralStorage"] == {"sizeInGiB": 100}
     assert wanted["executionRoleArn"] == "arn:e"
     assert wanted["containerDefinitions"][0]["environment"] == [{"name": "MODE", "value": "night"}]
@@ -151,13 +159,13 @@ def test_what_others_have_put_into_a_definition_stays() -> None:
 
 
 def test_of_several_containers_the_one_called_worker_is_the_workers() -> None:
-    current = described(wanted_definition(config(), None, VERSIONS, {}))
+    current = described(wanted_definition(config(), None, {}))
     current["containerDefinitions"].insert(0, {"name": "sidecar", "image": "other"})
-    wanted = wanted_definition(config(ecs_task_image="mine"), current, VERSIONS, {})
+    wanted = wanted_definition(config(ecs_task_image="mine"), current, {})
     assert [container["image"] for container in wanted["containerDefinitions"]] == ["other", "mine"]
     current["containerDefinitions"][1]["name"] = "main"
     with pytest.raises(UsageError, match="'scaler-task-definition' has the containers sidecar, main: call the one"):
-        wanted_definition(config(), current, VERSIONS, {})
+        wanted_definition(config(), current, {})
 
 
 # -- what a start adds

@@ -19,9 +19,7 @@ from scaler.worker_manager.aws_raw_ecs.definition import WORKER_COMMAND
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/aws_raw_ecs.md").read_text()
 MANAGER, SETUP, EXECUTION = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
-CALL = re.compile(r'(?:(\w+)\.(?:call|pages)\(|(?:call|pages|find)[(,]\s*"(\w+)",)\s*"([A-Z]\w+)"')
-"""client.call("Operation"), or account.call("service", "Operation")."""
-SERVICES = {"iam": "iam", "logs": "logs", "sts": "sts", "ec2": "ec2"}
+CALL = re.compile(r'(?:call|items|find)\(\s*"([A-Z]\w+)"|partial\(\s*self\.call,\s*"([A-Z]\w+)"')
 
 
 def actions(policy: dict[str, Any]) -> set[str]:
@@ -37,8 +35,14 @@ def calls(*modules: str) -> set[str]:
     found: set[str] = set()
     for module in modules:
         text = (ROOT / f"scaler/worker_manager/{module}.py").read_text()
-        for client, service, operation in re.findall(CALL, text):
-            found.add(f"{service or SERVICES.get(client.strip('_'), 'ecs')}:{operation}")
+        # A resource names its service first; all other calls are to ECS, or name theirs in the same line.
+        for part in re.split(r"\n(?=class |def )", text):
+            of_class = re.search(r'service, kind = "(\w+)"', part)
+            for line, names in ((found_at.start(), found_at.groups()) for found_at in CALL.finditer(part)):
+                before = part[:line].rpartition("\n")[2]
+                of_line = re.search(r'client\("(\w+)"\)', before)
+                service = (of_line or of_class or ["", "ecs"])[1]
+                found.add(f"{service}:{next(filter(None, names))}")
     assert found
     return found
 

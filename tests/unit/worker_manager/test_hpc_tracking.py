@@ -30,19 +30,30 @@ def terminated(tracking: Tracking) -> list[str]:
 
 
 def submitted(tracking: Tracking, number: int, *calls: int, job_id: str = "") -> CallSubmission:
-    made = tracking.add(number, f"job-{number}", keys(*calls), f"calls/{number}", 0.0)
+    made = CallSubmission(number, f"job-{number}", keys(*calls), f"calls/{number}")
+    tracking.add(made, 0.0)
     if job_id:
         tracking.accepted(made, job_id)
         assert not tracking.terminations
     return made
 
 
+def statuses(submission: CallSubmission, counts: dict[str, int]) -> list[str]:
+    submission.counts = counts
+    return submission.statuses_to_list()
+
+
+def has_lost(submission: CallSubmission, counts: dict[str, int]) -> bool:
+    submission.counts = counts
+    return submission.has_lost_successes()
+
+
 def test_a_result_is_awaited_once() -> None:
     tracking = tracking_of()
     submitted(tracking, 1, 10, 11, job_id="a")
     assert tracking.is_awaited(1, 0)
-    assert tracking.arrived(1, 0, 1.0) == keys(10)[0]
-    assert tracking.arrived(1, 0, 1.0) is None
+    assert tracking.over(1, 0, 1.0, has_result=True) == keys(10)[0]
+    assert tracking.over(1, 0, 1.0, has_result=True) is None
     assert not tracking.is_awaited(1, 0)
     assert not tracking.is_awaited(7, 0)
     tracking.check()
@@ -51,9 +62,9 @@ def test_a_result_is_awaited_once() -> None:
 def test_calls_are_obsolete_when_all_have_ended_and_not_before() -> None:
     tracking = tracking_of()
     submitted(tracking, 1, 10, 11, job_id="a")
-    tracking.arrived(1, 0, 1.0)
+    tracking.over(1, 0, 1.0, has_result=True)
     assert tracking.take_obsolete(1) == []
-    tracking.failed(1, 1, 1.0)
+    tracking.over(1, 1, 1.0, has_result=False)
     assert tracking.take_obsolete(1) == ["calls/1"]
     assert tracking.is_idle()
 
@@ -81,7 +92,7 @@ def test_children_are_terminated_one_by_one_and_the_array_when_nothing_else_is_l
 def test_what_has_ended_is_not_terminated() -> None:
     tracking = tracking_of()
     made = submitted(tracking, 1, 10, 11, job_id="a")
-    tracking.ended(made, [0])
+    made.ended.add(0)
     tracking.cancel(keys(10))
     assert terminated(tracking) == []
 
@@ -111,44 +122,47 @@ def test_calls_of_a_job_that_is_not_there_may_be_submitted_again() -> None:
     assert terminated(tracking) == ["a"]
     assert not tracking.is_search_due(1e9)
     submitted(tracking, 2, 11, 10, job_id="b")
-    assert tracking.arrived(2, 1, 1.0) == keys(10)[0]
+    assert tracking.over(2, 1, 1.0, has_result=True) == keys(10)[0]
     tracking.check()
 
 
 def test_children_are_listed_only_when_the_counts_say_something_new() -> None:
     tracking = tracking_of()
     made = submitted(tracking, 1, 10, 11, 12, job_id="a")
-    assert tracking.statuses_to_list(made, {"RUNNABLE": 3}) == []
-    assert tracking.statuses_to_list(made, {"RUNNING": 2, "RUNNABLE": 1}) == ["RUNNING"]
+    assert statuses(made, {"RUNNABLE": 3}) == []
+    assert statuses(made, {"RUNNING": 2, "RUNNABLE": 1}) == ["RUNNING"]
     assert tracking.running(made, [0, 2], 1.0) == keys(10, 12)
     assert tracking.running(made, [0, 2], 1.0) == []
-    assert tracking.statuses_to_list(made, {"RUNNING": 2, "RUNNABLE": 1}) == []
-    tracking.arrived(1, 0, 2.0)
-    assert tracking.statuses_to_list(made, {"RUNNING": 2, "SUCCEEDED": 1}) == ["RUNNING"], "another one runs"
-    assert tracking.statuses_to_list(made, {"FAILED": 1}) == ["FAILED"]
+    assert statuses(made, {"RUNNING": 2, "RUNNABLE": 1}) == []
+    tracking.over(1, 0, 2.0, has_result=True)
+    assert statuses(made, {"RUNNING": 2, "SUCCEEDED": 1}) == ["RUNNING"], "another one runs"
+    assert statuses(made, {"FAILED": 1}) == ["FAILED"]
 
 
 def test_successes_without_a_result_are_noticed() -> None:
     tracking = tracking_of()
     made = submitted(tracking, 1, 10, 11, job_id="a")
-    assert not tracking.has_lost_successes(made, {"RUNNING": 2})
-    assert tracking.has_lost_successes(made, {"SUCCEEDED": 1})
-    tracking.arrived(1, 0, 1.0)
-    assert not tracking.has_lost_successes(made, {"SUCCEEDED": 1})
-    tracking.ended(made, [1])
-    assert not tracking.has_lost_successes(made, {"SUCCEEDED": 2}), "it is looked at already"
+    assert not has_lost(made, {"RUNNING": 2})
+    assert has_lost(made, {"SUCCEEDED": 1})
+    tracking.over(1, 0, 1.0, has_result=True)
+    assert not has_lost(made, {"SUCCEEDED": 1})
+    made.ended.add(1)
+    assert not has_lost(made, {"SUCCEEDED": 2}), "it is looked at already"
 
 
 def test_jobs_are_stuck_when_they_wait_for_long_and_none_runs() -> None:
     tracking = tracking_of()
-    submitted(tracking, 1, 10, job_id="a")
-    waiting = [{"RUNNABLE": 1}]
-    assert not tracking.is_stuck(waiting, 119.0, 120.0)
-    assert tracking.is_stuck(waiting, 121.0, 120.0)
-    assert not tracking.is_stuck([*waiting, {"RUNNING": 1}], 121.0, 120.0)
-    assert not tracking.is_stuck([{"PENDING": 1}], 121.0, 120.0)
-    tracking.failed(1, 0, 100.0)
-    assert not tracking.is_stuck(waiting, 121.0, 120.0)
+    waiting, other = submitted(tracking, 1, 10, 11, job_id="a"), submitted(tracking, 2, 20, job_id="b")
+    waiting.counts = {"RUNNABLE": 2}
+    assert not tracking.is_stuck(119.0, 120.0)
+    assert tracking.is_stuck(121.0, 120.0)
+    other.counts = {"RUNNING": 1}
+    assert not tracking.is_stuck(121.0, 120.0)
+    waiting.counts = other.counts = {"PENDING": 1}
+    assert not tracking.is_stuck(121.0, 120.0)
+    waiting.counts = {"RUNNABLE": 1}
+    tracking.over(1, 0, 100.0, has_result=False)
+    assert not tracking.is_stuck(121.0, 120.0)
 
 
 def test_jobs_of_earlier_sessions_are_searched_until_all_of_them_must_have_been_listed() -> None:
@@ -202,9 +216,9 @@ def test_whatever_happens_every_call_ends_once() -> None:
             index, other = chance.randrange(4), chance.randint(1, number)
             match chance.randrange(5):
                 case 0:
-                    ended += filter(None, [tracking.arrived(other, index, 1.0)])
+                    ended += filter(None, [tracking.over(other, index, 1.0, has_result=True)])
                 case 1:
-                    ended += filter(None, [tracking.failed(other, index, 1.0)])
+                    ended += filter(None, [tracking.over(other, index, 1.0, has_result=False)])
                 case 2:
                     gone = [key for key in keys(*calls[:2]) if key not in ended]
                     tracking.cancel(gone)
@@ -222,7 +236,9 @@ def test_whatever_happens_every_call_ends_once() -> None:
             ended += tracking.refused(unanswered)
         for known in tracking.known():
             ended += [
-                key for index in sorted(known.open) if (key := tracking.arrived(known.number, index, 1.0)) is not None
+                key
+                for index in sorted(known.open)
+                if (key := tracking.over(known.number, index, 1.0, has_result=True)) is not None
             ]
         assert sorted(ended) == sorted(all_keys)
         terminated(tracking)
