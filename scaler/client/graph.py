@@ -67,27 +67,27 @@ class Plan:
         if isinstance(keys, str | bytes):
             raise UsageError(f"keys is {keys!r}: give a list of keys, such as [{keys!r}]")
         self._graph = graph
-        self._targets: dict[Key, Key] = {}
-        """The keys that nodes name, and where their values are found."""
         self.nodes: dict[Key, Node] = {}
         self.values: dict[Key, Any] = {}
         self.wanted: dict[Key, Key] = {}
+        self._targets: dict[Key, Key] = {}
+        """Of keys that stand for another one: where their value is found."""
         for key in keys:
             if not self._is_key(key):
                 raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
             if key in self.wanted:
                 raise UsageError(f"key {key!r} is wanted twice: name each key once")
-            self.wanted[key] = self._target(key)
+            self.wanted[key] = key
         self._order()
+        self.wanted = {key: self.target(key) for key in self.wanted}
+
+    def target(self, key: Key) -> Key:
+        return self._targets.get(key, key)
 
     def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
         """Return an argument with the values or futures of its keys; inner computations become InnerCalls."""
-        try:
-            target = self._targets.get(argument, _NOTHING)
-        except TypeError:  # it cannot be hashed
-            target = _NOTHING
-        if target is not _NOTHING:
-            return values[target]
+        if self._is_key(argument):
+            return values[self._targets.get(argument, argument)]
         if type(argument) is list:
             return [self.fill(inner, values) for inner in argument]
         if _is_computation(argument):
@@ -98,25 +98,27 @@ class Plan:
         """Visit the wanted keys and all that they need, depth first and without recursion."""
         entered: dict[Key, Node | None] = {}
         path: dict[Key, Iterator[Key]] = {}
-        for wanted in self.wanted.values():
+        for wanted in self.wanted:
             if wanted in entered:
                 continue
             path[wanted] = self._enter(wanted, entered)
             while path:
                 key = next(reversed(path))
                 needed = next((needed for needed in path[key] if needed in path or needed not in entered), _NOTHING)
-                if needed is _NOTHING:
-                    del path[key]
-                    node = entered[key]
-                    if node is not None:
-                        self.nodes[key] = node
-                elif needed in path:
+                if needed in path:
                     raise _cycle(list(path), needed)
-                else:
+                if needed is not _NOTHING:
                     path[needed] = self._enter(needed, entered)
+                    continue
+                del path[key]
+                node = entered[key]
+                if node is not None:
+                    self.nodes[key] = node
+                elif key not in self.values:
+                    self._targets[key] = self.target(self._graph[key])
 
     def _enter(self, key: Key, entered: dict[Key, Node | None]) -> Iterator[Key]:
-        """Note the node or value of a key, and return the keys that it needs."""
+        """Note the node or value of a key, unless it stands for another one; return the keys that it needs."""
         value = self._graph[key]
         needs: dict[Key, None] = {}
         entered[key] = None
@@ -127,6 +129,8 @@ class Plan:
         elif type(value) is list and self._computes(value):
             self._scan(key, value, needs, is_value=True)
             entered[key] = Node(same, (value,), tuple(needs))
+        elif type(value) in _KEY_TYPES and self._is_key(value) and value != key:
+            needs[value] = None
         else:
             self.values[key] = value
         return iter(needs)
@@ -137,10 +141,7 @@ class Plan:
         It recurses only as deep as the user wrote lists and computations into each other.
         """
         if self._is_key(argument):
-            target = self._targets.get(argument, _NOTHING)
-            if target is _NOTHING:
-                target = self._targets[argument] = self._target(argument)
-            needs[target] = None
+            needs[argument] = None
         elif type(argument) is list:
             for inner in argument:
                 self._scan(key, inner, needs, is_value)
@@ -152,18 +153,6 @@ class Plan:
                 f"key {key!r} needs {reprlib.repr(argument)}, but the graph has no such key; "
                 "give a string as a value of its own"
             )
-
-    def _target(self, key: Key) -> Key:
-        """Return the key whose value this key has: itself, unless another key stands in the place of its value."""
-        path: list[Key] = []
-        while True:
-            value = self._graph[key]
-            if type(value) not in _KEY_TYPES or _is_computation(value) or not self._is_key(value) or value == key:
-                return key
-            path.append(key)
-            if value in path:
-                raise _cycle(path, value)
-            key = value
 
     def _computes(self, values: list[Any]) -> bool:
         """Tell whether a list holds a key or a computation, at any depth."""
@@ -262,7 +251,9 @@ class GraphRun:
 
     def _share_values(self, found: dict[Key, Any]) -> None:
         values = self._plan.values
-        uses = Counter(key for node in self._plan.nodes.values() for key in node.needs if key in values)
+        uses: Counter[Key] = Counter()
+        for node in self._plan.nodes.values():  # each value counts once of a computation that has several names for it
+            uses.update(key for key in dict.fromkeys(map(self._plan.target, node.needs)) if key in values)
         for key, count in uses.items():
             value = found[key]
             if count < 2 or isinstance(value, (*_SMALL, ByReference)):
