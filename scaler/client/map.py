@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from operator import length_hint
+from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakMethod
 
@@ -25,7 +26,7 @@ from scaler.client.functions import check_integer
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
 from scaler.client.tasks import Reference
-from scaler.client.waiting import SteadyCondition, carry_through
+from scaler.client.waiting import carry_through
 from scaler.errors import (
     ProcessorDiedError,
     RemoteTraceback,
@@ -43,7 +44,6 @@ CHUNKS_OF_WINDOW = 8
 """No chunk has more than this part of the window, so that several workers have some and others are on their way."""
 MAX_ITEMS = CHUNKS_OF_WINDOW * MAX_CHUNK_ITEMS
 UNBOUNDED = sys.maxsize
-"""The window of a map."""
 QUICK_SECONDS = 0.001
 """A chunk's items are taken from their iterable in about this time: a slow one fills no chunks."""
 PART_WAITED = 1 / 8
@@ -89,7 +89,7 @@ class Chunk:
     first: int
     items: list[Any]
     """Empty when they were sent."""
-    count: int = 0
+    count: int
     payload: bytes = b""
     """Of several items, to take them apart: it is in memory anyway, unless it is in the object storage."""
     references: tuple[Reference, ...] = ()
@@ -103,9 +103,6 @@ class Chunk:
     """How long it ran on its worker, once it has ended; None when it failed."""
     sent_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.count = len(self.items)
 
     def failure(self) -> BaseException | None:
         """Return why the whole has failed, None when it has not. Called when it has ended."""
@@ -128,7 +125,6 @@ class ChunkRunner:
     """Sends chunks and waits for them. `cancel` may be called from any thread, the rest from one at a time."""
 
     def __init__(self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None) -> None:
-        """Raises UsageError."""
         if chunk_size is not None:
             check_integer("chunk_size", chunk_size, 1)
         self.chunk_size = chunk_size
@@ -136,8 +132,7 @@ class ChunkRunner:
         self.call = call
         self._submit = submit
         self._futures = futures
-        self._changed = SteadyCondition()
-        self._ended: list[Chunk] = []
+        self._ended: SimpleQueue[Chunk] = SimpleQueue()
         self._in_flight: set[Chunk] = set()
         self._is_cancelled = False
         self._sent_items = 0
@@ -153,39 +148,30 @@ class ChunkRunner:
 
         Raises UsageError in a thread that must not wait, and ClientClosedError.
         """
-        if not self._ended and (timeout_seconds is None or timeout_seconds > 0):
-            self._futures.check_waitable()
-            with self._futures.blocked(), self._changed:
-                self._changed.wait_for(lambda: self._ended, timeout_seconds)
-        if not self._ended:
-            return []
-        with self._changed:
-            ended, self._ended = self._ended, []
-            self._in_flight.difference_update(ended)
+        ended: list[Chunk] = []
+        with contextlib.suppress(Empty):
+            if self._ended.empty() and (timeout_seconds is None or timeout_seconds > 0):
+                self._futures.check_waitable()
+                with self._futures.blocked():
+                    ended.append(self._ended.get(timeout=timeout_seconds))
+            while True:
+                ended.append(self._ended.get_nowait())
+        self._in_flight.difference_update(ended)
         now = time.monotonic()
-        whole = []
         for chunk in ended:
             if chunk.future is not None and chunk.failure() is None:
                 chunk.ran_seconds = chunk.future.profiling_info().duration_s
             self.chunking.ended(chunk.count, chunk.ran_seconds, now)
             self._take_apart(chunk)
-            if not chunk.parts:
-                chunk.has_ended = True
-                whole.append(chunk)
+            chunk.has_ended = not chunk.parts
             chunk.items, chunk.payload, chunk.references = [], b"", ()
-        return whole
+        return [chunk for chunk in ended if chunk.has_ended]
 
     def cancel(self) -> None:
         """Cancel all that has not ended, and all that is sent from now on."""
-        carry_through(self._cancel)
-
-    def _cancel(self) -> None:
-        with self._changed:
-            self._is_cancelled = True
-            chunks = list(self._in_flight)
-        for chunk in chunks:
-            if chunk.future is not None:
-                chunk.future.cancel()
+        self._is_cancelled = True
+        # The copy of the set is made in one step, whatever the other threads do.
+        carry_through(lambda: [chunk.future.cancel() for chunk in list(self._in_flight) if chunk.future is not None])
 
     def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
         """Return the values of the items of a chunk that has ended, `FailedItem` for those that raised.
@@ -224,10 +210,9 @@ class ChunkRunner:
 
     def _send(self, items: list[Any], first: int, is_made: bool = False) -> Chunk:
         """is_made: `ItemCall.arguments` made the items."""
-        chunk = Chunk(first, items)
+        chunk = Chunk(first, items, len(items))
         self.chunking.sent()
-        with self._changed:  # before it is sent, and its future noted first of all: a Ctrl-C must find it to cancel it
-            self._in_flight.add(chunk)
+        self._in_flight.add(chunk)  # before it is sent, and its future noted first of all: `cancel` must find it
         try:
             chunk.future = future = self._submit(items if is_made else self.call.arguments(items))
         except (SerializationError, UsageError) as error:
@@ -259,17 +244,13 @@ class ChunkRunner:
             try:
                 part = self._send([item], number, is_made)
             except ScalerError as error:  # a limit, or the client was closed: the outcome of that item
-                part = Chunk(number, [item])
-                part.items = []
-                part.error = error
+                part = Chunk(number, [], 1, error=error)
                 self._note_end(part)
             chunk.parts.append(part)
 
     def _note_end(self, chunk: Chunk) -> None:
         chunk.ended_at = time.monotonic()
-        with self._changed:
-            self._ended.append(chunk)
-            self._changed.notify()
+        self._ended.put(chunk)
 
 
 class Window:
@@ -280,7 +261,6 @@ class Window:
     """
 
     def __init__(self, items: int | None, chunk_size: int | None) -> None:
-        """Raises UsageError."""
         smallest = chunk_size or 1
         self.items: int
         self._has_free_workers = False
@@ -369,7 +349,6 @@ class Progress:
     """
 
     def __init__(self, name: str, iterables: Sequence[Iterable[Any]]) -> None:
-        """name: of the function."""
         from tqdm.auto import tqdm  # noqa: PLC0415 (it takes a while to import, and few need it)
 
         counts = [length_hint(iterable, -1) for iterable in iterables]
@@ -581,7 +560,6 @@ class ResultIterator(Iterator[Any]):
         return min(size, max(1, self._window.items // CHUNKS_OF_WINDOW), self._pull_size)
 
     def _pull(self, items: Iterator[Any], size: int) -> None:
-        """Send up to `size` items."""
         chunk: list[Any] = []
         ahead = self._ahead
         began = time.monotonic()
