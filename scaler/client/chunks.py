@@ -62,7 +62,6 @@ class Chunking:
         return self._size
 
     def sent(self) -> None:
-        """Count a chunk as in flight."""
         self._in_flight += 1
 
     def ended(self, items: int, seconds: float | None, now: float) -> None:

@@ -13,11 +13,12 @@ from scaler.client.connect import nested_loop, open_loop, processor
 from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, checked_options
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
-from scaler.client.loop import ClientLoop
 from scaler.client.map import UNBOUNDED, ChunkRunner, Progress, ResultIterator, Window, as_tuples, side_by_side
-from scaler.client.tasks import ObjectReference, TaskTemplate
-from scaler.errors import ClientClosedError, UsageError
+from scaler.client.session import ObjectPinned
+from scaler.client.tasks import ObjectReference
+from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.logs import escaped_lines
+from scaler.protocol.messages import Explain, Explained, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.arguments import Reduced
 
@@ -65,22 +66,17 @@ class Client(ArgumentOnly):
         one. name: what monitors show. Raises UnreachableError, RefusedError, or UsageError.
         """
         _check(timeout_seconds, name)
-        bound = None if serializer is None else bind_serializer(serializer)
+        self._name = name
+        self._serializer = None if serializer is None else bind_serializer(serializer)
+        self._options = Options(profiling=profiling, stream_output=stream_output)
         self._is_nested = address is None
         if address is None:
-            loop = nested_loop(timeout_seconds)
+            self._loop = nested_loop(timeout_seconds)
         else:
-            loop = open_loop(address, name, timeout_seconds)
-            weakref.finalize(self, loop.abandon).atexit = False
-        self._open(loop, bound, Options(profiling=profiling, stream_output=stream_output), name)
-
-    def _open(self, loop: ClientLoop, serializer: Serializer | None, options: Options, name: str = "") -> None:
-        self._name = name
-        self._loop = loop
-        self._serializer = serializer
-        self._options = options
-        self._futures = loop.futures
-        self._templates = TemplateTable(loop.futures, serializer)
+            self._loop = open_loop(address, name, timeout_seconds)
+            weakref.finalize(self, self._loop.abandon).atexit = False
+        self._futures = self._loop.futures
+        self._templates = TemplateTable(self._futures, self._serializer)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
         self._is_closed = False
 
@@ -103,7 +99,7 @@ class Client(ArgumentOnly):
         return table("Client", rows)
 
     def _state(self) -> str:
-        return _DISCONNECTED.removeprefix("the client was ") if self._is_closed else self._loop.state
+        return "disconnected" if self._is_closed else self._loop.state
 
     @property
     def identity(self) -> bytes:
@@ -232,11 +228,11 @@ class Client(ArgumentOnly):
         """
         self._check_open()
         parent = self._parent()
-
-        def template(function: Callable[..., Any], deliver: bool) -> TaskTemplate:
-            return self._templates.template(function, self._options._replace(deliver=deliver), parent)
-
-        run = GraphRun(graph, keys, self._futures, template)
+        wanted, inner = (self._options._replace(deliver=deliver) for deliver in (True, False))
+        templates = self._templates
+        run = GraphRun(
+            graph, keys, self._futures, lambda fn, deliver: templates.template(fn, wanted if deliver else inner, parent)
+        )
         return run.values() if block else run.futures
 
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
@@ -248,9 +244,10 @@ class Client(ArgumentOnly):
         self._check_open()
         what = f"object {name!r}" if name else "the object"
         parts = dump_value(obj, self._serializer, what)
-        upload = self._loop.objects.upload(parts)
-        self._loop.objects.wait_uploaded(upload)
-        self._loop.objects.pin(upload)
+        upload = self._loop.upload(parts)
+        self._loop.wait_uploaded(upload)
+        with self._futures.condition:
+            self._futures.put(ObjectPinned(upload))
         reference = ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
         self._references.add(reference)
         return reference
@@ -263,7 +260,14 @@ class Client(ArgumentOnly):
         Of tasks that have ended it remembers the last few thousand. Raises UnreachableError when it does not answer.
         """
         self._check_open()
-        return self._loop.explain(future)
+        session = self._futures.session
+        self._futures.step()
+        with self._futures.condition:
+            if session.waits_for_upload(future):
+                return session.why_unsent(future)
+        answer = self._loop.ask(Explain(future.task_id), Explained)
+        with self._futures.condition:
+            return session.why_unsent(future) or answer.text
 
     def logs(self, future: ScalerFuture) -> TaskOutput:
         """Return what a task has printed so far, with control characters shown; `str` of it is all in one text.
@@ -272,7 +276,7 @@ class Client(ArgumentOnly):
         when the scheduler does not answer.
         """
         self._check_open()
-        log = self._loop.log(future)
+        log = self._loop.ask(ReadLog(future.task_id), TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return TaskOutput(stdout, stderr, log.truncated_bytes)
 
@@ -283,8 +287,6 @@ class Client(ArgumentOnly):
         self._check_open()
         self._loop.clear()
         self._templates.clear()
-        for reference in list(self._references):
-            reference.invalidate()
         self._references.clear()
 
     def disconnect(self) -> None:
@@ -299,7 +301,9 @@ class Client(ArgumentOnly):
         Raises ProtectedError when the scheduler is protected, as it is unless started otherwise.
         """
         self._check_open()
-        self._loop.shut_cluster_down()
+        answer = self._loop.ask(ShutdownCluster(), ShutdownReply)
+        if not answer.accepted:
+            raise ProtectedError(answer.text)
         self.disconnect()
 
     def __enter__(self) -> Client:
@@ -315,7 +319,8 @@ class Client(ArgumentOnly):
     def reduce_into(self, _collection: Collection, /) -> Reduced:
         """Travel as a call that makes a client inside the task."""
         self._check_open()
-        return nested_client, (self._serializer, self._options)
+        profiling, stream_output = self._options.profiling, self._options.stream_output
+        return Client, (None, profiling, DEFAULT_TIMEOUT_SECONDS, self._serializer, stream_output)
 
     def _submit(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
@@ -365,14 +370,6 @@ class Client(ArgumentOnly):
         if self._is_closed:
             raise ClientClosedError(_DISCONNECTED)
         self._futures.check_open()
-
-
-def nested_client(serializer: Serializer | None, options: Options) -> Client:
-    """Return a client inside the task that runs here: a client in a task's arguments is pickled as this call."""
-    client = Client.__new__(Client)
-    client._is_nested = True  # noqa: SLF001 (a second constructor)
-    client._open(nested_loop(DEFAULT_TIMEOUT_SECONDS), serializer, options)  # noqa: SLF001
-    return client
 
 
 def _check(timeout_seconds: object, name: object) -> None:

@@ -169,12 +169,10 @@ def _connect_storage(address: str, peer: bytes) -> StorageClient:
 
     if not address:
         raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
-
     return StorageClient(address, peer, Role.CLIENT)
 
 
 def open_loops() -> list[ClientLoop]:
-    """Return the loops of this process's clients."""
     return list(_loops)
 
 

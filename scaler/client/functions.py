@@ -8,7 +8,6 @@ serialized again when one of them is another object than before, and every time 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -99,18 +98,13 @@ def check_call(args: object, kwargs: object) -> None:
         raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of names to keyword arguments")
 
 
-@dataclass(slots=True, eq=False)
-class CachedFunction:
-    """A function as it was serialized, and the templates that were made of it, by their options and parent."""
+class CachedFunction(NamedTuple):
+    """A function as it was serialized, what it carried then, and its templates by their options and parent."""
 
     function: Callable[..., Any]
     reference: FunctionReference
     carried: Carried
-    templates: dict[tuple[Options, bytes], TaskTemplate] = field(default_factory=dict)
-
-    def is_current(self) -> bool:
-        """Tell whether everything that the function carries is what it was when it was serialized."""
-        return all(_read(holder, name) is value for holder, name, value in self.carried)
+    templates: dict[tuple[Options, bytes], TaskTemplate]
 
 
 class TemplateTable:
@@ -133,8 +127,12 @@ class TemplateTable:
             self._by_value = by_value
             self._cached.clear()
         cached = self._cached.get((id(function), options.is_plain))
-        if cached is None or cached.function is not function or (cached.carried and not cached.is_current()):
-            cached = self._cache(function, None if options.is_plain else self._serializer, options.is_plain)
+        if (
+            cached is None
+            or cached.function is not function
+            or (cached.carried and any(_read(holder, name) is not value for holder, name, value in cached.carried))
+        ):
+            cached = self._cache(function, options.is_plain)
         template = cached.templates.get((options, parent))
         if template is None:
             return self._make(cached, options, parent)
@@ -144,16 +142,16 @@ class TemplateTable:
         return template
 
     def clear(self) -> None:
-        """Nothing that was sent may be used again."""
         self._cached.clear()
         self._recent.clear()
         self._registered_serializer = None
 
-    def _cache(self, function: Callable[..., Any], serializer: Serializer | None, is_plain: bool) -> CachedFunction:
+    def _cache(self, function: Callable[..., Any], is_plain: bool) -> CachedFunction:
+        serializer = None if is_plain else self._serializer
         parts = dump_function(function, serializer)
         # A function whose pickle needs cloudpickle carries its code, and is not just its name.
         carried = carried_by(function, serializer is not None or b"cloudpickle" in bytes(parts[0]))
-        cached = CachedFunction(function, self._register(parts), carried or [])
+        cached = CachedFunction(function, self._register(parts), carried or [], {})
         if carried is not None:
             if len(self._cached) >= MAX_CACHED_FUNCTIONS:
                 del self._cached[next(iter(self._cached))]
@@ -243,7 +241,6 @@ def _mentions(function: FunctionType) -> Iterator[tuple[object, str, object]]:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object and those of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -13,13 +13,14 @@ import threading
 import traceback
 from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from scaler.client.session import TaskSettled
+from scaler.client.session import SessionInput, TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
-from scaler.client.waiting import FutureOwner, LendingWaiters
-from scaler.errors import UsageError
+from scaler.client.waiting import SteadyCondition
+from scaler.errors import ClientClosedError, UsageError
 from scaler.serialization import ByReference, Collection, DependencyFailedError
 from scaler.serialization.exceptions import annotate
 
@@ -59,6 +60,103 @@ class ProfilingInfo:
         return self.cpu_time_us * 1e-6
 
 
+class FutureOwner:
+    """The lock and the inbox that all futures of a client share. Safe to use from any thread.
+
+    Calls put inputs into the inbox and wake the client's thread, at most once per idle period.
+    """
+
+    def __init__(self, wake: Callable[[], object], blocked: Callable[[], AbstractContextManager[object]]) -> None:
+        """wake: makes the client's thread step soon.
+
+        blocked: returns a context in which this thread waits: a task that runs here lends its slot meanwhile.
+        """
+        self.condition = SteadyCondition()
+        self.blocked = blocked
+        self.thread: threading.Thread | None = None
+        """The client's own thread, which must not wait for itself."""
+        self.closed: str | None = None
+        """Why this client is of no use any more."""
+        self.inbox: list[SessionInput] = []
+        self.is_awake = False
+        """True from a wake-up until the thread begins to step."""
+        self._wake = wake
+        self._is_forked = False
+
+    def check_open(self) -> None:
+        """Raise ClientClosedError when the client was disconnected, or belongs to the parent of this process."""
+        if self.closed is not None:
+            raise ClientClosedError(self.closed)
+
+    def check_process(self) -> None:
+        """Raise ClientClosedError in a forked child: no request from there arrives."""
+        if self._is_forked:
+            self.check_open()
+
+    def check_waitable(self) -> None:
+        """Raise when a wait in this thread or process could never end."""
+        if self.closed is not None:
+            raise ClientClosedError(self.closed)
+        if threading.current_thread() is self.thread:
+            raise UsageError("a callback of a future cannot wait for another one: the same thread serves both")
+
+    def put(self, occurred: SessionInput) -> None:
+        """Put an input into the inbox, and wake the client's thread. Called under the lock."""
+        self.inbox.append(occurred)
+        self.wake()
+
+    def wake(self) -> None:
+        self.is_awake = True
+        try:
+            self._wake()
+        except RuntimeError:  # the loop is closed, and with it the client
+            pass
+        except BaseException:  # Ctrl-C: the next submit must wake it
+            self.is_awake = False
+            raise
+
+    def forked(self) -> None:
+        """This process is a child of the one that the client belongs to: it has its locks, but not its threads."""
+        self.closed = "the client belongs to the parent of this process: make a new one after a fork"
+        self.condition = SteadyCondition()
+        self.thread = None
+        self._is_forked = True
+
+
+class LendingWaiters(list[Any]):
+    """Waiters of `concurrent.futures` for a future: also its `wait` then lends the task's slot meanwhile."""
+
+    def __init__(self, owner: FutureOwner, waiters: list[Any]) -> None:
+        super().__init__(waiters)
+        self._owner = owner
+
+    def append(self, waiter: Any) -> None:
+        event = getattr(waiter, "event", None)
+        if event is not None and not isinstance(event, LendingEvent):
+            waiter.event = LendingEvent(self._owner)
+        super().append(waiter)
+
+
+class LendingEvent(threading.Event):
+    """The event on which waiters of `concurrent.futures` wait."""
+
+    def __init__(self, owner: FutureOwner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
+        self._owner.check_waitable()
+        try:
+            with self._owner.blocked():
+                if not super().wait(timeout):
+                    raise TimeoutError
+        except TimeoutError:
+            return False
+        return True
+
+
 class ScalerFuture(Future[Any], ByReference, ClientTask):
     """The value that a task will have. As an argument of another task, that task waits for it and gets the value."""
 
@@ -70,10 +168,10 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         "_result",
         "_spec",
         "_state",
-        "_stored",
         "_waiting",
         "has_started",
         "node",
+        "stored",
     )
     how_to_send = "give it to submit as an argument, alone or inside one, and the task gets its value"
 
@@ -99,7 +197,8 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         self._exception: BaseException | None = None
         self._waiting: list[Any] | None = None
         self._callbacks: list[Callback] | None = None
-        self._stored: RemoteReference | None = None
+        self.stored: RemoteReference | None = None
+        """The value in the storage, which stays there while this future lives."""
         self._profile: int | tuple[int, int, int] = 0
         self.has_started = False
         self.node: tuple[Hashable] | None = None
@@ -197,21 +296,16 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         """Wait for the value in an event loop. Cancelling the waiting coroutine cancels the task, as in asyncio."""
         if self._state is PENDING:
             self._owner.check_waitable()
-            loop = asyncio.get_running_loop()
-            ended = loop.create_future()
-
-            def tell() -> None:
-                if not ended.done():
-                    ended.set_result(None)
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
             def wake(_future: ScalerFuture) -> None:
                 with contextlib.suppress(RuntimeError):  # the event loop is closed
-                    loop.call_soon_threadsafe(tell)
+                    loop.call_soon_threadsafe(ended.set)
 
             self.add_done_callback(wake)
             with self._owner.blocked():
                 try:
-                    yield from ended
+                    yield from ended.wait().__await__()
                 except asyncio.CancelledError:
                     self.cancel()
                     raise
@@ -268,7 +362,7 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
     @property
     def reference_id(self) -> bytes:
         """The id by which tasks name the value: the task's, or that of the stored result."""
-        return self.task_id if self._stored is None or self._stored.is_invalid else self._stored.id
+        return self.task_id if self.stored is None or self.stored.is_invalid else self.stored.id
 
     def known_value(self, collection: Collection, /) -> tuple[Any] | None:
         """Return the value if it is here and small; None if it must be referenced. Raises DependencyFailedError."""
@@ -283,7 +377,7 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
     @property
     def is_stored(self) -> bool:
         """True when the value is in the storage, and tasks can name it there."""
-        return self._stored is not None and not self._stored.is_invalid
+        return self.stored is not None and not self.stored.is_invalid
 
     def is_pending_of(self, owner: object) -> bool:
         """Tell whether it is an unfinished future of this client, which tasks can only reference."""
@@ -339,10 +433,6 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
                 self.node = needed.node if needed.exception() is not None else self.node
         assert self.node is not None, "asked for nodes of graphs only"
         annotate(exception, f"in node {self.node[0]!r} of the graph")
-
-    def keep_stored(self, stored: RemoteReference) -> None:
-        """Keep the value in the storage, under this id, while this future lives."""
-        self._stored = stored
 
     def run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""

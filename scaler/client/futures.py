@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -12,10 +11,9 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
-from scaler.client.future import ScalerFuture
+from scaler.client.future import FutureOwner, ScalerFuture
 from scaler.client.session import ClientGaveUp, DropTasks, ReferencesReleased, SessionInput, TasksAdded, TaskSession
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
-from scaler.client.waiting import SteadyCondition
+from scaler.client.tasks import FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
 from scaler.errors import (
     ClientClosedError,
     LimitError,
@@ -28,7 +26,6 @@ from scaler.errors import (
     TaskError,
     TaskRejectedError,
     TaskTimeoutError,
-    UsageError,
     WorkerLostError,
 )
 from scaler.ids import IdFactory
@@ -57,12 +54,8 @@ Resolved = tuple[ScalerFuture, Any, BaseException | None, Profile]
 """A future, its value or exception, and its profile."""
 
 
-class FutureTable:
-    """The futures of a client, and the session that has their tasks. Safe to use from any thread.
-
-    Calls put inputs into an inbox and wake the client's thread, at most once per idle period. That thread steps the
-    session with everything in the inbox.
-    """
+class FutureTable(FutureOwner):
+    """The futures of a client, and the session that has their tasks, which the client's thread steps."""
 
     def __init__(
         self,
@@ -73,59 +66,29 @@ class FutureTable:
         blocked: Callable[[], AbstractContextManager[object]],
         timeout_seconds: float,
     ) -> None:
-        """wake: makes the client's thread step soon. upload: puts parts into the storage. blocked: see FutureOwner."""
+        """upload: puts parts into the storage. wake, blocked: see FutureOwner."""
+        super().__init__(wake, blocked)
         self.ids = IdFactory(peer)
-        self.condition = SteadyCondition()
         self.session = TaskSession()
         self.upload = upload
-        self.blocked = blocked
         self.timeout_seconds = timeout_seconds
         self.max_pending_tasks = -1
         self.registered: WeakValueDictionary[bytes, FunctionReference] = WeakValueDictionary()
         """Functions and serializers that templates use, by id."""
         self.releases: deque[bytes] = deque()
         """Ids of functions, objects and results that nothing refers to any more; any thread appends."""
-        self.is_awake = False
-        """True from a wake-up until the thread begins to step."""
-        self.thread: threading.Thread | None = None
-        """The client's own thread, which must not wait for itself."""
-        self.closed: str | None = None
-        """Why this client is of no use any more."""
-        self._wake = wake
-        self._inbox: list[SessionInput] = []
-        self._added: list[ClientTask] | None = None
-        """The tasks of the inbox's last input, if that is a TasksAdded."""
         self._inbox_bytes = 0
         self._payloads: dict[tuple[int, ...], bytes] = {}
         """Of arguments that are futures, by the number of each among those that are needed."""
         self._waiting_threads = 0
-        self._pid = os.getpid()
-
-    def check_open(self) -> None:
-        """Raise ClientClosedError when the client was disconnected, or belongs to the parent of this process."""
-        if self.closed is not None:
-            raise ClientClosedError(self.closed)
-
-    def check_process(self) -> None:
-        """Raise ClientClosedError in a forked child of the process that the client belongs to."""
-        if self._pid != os.getpid():
-            self.check_open()
-
-    def check_waitable(self) -> None:
-        """Raise when a wait in this thread or process could never end."""
-        if self.closed is not None:
-            raise ClientClosedError(self.closed)
-        if threading.current_thread() is self.thread:
-            raise UsageError("a callback of a future cannot wait for another one: the same thread serves both")
 
     def has_unfinished(self) -> bool:
-        """Tell whether there are unfinished tasks."""
-        return self.closed is None and bool(self.session.pending or self._inbox)
+        return self.closed is None and bool(self.session.pending or self.inbox)
 
     def unfinished(self) -> list[ScalerFuture]:
         """Return the unfinished futures, in the order of their submission."""
         with self.condition:
-            added = [task for each in self._inbox if isinstance(each, TasksAdded) for task in each.tasks]
+            added = [task for each in self.inbox if isinstance(each, TasksAdded) for task in each.tasks]
             futures = cast("list[ScalerFuture]", [*self.session.pending.values(), *added])
             return [future for future in futures if not future.done()]
 
@@ -194,7 +157,6 @@ class FutureTable:
         return ScalerFuture(self, self.ids.task(), template, payload, tuple(indexes))
 
     def ended(self, template: TaskTemplate, value: object, exception: BaseException | None = None) -> ScalerFuture:
-        """Return a future that has ended already."""
         future = ScalerFuture(self, self.ids.task(), template, b"")
         future.template = None
         future.settle(value, exception)
@@ -217,32 +179,15 @@ class FutureTable:
                 for reference in future.references:
                     if isinstance(reference, ScalerFuture) and reference.must_embed:
                         return False
-            if self._added is None:
-                added: list[ClientTask] = []
-                self._inbox.append(TasksAdded(added))
-                self._added = added
+            last = self.inbox[-1] if self.inbox else None
+            if type(last) is TasksAdded:
+                last.tasks.extend(futures)
+            else:
+                self.inbox.append(TasksAdded([*futures]))
             self._inbox_bytes += size
-            self._added += futures
         if not self.is_awake:
             self.wake()
         return True
-
-    def put(self, occurred: SessionInput) -> None:
-        """Put an input into the inbox, and wake the client's thread. Called under the lock."""
-        self._inbox.append(occurred)
-        self._added = None
-        self.wake()
-
-    def wake(self) -> None:
-        """Make the client's thread step soon."""
-        self.is_awake = True
-        try:
-            self._wake()
-        except RuntimeError:  # the loop is closed, and with it the client
-            pass
-        except BaseException:  # Ctrl-C: the next submit must wake it
-            self.is_awake = False
-            raise
 
     # -- they end
 
@@ -258,7 +203,7 @@ class FutureTable:
             for future, value, exception, profile in resolved:
                 if future.settle(value, exception, profile):
                     to_call.append(future)
-            occurred, self._inbox, self._added, self._inbox_bytes = self._inbox, [], None, 0
+            occurred, self.inbox, self._inbox_bytes = self.inbox, [], 0
             if self.releases:
                 released = [self.releases.popleft() for _ in range(len(self.releases))]
                 occurred.append(ReferencesReleased([each for each in released if each not in self.registered]))
@@ -278,7 +223,6 @@ class FutureTable:
         return messages
 
     def started(self, ids: Iterable[bytes]) -> None:
-        """Note that these tasks run."""
         for identifier in ids:
             task = self.session.pending.get(identifier)
             if task is not None:
@@ -291,12 +235,6 @@ class FutureTable:
                 return
             self.closed = why
         self.step(ClientGaveUp(error, cancel=False))
-
-    def forked(self) -> None:
-        """This process is a child of the one that the client belongs to: it has its locks, but not its threads."""
-        self.closed = "the client belongs to the parent of this process: make a new one after a fork"
-        self.condition = SteadyCondition()
-        self.thread = None
 
     # -- waits
 
@@ -329,7 +267,7 @@ class FutureTable:
     def _reached(self) -> str | None:
         session = self.session
         if self.max_pending_tasks >= 0:
-            added = sum(len(each.tasks) for each in self._inbox if isinstance(each, TasksAdded))
+            added = sum(len(each.tasks) for each in self.inbox if isinstance(each, TasksAdded))
             if self.max_pending_tasks <= added + len(session.pending) + len(session.cancelling):
                 return f"max_number_of_tasks_waiting={self.max_pending_tasks}"
         if self._inbox_bytes + session.unsent_bytes > MAX_UNSENT_BYTES:

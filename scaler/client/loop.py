@@ -2,13 +2,15 @@
 
 Users' threads put inputs into the futures' inbox and wake the loop. The loop steps the session with the whole inbox and
 sends as few messages as possible. When a Finished comes it loads the values first, then resolves all its futures under
-one acquisition of the lock, then calls callbacks without it.
+one acquisition of the lock, then calls callbacks without it. Objects, large arguments and large results go through the
+object storage.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -16,39 +18,47 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
-from scaler.client.objects import ClientObjects
-from scaler.client.session import ClientCleared, ClientGaveUp, ConnectionReady, SchedulerRestarted, SessionInput
+from scaler.client.session import (
+    ClientCleared,
+    ClientGaveUp,
+    ConnectionReady,
+    SchedulerRestarted,
+    SessionInput,
+    TaskSettled,
+    UploadEnded,
+)
+from scaler.client.tasks import ObjectUpload, RemoteReference
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
-    ProtectedError,
+    LimitError,
+    ObjectLostError,
     RefusedError,
     ScalerError,
     SchedulerLostError,
     UnreachableError,
 )
-from scaler.ids import new_peer_id
+from scaler.ids import content_id, new_peer_id
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Question, Questions
 from scaler.protocol.messages import (
-    Explain,
     Explained,
     Finished,
     Message,
     Outcome,
     Output,
-    ReadLog,
-    ShutdownCluster,
     ShutdownReply,
     Started,
     TaskLog,
     Welcome,
     is_stored,
+    stored_reference,
 )
-from scaler.serialization import dump_value
+from scaler.serialization import Parts, Serializer, dump_value, own_buffer, size_of
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
@@ -58,13 +68,18 @@ MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 MAINTENANCE_SECONDS = 1.0
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
+MAX_COPIED_BYTES = 1024 * 1024
+"""A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
+_SAMPLE_BYTES = 4096
+_SAMPLES = 16
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
+_Key = tuple[bytes, ...]
 _Reply = TypeVar("_Reply", Explained, TaskLog, ShutdownReply)
 
 
 class ClientLoop:
-    """One client's connection, futures and thread. Public methods are safe to use from any thread."""
+    """One client's connections, futures and thread. Public methods are safe to use from any thread."""
 
     def __init__(
         self,
@@ -86,12 +101,12 @@ class ClientLoop:
         self.futures = FutureTable(
             new_peer_id(),
             wake=partial(self._loop.call_soon_threadsafe, self._iterate),
-            upload=lambda parts: self.objects.upload(parts),  # noqa: PLW0108 (it needs the table to be made)
+            upload=self.upload,
             blocked=blocked,
             timeout_seconds=timeout_seconds,
         )
-        self.objects = ClientObjects(self.futures, self._call, connect_storage)
         self._connect = connect
+        self._connect_storage = connect_storage
         self._submitted = submitted
         self._is_abandoned = False
         self._welcome: Welcome | None = None
@@ -99,7 +114,16 @@ class ClientLoop:
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
-        self._is_retrying = False
+        self._storage: StorageClient | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
+        """By content, or by samples of it, while something refers to them: the same bytes go up once.
+
+        Digests of large parts cost as much as sending them. Samples distinguish those above `MAX_COPIED_BYTES` first,
+        and only parts whose samples were seen before are digested in full: so the second copy may still go up, later
+        ones do not.
+        """
+        self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
         self._thread.start()
@@ -126,37 +150,8 @@ class ClientLoop:
         is_connected = self._connector is not None and self._connector.connected
         return "connected" if is_connected else "the connection is broken"
 
-    def clear(self) -> None:
-        """Cancel all unfinished tasks, and release all objects and stored results."""
-        with self.futures.condition:
-            self.futures.check_open()
-            self.objects.forget()
-            self.futures.put(ClientCleared())
-        self.futures.step()
-
-    def shut_cluster_down(self) -> None:
-        """End scheduler and workers. Raises ProtectedError when the scheduler refuses, UnreachableError."""
-        self.futures.check_open()
-        answer = self._ask(ShutdownCluster(), ShutdownReply)
-        if not answer.accepted:
-            raise ProtectedError(answer.text)
-
-    def explain(self, future: ScalerFuture) -> str:
-        """Return why a task waits, or what became of it. Raises UnreachableError."""
-        session = self.futures.session
-        self.futures.step()
-        with self.futures.condition:
-            if session.waits_for_upload(future):
-                return session.why_unsent(future)
-        answer = self._ask(Explain(future.task_id), Explained)
-        with self.futures.condition:
-            return session.why_unsent(future) or answer.text
-
-    def log(self, future: ScalerFuture) -> TaskLog:
-        """Return what a task printed. Raises UnreachableError."""
-        return self._ask(ReadLog(future.task_id), TaskLog)
-
-    def _ask(self, question: Question, reply: type[_Reply]) -> _Reply:
+    def ask(self, question: Question, reply: type[_Reply]) -> _Reply:
+        """Return the scheduler's answer. Raises UnreachableError when none comes in time."""
         self.futures.check_waitable()
         seconds = self.futures.timeout_seconds
         with self._questions.asking(question) as answer:
@@ -167,6 +162,16 @@ class ClientLoop:
                 raise UnreachableError(text) from None
         assert isinstance(found, reply)
         return found
+
+    def clear(self) -> None:
+        """Cancel all unfinished tasks, and release all objects and stored results."""
+        with self.futures.condition:
+            self.futures.check_open()
+            self._uploads.clear()
+            for stored in list(self._stored.values()):
+                stored.is_invalid = True
+            self.futures.put(ClientCleared())
+        self.futures.step()
 
     def close(self, why: str) -> None:
         """End: unfinished futures end with ClientDisconnectedError. Harmless when repeated."""
@@ -188,6 +193,44 @@ class ClientLoop:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and what was asked of it is of no use any more
             self._loop.call_soon_threadsafe(function, *args)
 
+    def upload(self, parts: Parts) -> ObjectUpload:
+        """Put parts into the storage; the same content once. It may still be under way when this returns.
+
+        Waits when a part is large and could be changed meanwhile; raises what `wait_uploaded` raises then.
+        """
+        sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
+        key = sample
+        if not sample or sample in self._uploads:
+            key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))
+            known = self._uploads.get(key)
+            if known is not None and known.error is None:
+                return known
+        may_wait = threading.current_thread() is not self._thread
+        stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
+        upload = self._uploads[key] = self._new_upload(parts)
+        self._call(self._begin_put, upload, stable)
+        if must_wait:
+            self.wait_uploaded(upload)
+        return upload
+
+    def wait_uploaded(self, upload: ObjectUpload) -> None:
+        """Wait until an upload is in the storage. Raises the error of the upload, or LimitError after the timeout."""
+        futures = self.futures
+        if threading.current_thread() is self._thread:
+            return
+        with futures.condition:
+            has_ended = futures.wait_for(lambda: upload.is_stored or upload.error is not None)
+            if upload.error is not None:
+                raise upload.error
+            if not has_ended:
+                raise LimitError(
+                    f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"
+                )
+
+    def _new_upload(self, parts: Parts) -> ObjectUpload:
+        identifier = self.futures.ids.object()
+        return ObjectUpload(identifier, self.futures.releases, stored_reference(identifier, size_of(parts)))
+
     # -- in the thread
 
     def _run(self) -> None:
@@ -196,7 +239,7 @@ class ClientLoop:
             self._loop.call_soon(self._begin)
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(self.objects.close())
+            self._loop.run_until_complete(self._end_transfers())
             if self._connector is not None:
                 self._connector.close("disconnected")
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -243,6 +286,9 @@ class ClientLoop:
         """
         futures, connector = self.futures, self._connector
         futures.is_awake = False
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         if self._welcome is None or connector is None or not connector.connected or futures.closed is not None:
             futures.step(*inputs, resolved=resolved)
             return
@@ -254,15 +300,10 @@ class ClientLoop:
             self._lose(str(error))
             return
         session = futures.session
-        if session.unsent_bytes and not self._is_retrying:
-            self._is_retrying = True
-            self._loop.call_later(RETRY_SECONDS, self._retry)
+        if session.unsent_bytes:
+            self._retry = self._loop.call_later(RETRY_SECONDS, self._iterate)
         if self._submitted is not None and session.pending:
             self._submitted(futures.has_unfinished)
-
-    def _retry(self) -> None:
-        self._is_retrying = False
-        self._iterate()
 
     def _ask_scheduler(self, question: Question) -> None:
         self._iterate()  # first the tasks that it may be about
@@ -289,7 +330,6 @@ class ClientLoop:
         self._welcome = welcome
         self._broken_at = None
         self.futures.max_pending_tasks = welcome.max_pending_tasks
-        self.objects.storage_address = welcome.object_storage_address
         if is_first:
             self._connected.set_result(None)
             return
@@ -299,7 +339,9 @@ class ClientLoop:
         for task, serializer in lost:
             future = cast("ScalerFuture", task)
             if future.done() and not future.cancelled() and future.exception() is None:
-                stand_ins[task, serializer] = self.objects.put(dump_value(future.result(), serializer))
+                parts = dump_value(future.result(), serializer)
+                stand_ins[task, serializer] = upload = self._new_upload(parts)
+                self._begin_put(upload, parts)
         self.futures.step(SchedulerRestarted(stand_ins))
         self._questions.ask_again()
 
@@ -308,7 +350,11 @@ class ClientLoop:
             case Started(ids):
                 self.futures.started(ids)
             case Output(is_stderr=is_stderr, text=text):
-                _show(is_stderr, text)
+                stream = sys.stderr if is_stderr else sys.stdout
+                if stream is not None:
+                    with contextlib.suppress(OSError, ValueError):  # closed, or without a reader: as print at the end
+                        stream.write(text.decode("utf-8", "replace"))
+                        stream.flush()
             case Explained() | TaskLog() | ShutdownReply():
                 self._questions.answered(message)
             case _:
@@ -326,27 +372,102 @@ class ClientLoop:
             template = future.template if future is not None else None
             if future is None or template is None:
                 if is_stored(payload):  # of a cancelled task: released at once
-                    self.objects.stored(payload[1:17])
+                    self._stored_result(payload)
                 continue
             profile: Profile = durations[index]
             if has_profiles and template.spec.profiling:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
             if is_stored(payload):
-                stored = self.objects.stored(payload[1:17])
+                stored = self._stored_result(payload)
                 if outcomes[index] == Outcome.SUCCESS and not future.done():
-                    future.keep_stored(stored)
-                fetch = self.objects.fetch(future, outcomes[index], profile, stored, template.serializer)
+                    future.stored = stored
+                fetch = self._fetch(future, outcomes[index], profile, stored, template.serializer)
                 self._loop.create_task(fetch)
                 continue
             value, exception = load_outcome(outcomes[index], payload, template.serializer)
             resolved.append((future, value, exception, profile))
         return resolved
 
+    # -- to and from the object storage, in the thread
 
-def _show(is_stderr: bool, text: bytes) -> None:
-    """Write a task's output to this process's own."""
-    stream = sys.stderr if is_stderr else sys.stdout
-    if stream is not None:
-        with contextlib.suppress(OSError, ValueError):  # closed, or a pipe without a reader: as with print at the end
-            stream.write(text.decode("utf-8", "replace"))
-            stream.flush()
+    def _stored_result(self, payload: bytes) -> RemoteReference:
+        """Return the reference to a stored result: when nothing refers to it any more, the scheduler releases it."""
+        identifier = payload[1:17]
+        stored = self._stored.get(identifier)
+        if stored is None:
+            stored = self._stored[identifier] = RemoteReference(identifier, self.futures.releases)
+        return stored
+
+    def _storage_client(self) -> StorageClient:
+        if self._storage is None:
+            address = self._welcome.object_storage_address if self._welcome is not None else ""
+            self._storage = self._connect_storage(address, self.futures.ids.owner)
+        return self._storage
+
+    def _begin_put(self, upload: ObjectUpload, parts: Parts) -> None:
+        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
+        self._loop.create_task(self._put(upload, parts))
+
+    async def _put(self, upload: ObjectUpload, parts: Parts) -> None:
+        error: ScalerError | None = None
+        try:
+            await self._storage_client().put(upload.id, parts)
+        except ScalerError as caught:
+            error = caught
+        except Exception as caught:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the upload)
+            error = ScalerError(f"an object could not be sent: {caught!r}")
+        self.futures.step(UploadEnded(upload, error))
+        self.futures.wake()
+
+    async def _fetch(
+        self,
+        future: ScalerFuture,
+        outcome: int,
+        profile: Profile,
+        stored: RemoteReference,
+        serializer: Serializer | None,
+    ) -> None:
+        value: object = None
+        exception: BaseException | None
+        try:
+            # Without a deadline: the result was whole in the storage before its task was reported as done.
+            parts = await self._storage_client().get(stored.id, 0.0)
+            value, exception = load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
+        except ScalerError as error:
+            exception = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
+        except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
+            exception = ScalerError(f"the result of the task could not be loaded: {error!r}")
+        self.futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
+
+    async def _end_transfers(self) -> None:
+        transfers = asyncio.all_tasks() - {asyncio.current_task()}
+        for transfer in transfers:
+            transfer.cancel()
+        await asyncio.gather(*transfers, return_exceptions=True)
+        if self._storage is not None:
+            self._storage.close()
+
+
+def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
+    """Return parts that do not change. True: only if the caller waits until they are in the storage.
+
+    max_copied_bytes: a part that its owner could write to is copied up to this size.
+    """
+    must_wait = False
+    stable: Parts = []
+    for part in parts:
+        is_fixed = not isinstance(part, memoryview) or part.readonly
+        is_large = len(part) > max_copied_bytes
+        must_wait |= is_large and not is_fixed
+        stable.append(part if is_fixed or is_large else bytes(part))
+    return stable, must_wait
+
+
+def _sample(parts: Parts) -> _Key:
+    digests = []
+    for part in parts:
+        view = memoryview(part)
+        step = max(_SAMPLE_BYTES, len(view) // _SAMPLES)
+        samples = [view[at : at + _SAMPLE_BYTES] for at in range(0, len(view), step)]
+        digests.append(content_id(len(view).to_bytes(8, "little"), *samples, view[-_SAMPLE_BYTES:]))
+    return tuple(digests)

@@ -183,6 +183,8 @@ class TaskSession:
                 case ClientCleared():
                     # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
                     self._clearing += [*_in_slices(Pin, self._unpinned), Clear()]
+                    for upload in self._objects.values():
+                        upload.is_invalid = True
                     self._objects.clear()
                     commands.append(DropTasks(self._take_all(), None))
                 case ClientGaveUp(error, cancel):
@@ -237,9 +239,8 @@ class TaskSession:
         upload.waiting.clear()
 
     def _drop_waiting(self, upload: ObjectUpload, commands: list[SessionCommand]) -> None:
-        dropped = [task for task in upload.waiting if task.template is not None]
+        commands.append(self._drop([task for task in upload.waiting if task.template is not None], upload.error))
         upload.waiting.clear()
-        commands.append(self._drop(dropped, upload.error))
 
     def _drop(self, tasks: list[ClientTask], error: ScalerError | None) -> DropTasks:
         for task in tasks:
@@ -375,17 +376,15 @@ class TaskSession:
                 group.payloads.append(payload)
                 task_size = len(payload) + _ROW_BYTES
                 self.unsent_bytes -= task_size
-                size += task_size
-                if task.references or group.references:
-                    group.references.extend([()] * (len(group.ids) - 1 - len(group.references)))
-                    named = tuple([reference.reference_id for reference in task.references])
-                    group.references.append(named)
-                    size += ID_BYTES * len(named)
+                size += task_size + ID_BYTES * len(task.references)
+                group.references.append(
+                    tuple([reference.reference_id for reference in task.references]) if task.references else ()
+                )
                 if gated:
                     gated.pop(task, None)
             for group in groups.values():
-                if group.references:
-                    group.references.extend([()] * (len(group.ids) - len(group.references)))
+                if not any(group.references):
+                    group.references.clear()
             if groups:
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS

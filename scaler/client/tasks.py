@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
 
 from scaler.errors import ScalerError, UsageError
 from scaler.protocol.messages import Spec
@@ -39,7 +38,6 @@ class ObjectUpload(RemoteReference):
 
     @property
     def reference_id(self) -> bytes:
-        """The id by which tasks name the object."""
         return self.id
 
 
@@ -63,35 +61,24 @@ class ObjectReference(ByReference):
 
     def __init__(self, owner: object, upload: ObjectUpload, name: str, size_bytes: int) -> None:
         self._owner = owner
-        self._upload: ObjectUpload | None = upload
+        self.upload = upload
         self.name = name
         self.size_bytes = size_bytes
 
     def __repr__(self) -> str:
-        state = "cleared" if self._upload is None else f"{self.size_bytes} bytes"
+        state = "cleared" if self.upload.is_invalid else f"{self.size_bytes} bytes"
         return f"<ObjectReference {self.name!r} {state}>"
 
     @property
-    def upload(self) -> ObjectUpload:
-        """The object in the storage. Raises UsageError when the reference is invalid."""
-        if self._upload is None:
-            raise UsageError(f"object {self.name!r} was cleared: send it again")
-        return self._upload
-
-    @property
     def reference_id(self) -> bytes:
-        """The id of the object. Raises UsageError when the reference is invalid."""
         return self.upload.id
-
-    def invalidate(self) -> None:
-        """The client was cleared: the object is gone."""
-        self._upload = None
 
     def known_value(self, collection: Collection, /) -> None:
         """Return None: the object is in the storage. Raises UsageError when this client cannot use it."""
         if self._owner is not collection.owner:
             raise UsageError(f"{self!r} belongs to another client: send the object with this one")
-        _ = self.upload
+        if self.upload.is_invalid:
+            raise UsageError(f"object {self.name!r} was cleared: send it again")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -108,13 +95,6 @@ class TaskTemplate:
 
     def __post_init__(self) -> None:
         self.uploads = tuple(function.upload for function in self.functions if function.upload is not None)
-
-
-class Reference(Protocol):
-    """What a task needs: the id by which the scheduler knows it."""
-
-    @property
-    def reference_id(self) -> bytes: ...
 
 
 class Stage(IntEnum):
@@ -145,3 +125,7 @@ class ClientTask:
     def reference_id(self) -> bytes:
         """The id by which other tasks name its value."""
         return self.task_id
+
+
+Reference = ClientTask | ObjectUpload | ObjectReference
+"""What a task needs."""

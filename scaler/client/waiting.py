@@ -1,4 +1,4 @@
-"""How threads wait for futures: Ctrl-C leaves nothing half done, and a task that waits lends its slot meanwhile."""
+"""How threads wait: Ctrl-C leaves nothing half done, and a task that waits for its own tasks lends its slot."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import time
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-from scaler.client.session import SessionInput
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from scaler.worker.processor.context import ProcessorContext
 
 POLL_SECONDS = 0.02
@@ -66,58 +62,6 @@ def carry_through(function: Callable[[], object]) -> None:
         raise
 
 
-class FutureOwner(Protocol):
-    """What a future needs of its client."""
-
-    condition: SteadyCondition
-    """Around the client's one (re-entrant) lock."""
-    blocked: Callable[[], AbstractContextManager[object]]
-    """Returns a context in which this thread waits: a task that runs here lends its slot meanwhile."""
-
-    def put(self, occurred: SessionInput) -> None:
-        """Have the client's session take in what occurred. Called under the lock."""
-
-    def check_process(self) -> None:
-        """Raise in a forked child: no request from there arrives."""
-
-    def check_waitable(self) -> None:
-        """Raise when a wait in this thread or process could never end."""
-
-
-class LendingWaiters(list[Any]):
-    """Waiters of `concurrent.futures` for a future: also its `wait` then lends the task's slot meanwhile."""
-
-    def __init__(self, owner: FutureOwner, waiters: list[Any]) -> None:
-        super().__init__(waiters)
-        self._owner = owner
-
-    def append(self, waiter: Any) -> None:
-        event = getattr(waiter, "event", None)
-        if event is not None and not isinstance(event, LendingEvent):
-            waiter.event = LendingEvent(self._owner)
-        super().append(waiter)
-
-
-class LendingEvent(threading.Event):
-    """The event on which waiters of `concurrent.futures` wait."""
-
-    def __init__(self, owner: FutureOwner) -> None:
-        super().__init__()
-        self._owner = owner
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self.is_set():
-            return True
-        self._owner.check_waitable()
-        try:
-            with self._owner.blocked():
-                if not super().wait(timeout):
-                    raise TimeoutError
-        except TimeoutError:
-            return False
-        return True
-
-
 class SlotWatch:
     """Notices that a task waits for its own tasks in another way than through their futures, and lends its slot.
 
@@ -147,19 +91,17 @@ class SlotWatch:
             self._slot.take_back()
 
     def _watch(self) -> None:
-        """Poll while there are unfinished tasks."""
         used, at = _cpu_seconds(), time.monotonic()
         was_runnable = False
         pause = POLL_SECONDS
         while self._has_unfinished():
             time.sleep(pause)
-            if self._slot.is_waiting:
-                pause = min(2 * pause, MAX_POLL_SECONDS)
-                used, at = _cpu_seconds(), time.monotonic()
-                continue
-            pause = POLL_SECONDS
             used_before, at_before = used, at
             used, at = _cpu_seconds(), time.monotonic()
+            if self._slot.is_waiting:
+                pause = min(2 * pause, MAX_POLL_SECONDS)
+                continue
+            pause = POLL_SECONDS
             share = (used - used_before) / (at - at_before)
             is_runnable = self._state.read_bytes().rpartition(b") ")[2][:1] == b"R"
             if share < IDLE_SHARE and not is_runnable:
