@@ -10,11 +10,12 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
+from scaler.config.setting import LoggingConfig
 from scaler.errors import ConfigError
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Message
@@ -24,12 +25,7 @@ MAX_RECORDED_BYTES = 16 * 1024 * 1024
 """Rough size of the recorded inputs: bounds the memory that the black box keeps alive."""
 ROW_BYTES = 512
 """What an input, or a task in a message, takes beside its payload."""
-
-
-class RecordedConfig(Protocol):
-    """The configuration of a core."""
-
-    def to_json(self) -> Any: ...
+_NO_HEAD = "its first line is not the head of a black box"
 
 
 class Recorder:
@@ -37,7 +33,7 @@ class Recorder:
 
     def __init__(
         self,
-        config: RecordedConfig,
+        config: LoggingConfig,
         size_of: Callable[[Any], int],
         *,
         max_steps: int | None = None,
@@ -89,17 +85,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A black box as read: steps yields (now, inputs) in order."""
+def read(file: IO[str], records: Iterable[type[Any]]) -> tuple[dict[str, Any], Iterator[tuple[float, list[Any]]]]:
+    """Return the first line of a black box, and (now, inputs) of each step. records: the classes in its inputs.
 
-    head: Mapping[str, Any]
-    complete: bool
-    steps: Iterator[tuple[float, list[Any]]]
-
-
-def read(file: IO[str], records: Iterable[type[Any]]) -> Record:
-    """Read a black box. records: the classes in its inputs. Raises ValueError when the file is not one."""
+    Raises ValueError when the file is not a black box.
+    """
     known = {kind.__name__: kind for kind in records}
 
     def from_json(value: dict[str, Any]) -> Any:
@@ -115,44 +105,40 @@ def read(file: IO[str], records: Iterable[type[Any]]) -> Record:
             case _:
                 return value
 
-    def steps() -> Iterator[tuple[float, list[Any]]]:
-        for line in file:
-            step = json.loads(line, object_hook=from_json)
-            yield step["now"], step["inputs"]
-
     try:
         head = json.loads(file.readline())
-        return Record(head, head["complete"], steps())
+        head["complete"]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError("its first line is not the head of a black box") from error
+        raise ValueError(_NO_HEAD) from error
+    steps = (json.loads(line, object_hook=from_json) for line in file)
+    return head, ((step["now"], step["inputs"]) for step in steps)
 
 
-MakeStep = Callable[[Mapping[str, Any], float], Callable[[list[Any], float], None]]
-"""Makes a core from the head of a record and the time; returns what steps it and checks its invariants."""
+MakeCore = Callable[[Mapping[str, Any], float], tuple[Callable[[list[Any], float], Any], Callable[[], None]]]
+"""Makes a core from the head of a record and the time; returns its `step`, and what checks its invariants."""
 
 
-def replay(path: Path, records: Iterable[type[Any]], make_step: MakeStep) -> int:
+def replay(path: Path, records: Iterable[type[Any]], make_core: MakeCore) -> int:
     """Step a new core through a black box, checking every invariant; return the number of steps.
 
     Raises what the core raises, or AssertionError where an invariant does not hold; a note says in which step.
     Raises ValueError when the file is not a black box, and OSError when it cannot be read.
     """
     with path.open() as file:
-        record = read(file, records)
-        step: Callable[[list[Any], float], None] | None = None
+        head, steps = read(file, records)
         count = 0
-        for now, inputs in record.steps:
-            if step is None:
+        for count, (now, inputs) in enumerate(steps, 1):
+            if count == 1:
                 try:
-                    step = make_step(record.head, now)
+                    step, check = make_core(head, now)
                 except (ConfigError, KeyError) as error:
-                    raise ValueError("its first line is not the head of a black box") from error
+                    raise ValueError(_NO_HEAD) from error
             try:
                 step(inputs, now)
+                check()
             except Exception as error:
-                error.add_note(f"in step {count} of the record, at {now:.6f} s, with inputs {inputs!r}")
+                error.add_note(f"in step {count - 1} of the record, at {now:.6f} s, with inputs {inputs!r}")
                 raise
-            count += 1
         return count
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -45,21 +46,16 @@ def _columns(payloads: list[bytes]) -> int:
     return ROW_BYTES * len(payloads) + sum(map(len, payloads))
 
 
+def _make_core(head: Mapping[str, Any], now: float) -> Any:
+    config = SchedulerConfig.from_json(head["config"])
+    policy = load_policy(config.policy_engine_type, config.policy_content)
+    core = SchedulerCore(config, policy.allocation, now)
+    return core.step, partial(check, core.state)
+
+
 def replay(path: Path) -> int:
     """Step a new core through a black box; see `scaler.recorder.replay`."""
-
-    def make_step(head: Mapping[str, Any], now: float) -> Any:
-        config = SchedulerConfig.from_json(head["config"])
-        policy = load_policy(config.policy_engine_type, config.policy_content)
-        core = SchedulerCore(config, policy.allocation, now)
-
-        def step(inputs: list[Input], now: float) -> None:
-            core.step(inputs, now)
-            check(core.state)
-
-        return step
-
-    return recorder.replay(path, RECORDS, make_step)
+    return recorder.replay(path, RECORDS, _make_core)
 
 
 if __name__ == "__main__":

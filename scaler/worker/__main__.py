@@ -25,7 +25,7 @@ def main() -> int:
         return _report(status_fd, error)
     fork_server = start_fork_server(config)
     try:
-        from scaler.worker.agent.processors import ProcessorBackend  # noqa: PLC0415 (see the module)
+        from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
         from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
         from scaler.worker.unit_id import learn_unit_id  # noqa: PLC0415
 
@@ -33,7 +33,7 @@ def main() -> int:
             config = dataclasses.replace(config, unit_id=learn_unit_id(config, os.environ))
         except ScalerError as error:
             return _report(status_fd, error)
-        return run_agent(config, lambda: ProcessorBackend(fork_server), StatusFile(status_fd))
+        return run_agent(config, lambda connect: ProcessorAgent(config, connect, fork_server), StatusFile(status_fd))
     finally:
         fork_server.close()
         end_others_born_with(*config.own_variables)  # what tasks have started may have left their process groups

@@ -41,10 +41,9 @@ from scaler.serialization import (
     to_payload,
 )
 from scaler.testing.executors import MemoryExecutor
-from scaler.worker.agent.shell import Agent
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, ExecutorError
 from scaler.worker_manager.offload.config import OffloadConfig
-from scaler.worker_manager.offload.service import ServiceBackend
+from scaler.worker_manager.offload.service import ServiceAgent
 
 DEADLINE_SECONDS = 10.0
 
@@ -89,7 +88,8 @@ class Rig:
         self.degraded: list[str] = []
         self.storage_address = "" if storage is None else storage.address
         self._connected: asyncio.Future[PlayedScheduler] = asyncio.get_running_loop().create_future()
-        self.agent = Agent(config, ServiceBackend(executor, connect_storage, self.degraded.append), self._connect)
+        self.agent = ServiceAgent(config, self._connect, executor, connect_storage, self.degraded.append)
+        self.agent.start()
 
     def _connect(self, on_events: Callable[[list[ConnectorEvent]], None]) -> PlayedScheduler:
         scheduler = PlayedScheduler(on_events)

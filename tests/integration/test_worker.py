@@ -22,6 +22,7 @@ import pytest
 from scaler.errors import RemoteError, RemoteTraceback, SerializationError
 from scaler.protocol.messages import Done, Drain, Outcome, Output, Printed, Returned, WorkerHeartbeat
 from scaler.worker.agent.processor.processor import Processor
+from scaler.worker.agent.processors import ProcessorAgent
 from tests.integration.worker_rig import Rig, play, read
 
 
@@ -30,6 +31,31 @@ def test_tasks_return_their_values_in_order() -> None:
         ids = rig.submit(lambda x: x * x, *((n,) for n in range(500)))
         assert [await rig.value(each) for each in ids] == [n * n for n in range(500)]
         assert [each for message in rig.messages(Done) for each in message.ids] == ids
+
+    play(story)
+
+
+def test_tasks_that_no_socket_has_room_for_keep_their_order_and_can_be_recalled(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+
+    def work(number: int, _large: bytes) -> int:
+        while number == 0 and not file.exists():
+            time.sleep(0.001)
+        return number
+
+    async def story(rig: Rig) -> None:
+        short = rig.submit(work, *((-1, b""),) * 50)
+        await rig.value(short[-1])  # so that many are dispatched ahead
+        ids = rig.submit(work, *((number, bytes(50_000)) for number in range(100)))
+        assert isinstance(rig.agent, ProcessorAgent)
+        (processor,) = rig.agent._processors.values()  # noqa: SLF001
+        await rig.poll(lambda: processor.tasks.unsent)
+        rig.recall(ids[50], kill=True)
+        await rig.until(lambda: rig.messages(Returned))
+        file.touch()
+        assert [await rig.value(each) for each in ids if each != ids[50]] == [*range(50), *range(51, 100)]
+        done = [each for message in rig.messages(Done) for each in message.ids]
+        assert done == [*short, *ids[:50], *ids[51:]]
 
     play(story)
 

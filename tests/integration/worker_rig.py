@@ -17,7 +17,7 @@ from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
 from scaler.protocol.session import Buffer, Descriptor
 from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, parts_of, to_payload
-from scaler.worker.agent.processors import ProcessorBackend
+from scaler.worker.agent.processors import ProcessorAgent
 from scaler.worker.agent.shell import Agent
 from scaler.worker.fork_server import ForkServer, start_fork_server
 
@@ -146,7 +146,8 @@ async def _running(
         played.append(PlayedScheduler(on_events))
         return played[0]
 
-    agent = Agent(config, ProcessorBackend(fork_server), connect)
+    agent = ProcessorAgent(config, connect, fork_server)
+    agent.start()
     rig = Rig(agent, played[0], fork_server, storage)
     rig.scheduler.on_events([Welcomed(Welcome(False, 1, 60.0, 2.0, address))])
     try:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scaler.net.connection import Received, Welcomed
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
 from scaler.worker.agent.calls import ServiceCalls
-from scaler.worker.agent.core import TaskExecutor
 from scaler.worker.agent.events import (
     AgentInput,
     CallCompleted,
@@ -26,7 +25,6 @@ from scaler.worker.agent.events import (
     StartCall,
     TimeElapsed,
 )
-from scaler.worker.agent.state import AgentState
 from scaler.worker.executor import FAILURES, CallFailed, CallFinished, CallKey, CallStarted
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
@@ -36,6 +34,8 @@ STEPS = 200
 
 class Walk(CoreRig):
     """A core, what an executor has of it, and what has become of every attempt."""
+
+    executor = ServiceCalls
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -50,9 +50,6 @@ class Walk(CoreRig):
         self.arriving: list[DeliverResult] = []
         super().__init__(worker_config(self.random.randint(1, 4), 10, death=1e9))
         self.turn(Welcomed(Welcome(False, 1, 1e9, 2.0)))
-
-    def make_executor(self, state: AgentState) -> TaskExecutor:
-        return ServiceCalls(state)
 
     def perform(self, command: Command) -> None:
         match command:

@@ -21,14 +21,14 @@ from scaler.worker.agent.events import (
     ActOnProcessor,
     AgentInput,
     Command,
-    ProcessorExited,
-    ProcessorSignalled,
+    ProcessorReported,
     ResultsReceived,
     TimeElapsed,
 )
+from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.pool import ProcessorState
-from scaler.worker.frames import Results, ToAgent
+from scaler.worker.frames import Results
 from tests.unit.worker.worker_fakes import CoreRig, FakeProcessor, worker_config
 
 FUNCTIONS = [bytes([n]) * 16 for n in range(3)]
@@ -53,8 +53,8 @@ class Walk(CoreRig):
     def hears(self, message: Message) -> None:
         self.turn(Received(b"schedulr", message))
 
-    def signals(self, number: int, signal: ToAgent) -> None:
-        self.turn(ProcessorSignalled(number, signal))
+    def signals(self, number: int, event: Event) -> None:
+        self.turn(ProcessorReported(number, event))
 
     def perform(self, command: Command) -> AgentInput | None:
         """Perform a command; a processor may work on before it is killed or asked for its tasks."""
@@ -122,7 +122,7 @@ class Walk(CoreRig):
             processor.finishes_while_taken = self.random.random() < 0.5
         if processor.killed or processor.paused or self.pool.processors[number].state is ProcessorState.WAITING:
             return
-        self.signals(number, ToAgent.READY)
+        self.signals(number, Event.READY)
         self.work_on(processor)
         if processor.page and self.random.random() < 0.5:
             results = processor.flush()
@@ -150,9 +150,9 @@ class Walk(CoreRig):
             return
         state = self.pool.processors[number].state
         if state is ProcessorState.SUSPENDED:
-            self.signals(number, ToAgent.UNBLOCKED)
+            self.signals(number, Event.UNBLOCKED)
         elif state is ProcessorState.ACTIVE:
-            self.signals(number, ToAgent.BLOCKED)
+            self.signals(number, Event.BLOCKED)
 
     def read(self) -> None:
         """A processor dies between reading a task and beginning it."""
@@ -166,9 +166,9 @@ class Walk(CoreRig):
 
     def exit(self, number: int) -> None:
         self.hands[number].reads_while_taken = None
-        self.signals(number, ToAgent.READY)
+        self.signals(number, Event.READY)
         left = self.hands[number].reclaim(number)
-        self.turn(left, ProcessorExited(number, "killed by signal 9 (SIGKILL)"))
+        self.turn(left, ProcessorReported(number, Event.EXITED, "killed by signal 9 (SIGKILL)"))
 
     def recall(self) -> None:
         if not self.came:
@@ -194,12 +194,12 @@ class Walk(CoreRig):
             self.now += 0.6
             self.turn(TimeElapsed(self.snapshots()))
             for number, processor in self.living().items():
-                self.signals(number, ToAgent.READY)
+                self.signals(number, Event.READY)
                 if processor.killed or processor.ended:
-                    self.turn(processor.reclaim(number), ProcessorExited(number, "gone"))
+                    self.turn(processor.reclaim(number), ProcessorReported(number, Event.EXITED, "gone"))
                     continue
                 if self.pool.processors[number].state is ProcessorState.SUSPENDED:
-                    self.signals(number, ToAgent.UNBLOCKED)
+                    self.signals(number, Event.UNBLOCKED)
                 if self.pool.processors[number].state is ProcessorState.WAITING:
                     continue
                 if processor.running is None and processor.tasks():

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import heapq
 import zlib
-from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import assert_never
 
@@ -29,7 +27,7 @@ from scaler.worker.agent.events import (
     StartCall,
     UseStorage,
 )
-from scaler.worker.agent.state import CANCELLED, AgentState, Attempt, KillReason, KnownSpec
+from scaler.worker.agent.state import RECALLED, AgentState, Attempt, KillReason, KnownSpec
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Snapshot
@@ -41,16 +39,6 @@ NEW_TASKS_SECONDS = 5.0
 _LOSSES = "losses"
 
 
-@dataclass(slots=True)
-class CallInFlight:
-    """An attempt that the executor has, or is about to get."""
-
-    number: int
-    item: Attempt
-    dispatched_at: float
-    started_at: float | None = None
-
-
 class ServiceCalls:
     """All calls of an agent."""
 
@@ -59,13 +47,10 @@ class ServiceCalls:
     def __init__(self, state: AgentState) -> None:
         self._state = state
         self._count = 0
-        self._in_flight: dict[bytes, CallInFlight] = {}
+        self._in_flight: dict[bytes, Attempt] = {}
         """By task, the oldest first."""
-        self._arriving: dict[int, Attempt] = {}
-        self._limits: list[tuple[float, int, CallInFlight]] = []
-        """When calls that have started run out of time: a heap."""
-        self._started: deque[tuple[float, CallInFlight]] = deque()
-        """Calls whose start is to be reported, and when."""
+        self._due: list[tuple[float, int, bool, Attempt]] = []
+        """When calls that run are to be reported as started (False), and run out of time (True): a heap."""
         self._added_at_refusal = 0
         """How many attempts had come to the queue when the executor last refused calls."""
         # A service that loses all calls must be asked less and less often, since the scheduler sends a lost task again
@@ -76,7 +61,6 @@ class ServiceCalls:
         self._refusal = self._loss = self._executor_reason = ""
         self._reason = ""
         """What keeps calls from running, as it is shown."""
-        self._storage_address = ""
 
     # -- what happened ---------------------------------------------------------------------------------------------
 
@@ -89,56 +73,50 @@ class ServiceCalls:
             case CallsRefused(keys, text):
                 self._refused(keys, text, now)
             case CallStarted(task, attempt):
-                call = self._find((task, attempt))
-                if call is not None and call.started_at is None:
-                    self._call_started(call, now)
+                call = self._find(task, attempt)
+                if call is not None and not call.started_at:
+                    self._started(call, now)
             case CallFinished(task, attempt, data):
-                call = self._find((task, attempt))
+                call = self._find(task, attempt)
                 if call is not None:
                     del self._in_flight[task]
-                    self._arriving[call.number] = call.item
                     self._losses.succeeded()
                     self._loss = ""
-                    streams = call.item.spec.wire.stream_output
-                    self._state.commands.append(DeliverResult(call.number, (task, attempt), streams, data))
+                    streams = call.spec.wire.stream_output
+                    self._state.commands.append(DeliverResult(call.executor, (task, attempt), streams, data))
             case CallFailed(task, attempt, outcome, text):
-                call = self._find((task, attempt))
+                call = self._find(task, attempt)
                 if call is not None:
                     if outcome is Outcome.NOT_STARTED:
                         self._losses.failed(_LOSSES, now, _jitter(task), tried_at=call.dispatched_at)
                         self._loss = text
                     del self._in_flight[task]
-                    self._state.killed(call.item, outcome, text)
-            case CallCompleted(number, key, outcome, payload, duration_us, cpu_us, peak_bytes):
-                ended = self._arriving.pop(number, None)
-                call = self._find(key)
-                if ended is None and call is not None and call.number == number:
-                    del self._in_flight[key[0]]
-                    ended = call.item
-                if ended is not None:
-                    self._state.ended(ended, outcome, payload, duration_us, cpu_us, peak_bytes)
+                    self._state.killed(call, outcome, text)
+            case CallCompleted(number, (task, _)):
+                call = self._state.queue.attempts.get(task)
+                if call is not None and call.executor == number:
+                    self._in_flight.pop(task, None)
+                    self._state.ended(call, *item[2:])
             case ExecutorDegraded(text):
                 self._executor_reason = text
             case _:
                 assert_never(item)
 
-    def recall(self, items: Iterable[Attempt], kill: bool) -> None:
-        """Let calls go on, or end them when `kill` is set. The Done of those that are arriving is on its way."""
-        calls = [call for item in items if (call := self._in_flight.get(item.id)) is not None]
-        if kill:
-            for call in calls:
-                self._end(call, CANCELLED)
-        else:
-            self._state.returned([call.item for call in calls], started=True)
+    def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
+        """End calls, and report that at once: what the executor still reports of them is dropped.
+
+        Those that are recalled go on. The Done of those that are arriving is on its way.
+        """
+        in_flight = [item for item in items if item.id in self._in_flight]
+        if reason is RECALLED:
+            self._state.returned(in_flight, started=True)
+            return
+        for item in in_flight:
+            self._cancel(item)
+            self._state.killed(item, reason.outcome, reason.text)
 
     def reclaim(self) -> None:
         """Do nothing: calls in flight count as begun."""
-
-    def end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
-        """End calls in flight. once_only: only those that may not run twice."""
-        for call in list(self._in_flight.values()):
-            if not once_only or call.item.spec.wire.retries == 0:
-                self._end(call, reason)
 
     def forget_all(self) -> str:
         """Forget all attempts: the scheduler has. Returns why the agent cannot go on; empty when it can.
@@ -146,21 +124,17 @@ class ServiceCalls:
         The scheduler sends what is in flight again under the same ids, and two copies of a task would share one: so it
         is ended, and a new agent must take over.
         """
-        had_calls = bool(self._in_flight)
-        for call in self._in_flight.values():
-            self._state.commands.append(CancelCall(call.number, (call.item.id, call.item.attempt)))
-        self._in_flight.clear()
-        self._arriving.clear()
-        return "whose tasks were still out: another one must take its place" if had_calls else ""
+        calls = list(self._in_flight.values())
+        for call in calls:
+            self._cancel(call)
+        return "whose tasks were still out: another one must take its place" if calls else ""
 
     def forget_functions(self, specs: Iterable[KnownSpec], functions: Iterable[bytes]) -> None:
         """Do nothing: every call carries its function."""
 
-    def use_storage(self, address: str) -> None:
-        """Fetch and store objects at this address from now on."""
-        if address != self._storage_address:
-            self._storage_address = address
-            self._state.commands.append(UseStorage(address))
+    def storage_moved(self) -> None:
+        """Fetch and store objects elsewhere from now on."""
+        self._state.commands.append(UseStorage(self._state.storage_address))
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
@@ -190,41 +164,42 @@ class ServiceCalls:
     def tick(self, _snapshots: Mapping[int, Snapshot], now: float, _may_start: bool) -> None:
         """Report calls that have run for a while, and end those that have run out of time."""
         started: list[bytes] = []
-        while self._started and self._started[0][0] <= now:
-            call = self._started.popleft()[1]
-            if self._in_flight.get(call.item.id) is call:
-                started.append(call.item.id)
+        overdue: list[Attempt] = []
+        while self._due and self._due[0][0] <= now:
+            _, number, is_limit, call = heapq.heappop(self._due)
+            if self._in_flight.get(call.id) is not call or call.executor != number:
+                continue
+            if is_limit:
+                overdue.append(call)
+            else:
+                started.append(call.id)
         if started:
             self._state.send(Started(started))
-        while self._limits and self._limits[0][0] <= now:
-            call = heapq.heappop(self._limits)[2]
-            if self._in_flight.get(call.item.id) is call:
-                limit = call.item.spec.limit_seconds
-                text = f"the task ran longer than its time limit of {limit:g} s and was ended"
-                self._end(call, KillReason(Outcome.TIMED_OUT, text))
-        self._wake_for_started()
+        for call in overdue:
+            text = f"the task ran longer than its time limit of {call.spec.limit_seconds:g} s and was ended"
+            self.end([call], KillReason(Outcome.TIMED_OUT, text))
+        if self._due:
+            self._state.wake_by(self._due[0][0])
 
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, ProcessorStatus]:
         """Return the oldest calls as processors that run them: their use of resources is not known here."""
         return {
-            call.number: ProcessorStatus(
+            call.executor: ProcessorStatus(
                 pid=0,
                 cpu_percent=0.0,
                 rss_bytes=0,
-                initialized=call.started_at is not None,
+                initialized=call.started_at > 0,
                 suspended=False,
-                running=call.item.id,
-                running_seconds=now - (call.dispatched_at if call.started_at is None else call.started_at),
+                running=call.id,
+                running_seconds=now - (call.started_at or call.dispatched_at),
             )
             for call in islice(self._in_flight.values(), MAX_STATUSES)
         }
 
     def check(self) -> None:
         """Assert the invariants that this module's head states."""
-        queue = self._state.queue
-        assert len(queue.attempts) == queue.waiting + len(self._in_flight) + len(self._arriving)
-        assert all(queue.holds(call.item) for call in self._in_flight.values())
-        assert all(queue.holds(item) for item in self._arriving.values())
+        attempts = self._state.queue.attempts
+        assert all(call.executor and attempts.get(call.id) is call for call in self._in_flight.values())
         assert len(self._in_flight) <= self._state.config.slots
 
     # -- calls -----------------------------------------------------------------------------------------------------
@@ -237,7 +212,9 @@ class ServiceCalls:
             return
         self._count += 1
         item.executor = self._count
-        self._in_flight[item.id] = CallInFlight(self._count, item, now)
+        item.dispatched_at = now
+        item.started_at = 0.0
+        self._in_flight[item.id] = item
         wire = spec.wire
         call = Call(
             task=item.id,
@@ -256,43 +233,32 @@ class ServiceCalls:
         )
         self._state.commands.append(StartCall(self._count, call))
 
-    def _find(self, key: CallKey) -> CallInFlight | None:
-        call = self._in_flight.get(key[0])
-        return call if call is not None and call.item.attempt == key[1] else None
+    def _find(self, task: bytes, attempt: int) -> Attempt | None:
+        call = self._in_flight.get(task)
+        return call if call is not None and call.attempt == attempt else None
 
-    def _refused(self, keys: Iterable[CallKey], text: str, now: float) -> None:
+    def _refused(self, keys: Sequence[CallKey], text: str, now: float) -> None:
         """The executor did not take these, and may do so later."""
-        back = [call.item for key in keys if (call := self._find(key)) is not None]
+        back = [call for key in keys if (call := self._find(*key)) is not None]
         self._refusals.failed(text, now, _jitter(back[0].id if back else b""))
         self._refusal = text
         self._refused_at = now
         self._added_at_refusal = self._state.queue.added
-        for item in back:
-            del self._in_flight[item.id]
+        for call in back:
+            del self._in_flight[call.id]
         self._state.queue.put_back(back)
 
-    def _call_started(self, call: CallInFlight, now: float) -> None:
+    def _started(self, call: Attempt, now: float) -> None:
         """A call runs; its time limit counts from now."""
         call.started_at = now
-        self._started.append((now + STARTED_AFTER_SECONDS, call))
-        limit = call.item.spec.limit_seconds
-        if limit:
-            heapq.heappush(self._limits, (now + limit, call.number, call))
-        self._wake_for_started()
+        heapq.heappush(self._due, (now + STARTED_AFTER_SECONDS, call.executor, False, call))
+        if call.spec.limit_seconds:
+            heapq.heappush(self._due, (now + call.spec.limit_seconds, call.executor, True, call))
+        self._state.wake_by(self._due[0][0])
 
-    def _wake_for_started(self) -> None:
-        if self._started:
-            self._state.wake_by(self._started[0][0])
-        if self._limits:
-            self._state.wake_by(self._limits[0][0])
-
-    def _end(self, call: CallInFlight, reason: KillReason) -> None:
-        """Have a call ended, and report that at once: what the executor still reports of it is dropped."""
-        item = call.item
-        del self._in_flight[item.id]
-        self._state.commands.append(CancelCall(call.number, (item.id, item.attempt)))
-        if reason.outcome is not None:
-            self._state.killed(item, reason.outcome, reason.text)
+    def _cancel(self, call: Attempt) -> None:
+        del self._in_flight[call.id]
+        self._state.commands.append(CancelCall(call.executor, (call.id, call.attempt)))
 
 
 def _jitter(task: bytes) -> float:

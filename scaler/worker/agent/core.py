@@ -8,7 +8,7 @@ Returned(started=False), unless the scheduler has forgotten this worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, cast
 
@@ -20,24 +20,15 @@ from scaler.protocol.messages import (
     HeartbeatEcho,
     Message,
     Outcome,
-    ProcessorStatus,
     Recall,
     Relay,
     Run,
     Shutdown,
 )
 from scaler.worker.agent.calls import ServiceCalls
-from scaler.worker.agent.events import (
-    AgentInput,
-    Command,
-    EndAgent,
-    LogLevel,
-    StopRequested,
-    TimeElapsed,
-)
+from scaler.worker.agent.events import AgentInput, Command, EndAgent, StopRequested, TimeElapsed
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.state import AgentState, Attempt, KillReason
-from scaler.worker.frames import Snapshot
+from scaler.worker.agent.state import CANCELLED, RECALLED, AgentState, Attempt, KillReason
 
 TaskExecutor = ProcessorPool | ServiceCalls
 """What runs attempts. Both have the same methods."""
@@ -73,7 +64,7 @@ class AgentCore:
     def __init__(self, config: WorkerConfig, make_executor: Callable[[AgentState], TaskExecutor], now: float) -> None:
         self._config = config
         self._state = AgentState(config, now)
-        self._executor = make_executor(self._state)
+        self.executor = make_executor(self._state)
         self.wake_at = now
         self._has_scheduler = False
         self._has_ended = False
@@ -90,13 +81,13 @@ class AgentCore:
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             TimeElapsed: self._tick,
             Welcomed: self._welcomed,
-            StopRequested: lambda event, now: self._leave(event.text, config.stop_grace_seconds, now),
+            StopRequested: self._stop,
             Resumed: lambda _event, _now: None,
             Run: self._run,
             Recall: self._recall,
-            ForgetFunctions: lambda message, _now: self._forget_functions(message.ids),
+            ForgetFunctions: self._forget_functions,
             Drain: self._drained,
-            Shutdown: lambda message, _now: self._end(EndAgent(0, message.text or "the cluster was shut down")),
+            Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
             HeartbeatEcho: lambda _message, _now: None,  # the shell's
             Relay: lambda _message, _now: None,
         }
@@ -105,6 +96,7 @@ class AgentCore:
     def step(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
         """Take in what has happened; return what to do, in order."""
         handlers = self._handlers
+        state = self._state
         for item in inputs:
             kind = type(item)
             if kind is Received or kind is Resumed:
@@ -117,40 +109,38 @@ class AgentCore:
             elif kind in handlers:
                 handlers[kind](item, now)
             else:
-                self._executor.take(item, now)  # type: ignore[arg-type]
+                self.executor.take(item, now)  # type: ignore[arg-type]
         if self._drain_text and not self._has_ended:
-            self._state.returned(list(self._state.queue.drain()), started=False)
-            if not self._state.queue.attempts and now >= self._drain_answer_until:
-                self._end(EndAgent(0, self._drain_text))
+            state.returned(state.queue.drain(), started=False)
+            if not state.queue.attempts and now >= self._drain_answer_until:
+                self._end(0, self._drain_text)
         if not self._has_ended:
-            self._executor.settle(now, self._stage is LeaseStage.NORMAL)
-        self.wake_at = self._state.wake_at
-        return self._state.take_commands()
-
-    def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, ProcessorStatus]:
-        """Return what runs, for a heartbeat."""
-        return self._executor.statuses(snapshots, now)
+            self.executor.settle(now, self._stage is LeaseStage.NORMAL)
+        self.wake_at = state.wake_at
+        return state.take_commands()
 
     @property
     def queued(self) -> int:
         """Attempts that have not started, as far as is known without asking."""
-        return self._state.queue.waiting + self._executor.unstarted
+        return self._state.queue.waiting + self.executor.unstarted
 
     def check(self) -> None:
         """Assert the laws that this module's head states."""
-        self._executor.check()
+        queue = self._state.queue
+        assert len(queue.attempts) == queue.waiting + sum(item.executor > 0 for item in queue.attempts.values())
+        self.executor.check()
 
     # -- events and messages of the scheduler ----------------------------------------------------------------------
 
-    def _leave(self, text: str, grace_seconds: float, now: float) -> None:
+    def _stop(self, event: StopRequested, now: float) -> None:
         """Leave for another reason than the scheduler's wish."""
         is_draining = bool(self._drain_text)
-        self._drain_text = self._drain_text or text
-        self._drain_deadline = min(self._drain_deadline, now + grace_seconds)
+        self._drain_text = self._drain_text or event.text
+        self._drain_deadline = min(self._drain_deadline, now + self._config.stop_grace_seconds)
         self._state.wake_by(self._drain_deadline)
         if self._has_scheduler and not is_draining:
             self._request_drain(now)
-        self._executor.reclaim()
+        self.executor.reclaim()
 
     def _request_drain(self, now: float) -> None:
         self._drain_answer_until = now + DRAIN_ANSWER_SECONDS
@@ -161,29 +151,27 @@ class AgentCore:
         """The scheduler sends no more tasks: by itself, or as its answer."""
         self._drain_text = self._drain_text or message.text or "drained"
         self._drain_answer_until = 0.0
-        self._executor.reclaim()
+        self.executor.reclaim()
 
-    def _forget_functions(self, functions: list[bytes]) -> None:
-        self._executor.forget_functions(self._state.specs.forget(functions), functions)
+    def _forget_functions(self, message: ForgetFunctions, _now: float) -> None:
+        self.executor.forget_functions(self._state.specs.forget(message.ids), message.ids)
 
     def _log_unexpected(self, message: Message, _now: float) -> None:
-        text = f"unexpected message {type(message).__name__} from the scheduler"
-        self._state.log(LogLevel.WARNING, text)
+        self._state.log(f"unexpected message {type(message).__name__} from the scheduler")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
         """The scheduler opened a new session. If there was one before, it knows nothing of it any more."""
         welcome = event.welcome
         if self._has_scheduler:
             text = "the scheduler has forgotten this worker"
-            why_not = self._executor.forget_all()
+            why_not = self.executor.forget_all()
             if why_not:
                 # It stays until it has given back what the scheduler sends it meanwhile, so that no task is charged.
                 self._drain_text = self._drain_text or f"{text}, {why_not}"
                 self._drain_deadline = now
             else:
-                self._state.log(LogLevel.WARNING, f"{text}: it starts afresh")
-            for _ in self._state.queue.drain():
-                pass
+                self._state.log(f"{text}: it starts afresh")
+            self._state.queue.drain()
             self._state.queue.attempts.clear()
             self._state.specs.clear()
         self._has_scheduler = True
@@ -192,7 +180,10 @@ class AgentCore:
         self._lease_seconds = welcome.lease_seconds
         self._heard_at = now
         self._stage = LeaseStage.NORMAL
-        self._executor.use_storage(self._config.object_storage_address or welcome.object_storage_address)
+        address = self._config.object_storage_address or welcome.object_storage_address
+        if address != self._state.storage_address:
+            self._state.storage_address = address
+            self.executor.storage_moved()
 
     def _run(self, message: Run, _now: float) -> None:
         """Take in attempts."""
@@ -204,14 +195,14 @@ class AgentCore:
         for group in message.groups:
             known, evicted = specs.know(group.spec)
             if evicted is not None:
-                self._executor.forget_functions([evicted], ())
+                self.executor.forget_functions([evicted], ())
             rank = queue.rank(group.spec)
             inputs = group.inputs or [()] * len(group.ids)
             for identifier, number, payload, values in zip(
                 group.ids, group.attempts, group.payloads, inputs, strict=True
             ):
                 item = Attempt(identifier, number, known, payload, values, rank)
-                is_full = len(attempts) >= limit and len(attempts) >= limit + self._executor.extra_capacity
+                is_full = len(attempts) >= limit and len(attempts) >= limit + self.executor.extra_capacity
                 if is_full or identifier in attempts or self._drain_text:
                     refused.append(item)
                 else:
@@ -220,29 +211,22 @@ class AgentCore:
             self._state.returned(refused, started=False)
 
     def _recall(self, message: Recall, _now: float) -> None:
-        """Give attempts back; end those that run when the message says so."""
-        queue = self._state.queue
-        unstarted: list[Attempt] = []
-        dispatched: list[Attempt] = []
-        for identifier, number in zip(message.ids, message.attempts, strict=True):
-            item = queue.attempts.get(identifier)
-            if item is None or item.attempt != number:
-                continue  # its Done is on its way
-            if item.executor:
-                dispatched.append(item)
-            else:
-                queue.remove(item)
-                unstarted.append(item)
-        self._state.returned(unstarted, started=False)
-        self._executor.recall(dispatched, message.kill)
+        """Give attempts back; end those that run when the message says so. Of others the Done is on its way."""
+        attempts = self._state.queue.attempts
+        recalled = zip(message.ids, message.attempts, strict=True)
+        here = [item for key, number in recalled if (item := attempts.get(key)) is not None and item.attempt == number]
+        self._state.give_back([item for item in here if not item.executor])
+        self.executor.end([item for item in here if item.executor], CANCELLED if message.kill else RECALLED)
+
+    # -- time ------------------------------------------------------------------------------------------------------
 
     def _tick(self, event: TimeElapsed, now: float) -> None:
         self._state.wake_at = now + IDLE_TICK_SECONDS
         self._check_lease(now)
-        self._executor.tick(event.snapshots, now, self._stage is LeaseStage.NORMAL)
+        self.executor.tick(event.snapshots, now, self._stage is LeaseStage.NORMAL)
         if now >= self._drain_deadline:
             text = f"the worker was told to end ({self._drain_text}) while the task ran"
-            self._executor.end_running(KillReason(Outcome.NOT_STARTED, text))
+            self._end_running(KillReason(Outcome.NOT_STARTED, text))
         else:
             self._state.wake_by(self._drain_deadline)
 
@@ -265,16 +249,20 @@ class AgentCore:
         if stage is before:
             return
         if stage is not LeaseStage.NORMAL:
-            text = stage.name.lower().replace("_", " ")
-            self._state.log(LogLevel.WARNING, f"no word from the scheduler: {text}")
-            self._executor.reclaim()
+            self._state.log(f"no word from the scheduler: {stage.name.lower().replace('_', ' ')}")
+            self.executor.reclaim()
         if stage is LeaseStage.KILL_ONCE:
             text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
-            self._executor.end_running(KillReason(Outcome.WORKER_LOST, text), once_only=True)
+            self._end_running(KillReason(Outcome.WORKER_LOST, text), once_only=True)
         elif stage is LeaseStage.DEATH:
             why = f"no contact with the scheduler for {self._config.death_timeout_seconds:g} s (death_timeout_seconds)"
-            self._end(EndAgent(1, why, is_contact_lost=True))
+            self._end(1, why, is_contact_lost=True)
 
-    def _end(self, command: EndAgent) -> None:
+    def _end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
+        """End the attempts that run. once_only: only those that may not run twice."""
+        dispatched = [item for item in self._state.queue.attempts.values() if item.executor]
+        self.executor.end([item for item in dispatched if not (once_only and item.spec.wire.retries)], reason)
+
+    def _end(self, exit_code: int, text: str, *, is_contact_lost: bool = False) -> None:
         self._has_ended = True
-        self._state.commands.append(command)
+        self._state.commands.append(EndAgent(exit_code, text, is_contact_lost))

@@ -1,21 +1,21 @@
 """Inputs and commands of the agent's core. Pure.
 
 `commands = core.step(inputs, now)`: inputs are what has happened, in the past tense; the shell performs the commands in
-their order. Two of them have an answer, which is an input of the next step: `ProcessorVerb.RECLAIM` always, and
-`DispatchTasks` when tasks did not fit.
+their order, and sends the scheduler the messages among them. `ProcessorVerb.RECLAIM` has an answer, which is an input
+of the next step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import NamedTuple
 
 from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import Message, Outcome
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
-from scaler.worker.frames import Results, Snapshot, ToAgent
+from scaler.worker.frames import Results, Snapshot
 
 # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -32,26 +32,20 @@ class StopRequested(NamedTuple):
     text: str
 
 
-class ProcessorSignalled(NamedTuple):
-    """A processor is READY, has FAILED to get ready (text: why; its exit follows), or its running task is BLOCKED by
-    tasks of its own, or UNBLOCKED: it waits until it is granted a slot."""
+class ProcessorEvent(Enum):
+    READY = "it takes tasks"
+    FAILED = "it could not get ready, and its exit follows; text: why"
+    BLOCKED = "its running task waits for tasks of its own"
+    UNBLOCKED = "that wait is over: it waits until it is granted a slot"
+    NESTED_TRAFFIC = "a nested client of it has sent or received a message"
+    INVALID_DATAGRAM = "it has broken the protocol; text: how"
+    EXITED = "it is gone; its TasksReclaimed came before; text: exit code or signal, and its crash text"
 
+
+class ProcessorReported(NamedTuple):
     number: int
-    signal: ToAgent
+    event: ProcessorEvent
     text: str = ""
-
-
-class NestedTrafficSeen(NamedTuple):
-    """A nested client of this processor has sent or received a message."""
-
-    number: int
-
-
-class InvalidDatagramReceived(NamedTuple):
-    """A processor has broken the protocol."""
-
-    number: int
-    text: str
 
 
 class ResultsReceived(NamedTuple):
@@ -66,28 +60,13 @@ class TasksReclaimed(NamedTuple):
 
     unread: ids of the tasks that it had not read, in order; it finds none of them any more. It may read one while they
     are taken, so these are not always the last ones that were dispatched. results: those that have come since, with
-    True, and those that lie unsent in its page, with False. error: its page holds what makes no sense.
+    True, and those that lie unsent in its page, with False.
     """
 
     number: int
     unread: Sequence[bytes]
     results: Sequence[tuple[Results, bool]]
     snapshot: Snapshot
-    error: str = ""
-
-
-class DispatchRefused(NamedTuple):
-    """Answer to `DispatchTasks`: the last `refused` tasks were not sent, because the socket is full."""
-
-    number: int
-    refused: int
-
-
-class ProcessorExited(NamedTuple):
-    """A processor is gone; its `TasksReclaimed` came before. text: exit code or signal, and its crash text."""
-
-    number: int
-    text: str
 
 
 class CallsAccepted(NamedTuple):
@@ -113,15 +92,7 @@ class CallCompleted(NamedTuple):
     peak_bytes: int = 0
 
 
-ProcessorInput = (
-    ResultsReceived
-    | TasksReclaimed
-    | ProcessorSignalled
-    | NestedTrafficSeen
-    | InvalidDatagramReceived
-    | DispatchRefused
-    | ProcessorExited
-)
+ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported
 CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallCompleted
 AgentInput = Received | Welcomed | Resumed | StopRequested | TimeElapsed | ProcessorInput | CallInput
 
@@ -129,23 +100,12 @@ AgentInput = Received | Welcomed | Resumed | StopRequested | TimeElapsed | Proce
 # -- commands ------------------------------------------------------------------------------------------------------
 
 
-class SendToScheduler(NamedTuple):
-    message: Message
-
-
-class LogLevel(IntEnum):
-    """Levels of log lines, with the values of the module logging."""
-
-    WARNING = 30
-    ERROR = 40
-
-
 class WriteLog(NamedTuple):
     """task: the id of the one that the line is about; empty for none."""
 
-    level: LogLevel
     text: str
     task: bytes = b""
+    is_error: bool = False
 
 
 class EndAgent(NamedTuple):
@@ -157,10 +117,7 @@ class EndAgent(NamedTuple):
 
 
 class DispatchTasks(NamedTuple):
-    """Send a processor announcements, which it reads before any task sent later, then TASK datagrams.
-
-    Announcements always arrive: those that do not fit now are sent before anything else later.
-    """
+    """Send a processor announcements, which it knows before any task sent later, then TASK datagrams."""
 
     number: int
     announcements: list[bytes]
@@ -220,4 +177,4 @@ class ShowDegradedReason(NamedTuple):
 
 ProcessorCommand = DispatchTasks | ActOnProcessor
 CallCommand = StartCall | CancelCall | DeliverResult | UseStorage | ShowDegradedReason
-Command = SendToScheduler | WriteLog | EndAgent | ProcessorCommand | CallCommand
+Command = Message | WriteLog | EndAgent | ProcessorCommand | CallCommand

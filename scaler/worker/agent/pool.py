@@ -17,28 +17,22 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, assert_never
+from typing import Any
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, ProcessorStatus, Started, Suspended
 from scaler.worker.agent.events import (
     ActOnProcessor,
-    DispatchRefused,
     DispatchTasks,
     EndAgent,
-    InvalidDatagramReceived,
-    LogLevel,
-    NestedTrafficSeen,
-    ProcessorExited,
     ProcessorInput,
-    ProcessorSignalled,
+    ProcessorReported,
     ResultsReceived,
     TasksReclaimed,
 )
-from scaler.worker.agent.events import (
-    ProcessorVerb as Verb,
-)
+from scaler.worker.agent.events import ProcessorEvent as Event
+from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.state import CANCELLED, RECALLED, AgentState, Attempt, KillReason, KnownSpec
-from scaler.worker.frames import Results, Snapshot, ToAgent, ToProcessor, pack_announcement, pack_task, skip_rows
+from scaler.worker.frames import Results, Snapshot, ToProcessor, pack_announcement, pack_task, skip_rows
 
 MAX_FAILED_STARTS = 3
 """Processors that fail one after the other before they are ready; then the agent ends."""
@@ -91,8 +85,6 @@ class PooledProcessor:
     is_yielding: bool = False
     """It gives its slot to a waiting one after the task that it runs."""
     is_paused: bool = False
-    is_full: bool = False
-    """Its socket took no more tasks."""
     is_reclaiming: bool = False
     batch: int = -1
     """The batch of results that was read last, and how many of its rows."""
@@ -125,7 +117,6 @@ class ProcessorPool:
         self._slots = state.config.slots
         self._count = 0
         self._failed_starts = 0
-        self._storage_address = ""
         self._slots_are_settled = False
         """All slots are taken and no processor waits for one, and no state has changed since."""
         self.processors: dict[int, PooledProcessor] = {}
@@ -137,48 +128,39 @@ class ProcessorPool:
         processor = self.processors.get(item.number)
         if processor is None:
             return
+        state = processor.state
         match item:
             case ResultsReceived(_, results):
                 self._take_results(processor, results, True, now)
             case TasksReclaimed():
                 self._reclaimed(processor, item, now)
-            case ProcessorSignalled(_, signal, text):
-                self._signalled(processor, signal, text, now)
-            case NestedTrafficSeen():
-                if processor.state is ProcessorState.SUSPENDED:
+            case ProcessorReported(_, Event.READY):
+                processor.is_ready = True
+                self._failed_starts = 0
+            case ProcessorReported(_, Event.FAILED, text):
+                self._enter(processor, ProcessorState.ENDING, processor.since)
+                self._count_failed_start(text)
+            case ProcessorReported(_, Event.BLOCKED):
+                if state is ProcessorState.ACTIVE:
+                    self._suspend(processor, now)
+            case ProcessorReported(_, Event.UNBLOCKED):
+                if state is ProcessorState.SUSPENDED:
+                    self._enter(processor, ProcessorState.WAITING, now)
+                elif state is ProcessorState.ACTIVE:
+                    self._act(processor, Verb.GRANT)
+            case ProcessorReported(_, Event.NESTED_TRAFFIC):
+                if state is ProcessorState.SUSPENDED:
                     processor.since = now
                     self._pause(processor, False)
-            case DispatchRefused(_, count):
-                processor.is_full = True
-                refused = [processor.dispatched.pop() for _ in range(count)][::-1]
-                processor.work_us -= sum(each.cost_us for each in refused)
-                self._state.queue.put_back(refused)
-            case InvalidDatagramReceived(_, text):
+            case ProcessorReported(_, Event.INVALID_DATAGRAM, text):
                 self._ban(processor, text)
-            case ProcessorExited(_, text):
+            case ProcessorReported(_, Event.EXITED, text):
                 self._exited(processor, text)
-            case _:
-                assert_never(item)
 
-    def _signalled(self, processor: PooledProcessor, signal: ToAgent, text: str, now: float) -> None:
-        if signal is ToAgent.READY:
-            processor.is_ready = True
-            self._failed_starts = 0
-        elif signal is ToAgent.FAILED:
-            self._enter(processor, ProcessorState.ENDING, processor.since)
-            processor.kill_reason = KillReason(Outcome.NOT_STARTED, "")
-            self._count_failed_start(text)
-        elif signal is ToAgent.BLOCKED:
-            self._blocked(processor, now)
-        elif processor.state is ProcessorState.SUSPENDED:
-            self._enter(processor, ProcessorState.WAITING, now)
-        elif processor.state is ProcessorState.ACTIVE:
-            self._act(processor, Verb.GRANT)
-
-    def recall(self, items: Iterable[Attempt], kill: bool) -> None:
-        """Give dispatched attempts back; end those that run when `kill` is set."""
+    def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
+        """Give dispatched attempts back, or end them, as the reason says."""
         for item in items:
-            item.request = CANCELLED if kill else RECALLED
+            item.request = reason
             self._reclaim(self.processors[item.executor])
 
     def reclaim(self) -> None:
@@ -186,44 +168,28 @@ class ProcessorPool:
         for processor in self.processors.values():
             self._reclaim(processor)
 
-    def end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
-        """End the attempts that run, and reclaim the others. once_only: only attempts that may not run twice."""
-        for processor in self.processors.values():
-            for item in processor.dispatched:
-                if not once_only or item.spec.wire.retries == 0:
-                    item.request = reason
-            self._reclaim(processor)
-
     def forget_all(self) -> str:
         """Forget all attempts: the scheduler has. Returns "": this agent can go on."""
         for processor in self.processors.values():
             if processor.dispatched:
-                self._kill(processor, KillReason(None, ""))
+                processor.dispatched.clear()
+                self._kill(processor, CANCELLED)
             elif processor.state is not ProcessorState.ENDING:
-                self._announce(processor, ToProcessor.FORGET, list(processor.functions), list(processor.specs))
-                processor.functions.clear()
-                processor.specs.clear()
+                self._forget(processor, processor.specs, processor.functions)
         return ""
 
     def forget_functions(self, specs: Iterable[KnownSpec], functions: Iterable[bytes]) -> None:
         """Have processors forget these."""
         numbers = {spec.number for spec in specs}
-        identifiers = set(functions)
         for processor in self.processors.values():
             # What is dispatched may be run after this is read, so it stays known; the few bytes are not worth more.
-            stale_specs = numbers & processor.specs - {item.spec.number for item in processor.dispatched}
-            stale_functions = identifiers & processor.functions
-            if stale_specs or stale_functions:
-                self._announce(processor, ToProcessor.FORGET, list(stale_functions), list(stale_specs))
-                processor.specs -= stale_specs
-                processor.functions -= stale_functions
+            stale = numbers & processor.specs - {item.spec.number for item in processor.dispatched}
+            self._forget(processor, stale, processor.functions.intersection(functions))
 
-    def use_storage(self, address: str) -> None:
-        """Announce to all processors, now and later, where the object storage is."""
-        if address != self._storage_address:
-            self._storage_address = address
-            for processor in self.processors.values():
-                self._announce(processor, ToProcessor.STORAGE, address)
+    def storage_moved(self) -> None:
+        """Announce to all processors where the object storage is."""
+        for processor in self.processors.values():
+            self._announce(processor, ToProcessor.STORAGE, self._state.storage_address)
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
@@ -242,21 +208,23 @@ class ProcessorPool:
         """Do what time asks for."""
         for processor in list(self.processors.values()):
             processor.snapshot = snapshots.get(processor.number, processor.snapshot)
-            processor.is_full = False
             if processor.dispatched:
                 self._watch(processor, now)
             if processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS:
                 self._enter(processor, ProcessorState.ENDING, now)
                 self._act(processor, Verb.END)
             elif processor.state is ProcessorState.SUSPENDED and self._state.config.hard_processor_suspend:
-                self._pause_most_of_the_time(processor, now)
+                if now - processor.since > (PAUSE_SECONDS if processor.is_paused else PAUSE_AFTER_SECONDS):
+                    processor.since = now
+                    self._pause(processor, not processor.is_paused)
+                self._state.wake_by(now + PAUSE_AFTER_SECONDS)
         if may_start and self._slots > 1 and not self._state.queue.waiting and self._can_share():
             self._share(now)
 
     @property
     def extra_capacity(self) -> int:
         """Attempts that may be here beyond slots and queue: suspended ones take no slot."""
-        return self._number_of(ProcessorState.SUSPENDED)
+        return len(self._in_state(ProcessorState.SUSPENDED))
 
     @property
     def unstarted(self) -> int:
@@ -284,27 +252,17 @@ class ProcessorPool:
     def check(self) -> None:
         """Assert the invariants that this module's head states."""
         queue = self._state.queue
-        dispatched = [item for each in self.processors.values() for item in each.dispatched]
-        assert len(queue.attempts) == queue.waiting + sum(queue.holds(item) for item in dispatched)
-        for processor in self.processors.values():
-            assert all(item.executor == processor.number for item in processor.dispatched)
-        assert self._number_of(ProcessorState.ACTIVE) <= self._slots
+        dispatched = [(item, each) for each in self.processors.values() for item in each.dispatched]
+        assert len(queue.attempts) == queue.waiting + len(dispatched)
+        assert all(queue.attempts[item.id] is item and item.executor == each.number for item, each in dispatched)
+        assert len(self._in_state(ProcessorState.ACTIVE)) <= self._slots
 
     # -- slots -----------------------------------------------------------------------------------------------------
 
     def _assign_slots(self, now: float) -> None:
         """Hand out free slots: to processors that wait for one, to spare ones, to new ones."""
-        active, waiting = [], []
-        for each in self.processors.values():
-            if each.state is ProcessorState.ACTIVE:
-                active.append(each)
-            elif each.state is ProcessorState.WAITING:
-                waiting.append(each)
-        if len(active) == self._slots and not waiting:
-            for processor in active:
-                processor.is_yielding = False  # the one that it made room for may have died
-            self._slots_are_settled = True
-            return
+        active = self._in_state(ProcessorState.ACTIVE)
+        waiting = self._in_state(ProcessorState.WAITING)
         waiting.sort(key=lambda each: each.since)
         for processor in sorted(active, key=lambda each: each.is_ready):
             if waiting and not processor.dispatched and len(active) + len(waiting) > self._slots:
@@ -314,10 +272,8 @@ class ProcessorPool:
             if waiting:
                 processor = waiting.pop(0)
                 self._act(processor, Verb.GRANT)
-                if processor.dispatched:
-                    item = processor.dispatched[0]
-                    self._state.send(Suspended([item.id], [item.attempt], [False]))
-            elif spares := [each for each in self.processors.values() if each.state is ProcessorState.SPARE]:
+                self._report_suspended(processor, False)
+            elif spares := self._in_state(ProcessorState.SPARE):
                 processor = max(spares, key=lambda each: each.since)
             elif self._should_spawn():
                 processor = self._spawn(now)
@@ -326,54 +282,67 @@ class ProcessorPool:
             self._enter(processor, ProcessorState.ACTIVE, now)
             active.append(processor)
         yielding = sorted(active, key=lambda each: len(each.dispatched))[: len(waiting)]
-        for processor in active:
+        for processor in active:  # a waiting one that another made room for may have died
             should_yield = processor in yielding
             if should_yield and not processor.is_yielding:
                 self._reclaim(processor)
             processor.is_yielding = should_yield
+        self._slots_are_settled = len(active) == self._slots and not waiting
+
+    def _in_state(self, state: ProcessorState) -> list[PooledProcessor]:
+        return [each for each in self.processors.values() if each.state is state]
 
     def _should_spawn(self) -> bool:
-        suspended = self._number_of(ProcessorState.SUSPENDED)
-        usable = len(self.processors) - suspended - self._number_of(ProcessorState.ENDING)
+        suspended = len(self._in_state(ProcessorState.SUSPENDED))
+        usable = len(self.processors) - suspended - len(self._in_state(ProcessorState.ENDING))
         return usable < self._slots and (not suspended or self._state.queue.waiting > 0)
 
     def _spawn(self, now: float) -> PooledProcessor:
         self._count += 1
         processor = self.processors[self._count] = PooledProcessor(self._count, now)
         self._act(processor, Verb.SPAWN)
-        if self._storage_address:
-            self._announce(processor, ToProcessor.STORAGE, self._storage_address)
+        if self._state.storage_address:
+            self._announce(processor, ToProcessor.STORAGE, self._state.storage_address)
         return processor
 
-    def _number_of(self, state: ProcessorState) -> int:
-        return sum(each.state is state for each in self.processors.values())
-
-    def _blocked(self, processor: PooledProcessor, now: float) -> None:
+    def _suspend(self, processor: PooledProcessor, now: float) -> None:
         """The running task of a processor waits for tasks of its own: lend its slot."""
-        if processor.state is not ProcessorState.ACTIVE:
-            return
-        if self._number_of(ProcessorState.SUSPENDED) >= MAX_SUSPENDED:
+        if len(self._in_state(ProcessorState.SUSPENDED)) >= MAX_SUSPENDED:
             text = f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
-            self._state.log(LogLevel.WARNING, text, processor.dispatched[0].id if processor.dispatched else b"")
+            self._state.log(text, processor.dispatched[0].id if processor.dispatched else b"")
             return
         self._enter(processor, ProcessorState.SUSPENDED, now)
         processor.is_yielding = False
-        if processor.dispatched:
-            item = processor.dispatched[0]
-            self._state.send(Suspended([item.id], [item.attempt], [True]))
+        self._report_suspended(processor, True)
         self._reclaim(processor)
         self._state.wake_by(now + PAUSE_AFTER_SECONDS)
 
-    def _pause_most_of_the_time(self, processor: PooledProcessor, now: float) -> None:
-        if now - processor.since > (PAUSE_SECONDS if processor.is_paused else PAUSE_AFTER_SECONDS):
-            processor.since = now
-            self._pause(processor, not processor.is_paused)
-        self._state.wake_by(now + PAUSE_AFTER_SECONDS)
+    def _report_suspended(self, processor: PooledProcessor, suspended: bool) -> None:
+        if processor.dispatched:
+            item = processor.dispatched[0]
+            self._state.send(Suspended([item.id], [item.attempt], [suspended]))
 
     def _pause(self, processor: PooledProcessor, paused: bool) -> None:
         if processor.is_paused is not paused:
             processor.is_paused = paused
             self._act(processor, Verb.PAUSE if paused else Verb.CONTINUE)
+
+    def _enter(self, processor: PooledProcessor, state: ProcessorState, now: float) -> None:
+        processor.state = state
+        processor.since = now
+        self._slots_are_settled = False
+
+    def _act(self, processor: PooledProcessor, verb: Verb) -> None:
+        self._state.commands.append(ActOnProcessor(processor.number, verb))
+
+    def _announce(self, processor: PooledProcessor, kind: ToProcessor, *values: Any) -> None:
+        self._state.commands.append(DispatchTasks(processor.number, [pack_announcement(kind, *values)], []))
+
+    def _forget(self, processor: PooledProcessor, specs: set[int], functions: set[bytes]) -> None:
+        if specs or functions:
+            self._announce(processor, ToProcessor.FORGET, list(functions), list(specs))
+            processor.specs -= specs
+            processor.functions -= functions
 
     # -- dispatch --------------------------------------------------------------------------------------------------
 
@@ -387,7 +356,7 @@ class ProcessorPool:
             for each in self.processors.values()
             if each.state is ProcessorState.ACTIVE
             and each.is_ready
-            and not (each.is_yielding or each.is_full or each.is_reclaiming)
+            and not (each.is_yielding or each.is_reclaiming)
             and each.has_capacity()
         ]
         queue = self._state.queue
@@ -424,25 +393,10 @@ class ProcessorPool:
                 announcements.append(pack_announcement(ToProcessor.DEFINITION, identifier, payloads[identifier]))
                 processor.functions.add(identifier)
         wire = spec.wire
-        flags = wire.profiling, wire.stream_output, wire.retries == 0
-        announcements.append(
-            pack_announcement(
-                ToProcessor.SPEC, spec.number, wire.function, wire.serializer, wire.retry_on, wire.name, *flags
-            )
-        )
+        values = wire.function, wire.serializer, wire.retry_on, wire.name, wire.profiling, wire.stream_output
+        announcements.append(pack_announcement(ToProcessor.SPEC, spec.number, *values, wire.retries == 0))
         processor.specs.add(spec.number)
         return True
-
-    def _enter(self, processor: PooledProcessor, state: ProcessorState, now: float) -> None:
-        processor.state = state
-        processor.since = now
-        self._slots_are_settled = False
-
-    def _act(self, processor: PooledProcessor, verb: Verb) -> None:
-        self._state.commands.append(ActOnProcessor(processor.number, verb))
-
-    def _announce(self, processor: PooledProcessor, kind: ToProcessor, *values: Any) -> None:
-        self._state.commands.append(DispatchTasks(processor.number, [pack_announcement(kind, *values)], []))
 
     def _can_share(self) -> bool:
         """Return True if a processor idles while tasks wait behind another's."""
@@ -454,14 +408,17 @@ class ProcessorPool:
         return is_idle and has_waiting
 
     def _share(self, now: float) -> None:
-        """Reclaim what waits behind a long task: a processor is idle."""
-        active = [each for each in self.processors.values() if each.state is ProcessorState.ACTIVE]
-        for processor in sorted(active, key=lambda each: each.work_us, reverse=True):
-            snapshot = processor.snapshot
-            is_stuck = snapshot.begun > processor.results and now - snapshot.begun_at > SHARE_AFTER_SECONDS
-            if is_stuck and len(processor.dispatched) > 1 and not processor.is_yielding:
-                self._reclaim(processor)
-                return
+        """Reclaim what waits behind the task that has most behind it: a processor is idle."""
+        stuck = [
+            each
+            for each in self._in_state(ProcessorState.ACTIVE)
+            if each.snapshot.begun > each.results
+            and now - each.snapshot.begun_at > SHARE_AFTER_SECONDS
+            and len(each.dispatched) > 1
+            and not each.is_yielding
+        ]
+        if stuck:
+            self._reclaim(max(stuck, key=lambda each: each.work_us))
 
     # -- completion ------------------------------------------------------------------------------------------------
 
@@ -470,7 +427,6 @@ class ProcessorPool:
         results = processor.new_rows(results, sent)
         state = self._state
         dispatched = processor.dispatched
-        is_forgotten = processor.kill_reason is not None and processor.kill_reason.outcome is None
         payloads = results.payloads
         at = 0
         for identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, size in results.rows:
@@ -488,9 +444,7 @@ class ProcessorPool:
             payload = bytes(payloads[at : at + size])
             at += size
             item.spec.observe(duration_us)
-            if not is_forgotten:
-                state.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes)
-        processor.is_full = False
+            state.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes)
         if not dispatched:
             processor.work_us = 0.0
             processor.since = now
@@ -503,7 +457,6 @@ class ProcessorPool:
     def _reclaimed(self, processor: PooledProcessor, answer: TasksReclaimed, now: float) -> None:
         """Put what a processor has not read to the head of the queue, and settle what was asked of the rest."""
         processor.is_reclaiming = False
-        processor.is_full = False
         processor.snapshot = answer.snapshot
         # Before the results: one of a task that was read while those before it were taken may be among them.
         unread = set(answer.unread)
@@ -513,15 +466,9 @@ class ProcessorPool:
             processor.work_us = sum(item.cost_us for item in processor.dispatched)
         for results, sent in answer.results:
             self._take_results(processor, results, sent, now)
-        if answer.error:
-            self._ban(processor, answer.error)
-        if processor.kill_reason is not None and processor.kill_reason.outcome is None:
-            return
         recalled = [item for item in back if item.request in (RECALLED, CANCELLED)]
-        for item in recalled:
-            del self._state.queue.attempts[item.id]
-        self._state.returned(recalled, started=False)
-        self._state.queue.put_back(item for item in back if item not in recalled)
+        self._state.queue.put_back(back)
+        self._state.give_back(recalled)
         for item in processor.dispatched:
             if item.request is RECALLED:
                 self._state.returned([item], started=True)
@@ -530,45 +477,43 @@ class ProcessorPool:
                 self._kill(processor, item.request)
 
     def _kill(self, processor: PooledProcessor, reason: KillReason) -> None:
-        if processor.kill_reason is None or reason.outcome is None:
-            processor.kill_reason = reason
         if processor.state is not ProcessorState.ENDING:
+            processor.kill_reason = reason
             self._enter(processor, ProcessorState.ENDING, processor.since)
             self._act(processor, Verb.KILL)
 
     def _ban(self, processor: PooledProcessor, text: str) -> None:
         """End a processor that breaks the protocol."""
-        if processor.state is ProcessorState.ENDING:
-            return
-        task = processor.dispatched[0].id if processor.dispatched else b""
-        self._state.log(LogLevel.ERROR, f"processor {processor.number} is ended: {text}", task)
-        self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, f"the processor that ran the task was ended: {text}"))
+        if processor.state is not ProcessorState.ENDING:
+            task = processor.dispatched[0].id if processor.dispatched else b""
+            self._state.log(f"processor {processor.number} is ended: {text}", task, is_error=True)
+            text = f"the processor that ran the task was ended: {text}"
+            self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
     def _exited(self, processor: PooledProcessor, text: str) -> None:
         """A processor is gone; its results and what it had not read were taken in before."""
-        if not processor.is_ready and processor.kill_reason is None:
-            self._count_failed_start(text)
-        reason = processor.kill_reason or KillReason(
-            Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {text}"
-        )
         dispatched = processor.dispatched
         has_begun = processor.snapshot.begun > processor.results
-        if processor.kill_reason is None and processor.state is not ProcessorState.ENDING:
+        if processor.state is not ProcessorState.ENDING:
+            if not processor.is_ready:
+                self._count_failed_start(text)
             task = dispatched[0].id if has_begun and dispatched else b""
             what = f"while it ran task {task.hex()}" if task else "while it was idle"
-            self._state.log(LogLevel.WARNING, f"processor {processor.number} died {what}: {text}", task)
-        if reason.outcome is not None:
-            # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
-            if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
-                self._state.killed(dispatched.popleft(), reason.outcome, reason.text)
-            self._state.queue.put_back(dispatched)
+            self._state.log(f"processor {processor.number} died {what}: {text}", task)
+        outcome, text = Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {text}"
+        if processor.kill_reason is not None:
+            outcome, text = processor.kill_reason.outcome, processor.kill_reason.text
+        # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
+        if dispatched and (has_begun or outcome is Outcome.CANCELLED):
+            self._state.killed(dispatched.popleft(), outcome, text)
+        self._state.queue.put_back(dispatched)
         del self.processors[processor.number]
         self._slots_are_settled = False
         self._act(processor, Verb.RELEASE)
 
     def _count_failed_start(self, text: str) -> None:
         self._failed_starts += 1
-        self._state.log(LogLevel.ERROR, f"a processor could not start: {text}")
+        self._state.log(f"a processor could not start: {text}", is_error=True)
         if self._failed_starts >= MAX_FAILED_STARTS:
             why = f"{self._failed_starts} processors in a row could not start: {text}"
             self._state.commands.append(EndAgent(1, why))
@@ -580,18 +525,16 @@ class ProcessorPool:
             self._state.wake_by(now + BUSY_TICK_SECONDS)
             return
         elapsed = now - snapshot.begun_at
-        has_late_results = snapshot.finished > processor.results
         item = processor.dispatched[0]
         limit = item.spec.limit_seconds
         pause = max(BUSY_TICK_SECONDS, elapsed * 0.1) if len(processor.dispatched) > 1 else IDLE_TICK_SECONDS
-        if has_late_results:
+        if snapshot.finished > processor.results:
             if elapsed > LATE_RESULT_SECONDS:
                 self._reclaim(processor)
             pause = BUSY_TICK_SECONDS
         elif limit and elapsed >= limit:
             text = f"the task ran longer than its time limit of {limit:g} s and was ended"
-            item.request = KillReason(Outcome.TIMED_OUT, text)
-            self._reclaim(processor)
+            self.end([item], KillReason(Outcome.TIMED_OUT, text))
             pause = BUSY_TICK_SECONDS
         elif elapsed >= STARTED_AFTER_SECONDS and not item.announced_started:
             item.announced_started = True

@@ -15,18 +15,16 @@ from scaler.config.worker import WorkerConfig
 from scaler.net.connection import Received
 from scaler.protocol.messages import Outcome, Run
 from scaler.recorder import ROW_BYTES, Recorder
-from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.core import AgentCore, TaskExecutor
-from scaler.worker.agent.events import AgentInput, ResultsReceived
-from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.frames import Results, Snapshot, ToAgent
+from scaler.worker.agent.events import AgentInput, ProcessorEvent, ResultsReceived
+from scaler.worker.frames import Results, Snapshot
 
 MAX_STEPS = 2_000
 MAX_BYTES = 1024 * 1024
 """Less than the scheduler keeps: a host may have many agents."""
-RECORDS = (*get_args(AgentInput), Outcome, Results, Snapshot, ToAgent)
+RECORDS = (*get_args(AgentInput), Outcome, ProcessorEvent, Results, Snapshot)
 """What the core's inputs are made of."""
-_EXECUTORS: dict[str, type[TaskExecutor]] = {each.__name__: each for each in (ProcessorPool, ServiceCalls)}
+_EXECUTORS = {each.__name__: each for each in get_args(TaskExecutor)}
 
 
 def make_recorder(config: WorkerConfig, executor: type[TaskExecutor]) -> Recorder:
@@ -43,19 +41,14 @@ def _size_of(item: AgentInput) -> int:
     return ROW_BYTES
 
 
+def _make_core(head: Mapping[str, Any], now: float) -> Any:
+    core = AgentCore(WorkerConfig.from_json(head["config"]), _EXECUTORS[head["executor"]], now)
+    return core.step, core.check
+
+
 def replay(path: Path) -> int:
     """Step a new core through a black box; see `scaler.recorder.replay`."""
-
-    def make_step(head: Mapping[str, Any], now: float) -> Any:
-        core = AgentCore(WorkerConfig.from_json(head["config"]), _EXECUTORS[head["executor"]], now)
-
-        def step(inputs: list[AgentInput], now: float) -> None:
-            core.step(inputs, now)
-            core.check()
-
-        return step
-
-    return recorder.replay(path, RECORDS, make_step)
+    return recorder.replay(path, RECORDS, _make_core)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from functools import partial
 
 from scaler.errors import ProtocolError
 from scaler.protocol.messages import MAX_BATCH_BYTES, Relay, RelayClosed
-from scaler.worker.agent.events import NestedTrafficSeen
+from scaler.worker.agent.events import ProcessorEvent, ProcessorReported
 from scaler.worker.agent.shell import Agent
 from scaler.worker.frames import BodyReader, pack_body_head
 
@@ -86,7 +86,7 @@ class Relays:
             if not data:
                 self.close(client)
                 return
-            self._agent.take_soon([NestedTrafficSeen(channel.number)])
+            self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.NESTED_TRAFFIC))
             try:
                 for body in channel.reader.feed(data):
                     self._agent.send(Relay(client, body))

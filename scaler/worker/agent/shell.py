@@ -1,4 +1,4 @@
-"""The agent's shell: hears the scheduler and the backend, steps the core, and performs its commands.
+"""The agent's shell: hears the scheduler and what runs its tasks, steps the core, and performs its commands.
 
 `run_agent` runs it as a component: how its process begins and ends.
 """
@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
@@ -32,20 +31,14 @@ from scaler.protocol.messages import (
     Output,
     Printed,
     Relay,
+    RelayClosed,
     Returned,
     Role,
     WorkerDetails,
     WorkerHeartbeat,
 )
 from scaler.worker.agent.core import AgentCore, TaskExecutor
-from scaler.worker.agent.events import (
-    AgentInput,
-    EndAgent,
-    SendToScheduler,
-    StopRequested,
-    TimeElapsed,
-    WriteLog,
-)
+from scaler.worker.agent.events import AgentInput, EndAgent, StopRequested, TimeElapsed, WriteLog
 from scaler.worker.agent.recorder import make_recorder
 from scaler.worker.frames import Snapshot
 
@@ -58,85 +51,80 @@ _POLL_SECONDS = 0.005
 _log = logging.getLogger(__name__)
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
-
-
-class AgentBackend(Protocol):
-    """What performs the commands of one kind of executor, and reports what becomes of them to its agent."""
-
-    make_executor: type[TaskExecutor]
-
-    def start(self, agent: Agent) -> None:
-        """Begin; call `agent.connect` when ready for tasks."""
-
-    def perform(self, command: Any) -> AgentInput | None:
-        """Perform a command of the executor; return its answer, if it has one."""
-
-    def session_opened(self) -> None:
-        """The scheduler opened a new session: it knows no nested clients."""
-
-    def relay(self, message: Relay) -> None:
-        """Pass a message to a nested client."""
-
-    def flush_output(self, tasks: Sequence[bytes]) -> None:
-        """Send what these tasks printed: their results are about to be sent."""
-
-    def snapshots(self) -> Mapping[int, Snapshot]: ...
-
-    def pids(self) -> Mapping[int, int] | None:
-        """Return the pid of every processor that has one, by its number; None when there are no processes."""
-
-    async def close(self) -> None: ...
+MakeConnector = Callable[[OnEvents], Connector]
 
 
 class Agent:
-    """One worker. Belongs to the running loop, whose unexpected errors end it."""
+    """One worker. Belongs to the running loop, whose unexpected errors end it.
 
-    def __init__(
-        self, config: WorkerConfig, backend: AgentBackend, make_connector: Callable[[OnEvents], Connector]
-    ) -> None:
+    A subclass performs the commands of its kind of executor, and reports what becomes of them with `take_soon`.
+    """
+
+    make_executor: type[TaskExecutor]
+
+    def __init__(self, config: WorkerConfig, make_connector: MakeConnector) -> None:
         self._config = config
-        self._backend = backend
         self._make_connector = make_connector
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_unexpected_error)
         self.ended: asyncio.Future[int] = self._loop.create_future()
         """Completes with the exit code, or with the error that ends the agent."""
-        self._welcomed = asyncio.Event()
+        self._welcomed: asyncio.Future[None] = self._loop.create_future()
         self._meter = LoadMeter()
         self._latency_seconds = 0.0
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._is_closed = False
         self._connector: Connector | None = None
         self._pending: list[AgentInput] = []
-        now = time.monotonic()
-        self._core = AgentCore(config, backend.make_executor, now)
-        self._recorder = make_recorder(config, backend.make_executor)
-        self._wake_at = now
-        self._timer = self._loop.call_later(0, self._on_timer)
-        self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
-        backend.start(self)
-        self.take([])
+        self._wake_at = time.monotonic()
+        self._core = AgentCore(config, self.make_executor, self._wake_at)
+        self._recorder = make_recorder(config, self.make_executor)
+
+    # -- what a subclass adds --------------------------------------------------------------------------------------
+
+    def _perform(self, command: Any) -> AgentInput | None:
+        """Perform a command of the executor; return its answer, if it has one."""
+        raise NotImplementedError
+
+    async def _end_tasks(self) -> None:
+        """End all tasks, and free everything."""
+        raise NotImplementedError
+
+    def _session_opened(self) -> None:
+        """The scheduler opened a new session: it knows no nested clients."""
+
+    def _relay(self, message: Relay) -> None:
+        """Pass a message to a nested client. None is here."""
+        self.send(RelayClosed(message.client))
+
+    def _flush_output(self, tasks: Sequence[bytes]) -> None:
+        """Send what these tasks printed: their results are about to be sent."""
+
+    def _snapshots(self) -> Mapping[int, Snapshot]:
+        """Return the status page of every processor that has a process, by its number."""
+        return {}
+
+    def _pids(self) -> Mapping[int, int]:
+        """Return the pids of the same processors."""
+        return {}
 
     # -- life ------------------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Begin. A subclass calls `connect` when it is ready for tasks."""
+        self._timer = self._loop.call_later(0, self._on_timer)
+        self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+        self.take([])
+
     async def run(self, component: Component) -> int:
         """Work until the end, and close. Returns the exit code, or raises the error that ended the agent."""
+        self._welcomed.add_done_callback(lambda _: component.ready({}))
         stop = asyncio.ensure_future(component.stop.wait())
-        welcome = asyncio.ensure_future(self._welcomed.wait())
-        ended: asyncio.Future[Any] = self.ended
+        stop.add_done_callback(lambda stop: None if stop.cancelled() else self.stop())
         try:
-            await asyncio.wait({stop, welcome, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if welcome.done():
-                component.ready({})
-                await asyncio.wait({stop, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if stop.done() and not ended.done():
-                self.stop()
             return await self.ended
         finally:
-            for waiter in (stop, welcome):
-                waiter.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await waiter
+            stop.cancel()
             await self.close()
 
     def stop(self) -> None:
@@ -152,7 +140,7 @@ class Agent:
         """End all tasks, let the scheduler have the last results, and close the connection."""
         self._is_closed = True
         self._timer.cancel()
-        await self._backend.close()
+        await self._end_tasks()
         self._heartbeat_timer.cancel()
         connector = self._connector
         if connector is None:
@@ -171,7 +159,7 @@ class Agent:
         if not command.exit_code:
             _log.info("ending: %s", command.text)
             self.ended.set_result(0)
-        elif command.is_contact_lost and not self._welcomed.is_set():
+        elif command.is_contact_lost and not self._welcomed.done():
             self.fail(UnreachableError(f"{self._config.scheduler_address}: {command.text}"))
         else:
             self.fail(ScalerError(command.text))
@@ -179,14 +167,14 @@ class Agent:
     def _on_unexpected_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, BaseException) and not self.ended.done():
-            self.ended.set_exception(error)
+            self.fail(error)
         else:
             _log.error("%s", context.get("message"))
 
     # -- the scheduler ---------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Connect to the scheduler: the backend is ready for tasks."""
+        """Connect to the scheduler."""
         if not (self.ended.done() or self._is_closed):
             self._connector = self._make_connector(self._on_events)
 
@@ -216,12 +204,16 @@ class Agent:
                     if isinstance(message, HeartbeatEcho):
                         self._latency_seconds = max(0.0, time.monotonic() - message.sent_at)
                     elif isinstance(message, Relay):
-                        self._backend.relay(message)
+                        self._relay(message)
                     inputs.append(event)
                 case Welcomed(welcome):
-                    self._backend.session_opened()
-                    self._heartbeat_within(welcome.heartbeat_seconds)
-                    self._welcomed.set()
+                    self._session_opened()
+                    # The scheduler's lease may be short.
+                    self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
+                    self._heartbeat_timer.cancel()
+                    self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+                    if not self._welcomed.done():
+                        self._welcomed.set_result(None)
                     inputs.append(event)
                 case Resumed():
                     inputs.append(event)
@@ -233,25 +225,17 @@ class Agent:
                     assert_never(event)
         self.take(inputs)
 
-    def _heartbeat_within(self, seconds: float) -> None:
-        """Send heartbeats at least this often: the scheduler's lease may be short."""
-        self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, seconds)
-        self._heartbeat_timer.cancel()
-        self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
-
     def _heartbeat(self) -> None:
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
         if self._connector is None or not self._connector.connected:
             return
         now = time.monotonic()
-        statuses = self._core.statuses(self._backend.snapshots(), now)
-        pids = self._backend.pids()
-        loads = self._meter.measure(() if pids is None else pids.values())
-        if pids is not None:
-            statuses = {number: status for number, status in statuses.items() if number in pids}
-            for number, status in statuses.items():
-                load = loads.get(pids[number], Load())
-                status.pid, status.cpu_percent, status.rss_bytes = pids[number], load.cpu_percent, load.rss_bytes
+        statuses = self._core.executor.statuses(self._snapshots(), now)
+        pids = self._pids()
+        loads = self._meter.measure(pids.values())
+        for number, pid in pids.items():
+            status, load = statuses[number], loads.get(pid, Load())
+            status.pid, status.cpu_percent, status.rss_bytes = pid, load.cpu_percent, load.rss_bytes
         own = loads.get(os.getpid(), Load())
         self.send(
             WorkerHeartbeat(
@@ -266,7 +250,7 @@ class Agent:
 
     # -- the core --------------------------------------------------------------------------------------------------
 
-    def take_soon(self, inputs: Sequence[AgentInput]) -> None:
+    def take_soon(self, *inputs: AgentInput) -> None:
         """Step the core once for all inputs of this iteration of the loop."""
         if not self._pending:
             self._loop.call_soon(self.take, [])
@@ -291,15 +275,17 @@ class Agent:
                 raise
             for command in commands:
                 match command:
-                    case SendToScheduler(message):
-                        self._report(message)
-                    case WriteLog(level, text, task):
+                    case Message():
+                        self._report(command)
+                    case WriteLog(text, task, is_error):
                         line = escaped(text) if "\n" not in text else text
-                        _log.log(level, "%s", line, extra=about(task=task.hex()))
+                        _log.log(
+                            logging.ERROR if is_error else logging.WARNING, "%s", line, extra=about(task=task.hex())
+                        )
                     case EndAgent():
                         self._end(command)
                     case _:
-                        answer = self._backend.perform(command)
+                        answer = self._perform(command)
                         if answer is not None:
                             answers.append(answer)
             inputs = answers
@@ -311,7 +297,7 @@ class Agent:
 
     def _report(self, message: Message) -> None:
         if isinstance(message, Done):
-            self._backend.flush_output(message.ids)
+            self._flush_output(message.ids)
         for part in split(message) if isinstance(message, Done | Returned) else (message,):
             self.send(part)
 
@@ -321,7 +307,7 @@ class Agent:
 
     def _on_timer(self) -> None:
         self._wake_at = 0.0  # the timer is set below
-        self.take([TimeElapsed(self._backend.snapshots())])
+        self.take([TimeElapsed(self._snapshots())])
         if not self._is_closed and not self.ended.done():
             self._set_timer()
 
@@ -342,12 +328,15 @@ class StatusFile:
         self.write(str(error) if isinstance(error, ScalerError) else f"{type(error).__name__}: {error}")
 
 
-def run_agent(config: WorkerConfig, make_backend: Callable[[], AgentBackend], status: StatusFile) -> int:
+def run_agent(config: WorkerConfig, make_agent: Callable[[MakeConnector], Agent], status: StatusFile) -> int:
     """Run an agent until it ends, and return the exit code. The error that ends it goes to the status file, too."""
 
     async def work(component: Component) -> int:
         try:
-            return await _work(component, config, make_backend())
+            agent = make_agent(_as_worker(config))
+            agent.start()
+            gc.freeze()  # what exists now stays: the collector need not visit it again
+            return await agent.run(component)
         except Exception as error:
             status.write_error(error)
             raise
@@ -355,7 +344,8 @@ def run_agent(config: WorkerConfig, make_backend: Callable[[], AgentBackend], st
     return run_component("worker", config, work, config.event_loop)
 
 
-async def _work(component: Component, config: WorkerConfig, backend: AgentBackend) -> int:
+def _as_worker(config: WorkerConfig) -> MakeConnector:
+    """Return what connects to the scheduler as this worker."""
     details = WorkerDetails(
         manager_id=config.worker_manager_id,
         unit_id=config.unit_id,
@@ -365,16 +355,10 @@ async def _work(component: Component, config: WorkerConfig, backend: AgentBacken
     )
     peer = new_peer_id()
     identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())
-
-    def connect(on_events: OnEvents) -> SocketConnector:
-        return SocketConnector(
-            config.scheduler_address,
-            peer=peer,
-            hello=own_hello(Role.WORKER, details),
-            on_events=on_events,
-            io_threads=config.io_threads,
-        )
-
-    agent = Agent(config, backend, connect)
-    gc.freeze()  # what exists now stays: the collector need not visit it again
-    return await agent.run(component)
+    return lambda on_events: SocketConnector(
+        config.scheduler_address,
+        peer=peer,
+        hello=own_hello(Role.WORKER, details),
+        on_events=on_events,
+        io_threads=config.io_threads,
+    )

@@ -3,14 +3,14 @@ commands of the current step. Pure."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec
-from scaler.worker.agent.events import Command, LogLevel, SendToScheduler, WriteLog
+from scaler.worker.agent.events import Command, WriteLog
 
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
@@ -68,10 +68,8 @@ class SpecCache:
             return known, None
         self._numbers += 1
         limits = [limit for limit in (spec.timeout_seconds, self._timeout_seconds) if limit > 0]
-        known = KnownSpec(self._numbers, spec, min(limits, default=0.0))
-        self._specs[spec] = known
-        evicted = self._specs.popitem(last=False)[1] if len(self._specs) > MAX_SPECS else None
-        return known, evicted
+        known = self._specs[spec] = KnownSpec(self._numbers, spec, min(limits, default=0.0))
+        return known, self._specs.popitem(last=False)[1] if len(self._specs) > MAX_SPECS else None
 
     def forget(self, identifiers: Iterable[bytes]) -> list[KnownSpec]:
         """Forget functions; return the specs that were forgotten with them."""
@@ -89,15 +87,15 @@ class SpecCache:
 
 @dataclass(frozen=True, slots=True)
 class KillReason:
-    """What becomes of a running attempt that is ended. outcome None: it is forgotten."""
+    """What becomes of a running attempt that is ended."""
 
-    outcome: Outcome | None
+    outcome: Outcome
     text: str
 
 
 CANCELLED = KillReason(Outcome.CANCELLED, "cancelled")
-RECALLED = KillReason(None, "recalled")
-"""The request to give an attempt back if it has not started, and to let it go on if it has."""
+RECALLED = KillReason(Outcome.NOT_STARTED, "recalled")
+"""Not for attempts that run: the request to give one back if it has not started, and to let it go on if it has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,25 +108,30 @@ class Attempt:
     payload: bytes
     inputs: tuple[bytes, ...]
     rank: Rank
-    cost_us: float = 0.0
-    """What it was assumed to cost when it was dispatched."""
+    sequence: int = 0
+    """Its place among those of its rank."""
     executor: int = 0
     """Number of the processor that it was dispatched to, or of its call; 0: it is in the queue."""
+    cost_us: float = 0.0
+    """What it was assumed to cost when it was dispatched to a processor."""
     announced_started: bool = False
     request: KillReason | None = None
     """What is to become of it when its processor's tasks are reclaimed."""
+    dispatched_at: float = 0.0
+    started_at: float = 0.0
+    """These two: of a call. 0: it has not started, as far as is known."""
 
 
 class AttemptQueue:
-    """Attempts that are not dispatched: by rank, then first in, first out. Removal is O(1): the removed are skipped.
+    """Attempts that are not dispatched: by rank, then first in, first out. What is put back has its old place.
 
-    Invariant: `attempts` has every attempt that is here or dispatched; `waiting` counts the former.
+    Removal is O(1): the removed are skipped. Invariant: `attempts` has every attempt that is here or dispatched;
+    `waiting` counts the former.
     """
 
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
-        self._lanes: dict[Rank, deque[Attempt]] = {}
-        self._ranks: list[Rank] = []
+        self._heap: list[tuple[Rank, int, Attempt]] = []
         self.waiting = 0
         """Attempts that are here."""
         self.added = 0
@@ -141,58 +144,45 @@ class AttemptQueue:
         parent = self.attempts.get(spec.parent)
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
-    def add(self, attempt: Attempt) -> None:
-        self.attempts[attempt.id] = attempt
-        self._lane(attempt.rank).append(attempt)
-        self.waiting += 1
+    def add(self, item: Attempt) -> None:
         self.added += 1
+        item.sequence = self.added
+        self.attempts[item.id] = item
+        heapq.heappush(self._heap, (item.rank, item.sequence, item))
+        self.waiting += 1
 
     def take(self) -> Attempt | None:
         """Take the first one out, to be dispatched."""
-        attempts = self.attempts
-        ranks = self._ranks
-        while ranks:
-            lane = self._lanes[ranks[0]]
-            while lane:
-                item = lane.popleft()
-                if attempts.get(item.id) is item:
-                    self.waiting -= 1
-                    return item
-            del self._lanes[ranks.pop(0)]
+        while self._heap:
+            item = heapq.heappop(self._heap)[2]
+            if self.attempts.get(item.id) is item:
+                self.waiting -= 1
+                return item
         return None
 
     def put_back(self, items: Iterable[Attempt]) -> None:
-        """Put attempts that were dispatched, in their order, before all others of their rank."""
-        for item in reversed(list(items)):
+        """Put attempts that were dispatched to where they were."""
+        for item in items:
             item.executor = 0
             item.request = None
-            self._lane(item.rank).appendleft(item)
+            heapq.heappush(self._heap, (item.rank, item.sequence, item))
             self.waiting += 1
 
-    def remove(self, item: Attempt) -> None:
-        """Forget an attempt that is in the queue."""
-        del self.attempts[item.id]
-        self.waiting -= 1
+    def remove(self, items: Iterable[Attempt]) -> None:
+        """Forget attempts that are in the queue."""
+        for item in items:
+            del self.attempts[item.id]
+            self.waiting -= 1
         if not self.waiting:
-            self._lanes.clear()
-            self._ranks.clear()
+            self._heap.clear()
 
-    def drain(self) -> Iterator[Attempt]:
-        """Forget all that are in the queue, yielding them in their order."""
+    def drain(self) -> list[Attempt]:
+        """Forget all that are in the queue; return them in their order."""
+        items = []
         while (item := self.take()) is not None:
             del self.attempts[item.id]
-            yield item
-
-    def holds(self, item: Attempt) -> bool:
-        """Return True if an attempt has not ended."""
-        return self.attempts.get(item.id) is item
-
-    def _lane(self, rank: Rank) -> deque[Attempt]:
-        lane = self._lanes.get(rank)
-        if lane is None:
-            lane = self._lanes[rank] = deque()
-            insort(self._ranks, rank)
-        return lane
+            items.append(item)
+        return items
 
 
 class AgentState:
@@ -205,6 +195,7 @@ class AgentState:
         self.commands: list[Command] = []
         self._done: Done | None = None
         """The message to which ended attempts are added: those that end in a row share one."""
+        self.storage_address = ""
         self.wake_at = now
 
     def wake_by(self, time: float) -> None:
@@ -212,20 +203,14 @@ class AgentState:
         self.wake_at = min(self.wake_at, time)
 
     def ended(
-        self,
-        item: Attempt,
-        outcome: int,
-        payload: bytes,
-        duration_us: int = 0,
-        cpu_us: int = 0,
-        peak_bytes: int = 0,
+        self, item: Attempt, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0
     ) -> None:
         """Forget a dispatched attempt, and report how it ended."""
         del self.queue.attempts[item.id]
         done = self._done
         if done is None:
             done = self._done = Done([], [], [], [], [], [], [])
-            self.commands.append(SendToScheduler(done))
+            self.commands.append(done)
         done.ids.append(item.id)
         done.attempts.append(item.attempt)
         done.outcomes.append(outcome)
@@ -246,12 +231,17 @@ class AgentState:
             ids = [item.id for item in items]
             self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))
 
+    def give_back(self, items: list[Attempt]) -> None:
+        """Forget attempts that are in the queue, and report that they are given back."""
+        self.queue.remove(items)
+        self.returned(items, started=False)
+
     def send(self, message: Message) -> None:
         self._close_done()
-        self.commands.append(SendToScheduler(message))
+        self.commands.append(message)
 
-    def log(self, level: LogLevel, text: str, task: bytes = b"") -> None:
-        self.commands.append(WriteLog(level, text, task))
+    def log(self, text: str, task: bytes = b"", *, is_error: bool = False) -> None:
+        self.commands.append(WriteLog(text, task, is_error))
 
     def take_commands(self) -> list[Command]:
         """Return the commands of this step, in order, and forget them."""

@@ -13,9 +13,9 @@ from scaler.ids import new_peer_id
 from scaler.object_storage.client import StorageClient
 from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role
-from scaler.worker.agent.shell import StatusFile, run_agent
+from scaler.worker.agent.shell import Agent, MakeConnector, StatusFile, run_agent
 from scaler.worker_manager.offload.config import OffloadConfig, load_executor
-from scaler.worker_manager.offload.service import ServiceBackend
+from scaler.worker_manager.offload.service import ServiceAgent
 
 
 def main() -> int:
@@ -30,8 +30,11 @@ def main() -> int:
     def connect_storage(address: str) -> StorageClient:
         return StorageClient(address, new_peer_id(), Role.WORKER, io_threads=config.io_threads)
 
+    def make_agent(make_connector: MakeConnector) -> Agent:
+        return ServiceAgent(config, make_connector, load_executor(config), connect_storage, status.write)
+
     try:
-        return run_agent(config, lambda: ServiceBackend(load_executor(config), connect_storage, status.write), status)
+        return run_agent(config, make_agent, status)
     finally:
         end_others_born_with(WORKER_CONFIG_VARIABLE)  # what the executor has started here
 

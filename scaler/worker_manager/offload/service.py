@@ -14,8 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
+from scaler.config.worker import WorkerConfig
 from scaler.errors import ObjectLostError, ProtocolError, RefusedError, ScalerError
 from scaler.ids import result_id
 from scaler.logs import escaped
@@ -25,14 +26,11 @@ from scaler.protocol.messages import (
     Outcome,
     Output,
     Printed,
-    Relay,
-    RelayClosed,
     is_stored,
     stored_reference,
 )
 from scaler.serialization import Buffer, size_of, to_payload
 from scaler.worker.agent.calls import ServiceCalls
-from scaler.worker.agent.core import TaskExecutor
 from scaler.worker.agent.events import (
     AgentInput,
     CallCommand,
@@ -46,7 +44,7 @@ from scaler.worker.agent.events import (
     UseStorage,
 )
 from scaler.worker.agent.output import CHUNK_BYTES, whole_characters
-from scaler.worker.agent.shell import Agent
+from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallKey, Executor, ExecutorError
 from scaler.worker.processor.calling import failure_of
@@ -127,24 +125,27 @@ class FetchedObjects:
         return self._storage
 
 
-class ServiceBackend:
-    """A `AgentBackend`: the calls of an agent to its executor.
+class ServiceAgent(Agent):
+    """An agent whose tasks run elsewhere: its calls to its executor.
 
     The executor's verbs run one at a time in a thread of their own, so that the agent never waits for them. All calls
     that come while the executor is busy are given to it together: slow services get large batches, and a lone call goes
     at once.
     """
 
-    make_executor: type[TaskExecutor] = ServiceCalls
+    make_executor = ServiceCalls
 
     def __init__(
         self,
+        config: WorkerConfig,
+        make_connector: MakeConnector,
         executor: Executor,
         connect_storage: Callable[[str], StorageClient],
         show_degraded: Callable[[str], None],
     ) -> None:
         """connect_storage: makes the client of the storage at an address. show_degraded: shows what keeps tasks from
         running, and "" when that is over."""
+        super().__init__(config, make_connector)
         self._executor = executor
         self._thread = ThreadPoolExecutor(1, "executor")
         self._objects = FetchedObjects(connect_storage)
@@ -152,23 +153,21 @@ class ServiceBackend:
         self._changed = asyncio.Event()
         self._calls: dict[CallKey, Call] = {}
         self._cancels: list[CallKey] = []
-        self._is_closed = False
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._puts: set[asyncio.Task[None]] = set()
 
-    def start(self, agent: Agent) -> None:
+    def start(self) -> None:
         """Start the executor; the agent connects when it is ready."""
-        self._agent = agent
-        self._loop = asyncio.get_running_loop()
         self._worker = asyncio.create_task(self._work())
+        super().start()
 
-    def perform(self, command: CallCommand) -> None:
+    def _perform(self, command: CallCommand) -> None:
         match command:
             case StartCall(number, call):
                 if any(map(is_stored, (call.arguments, call.function, call.serializer, *call.inputs))):  # type: ignore[arg-type]
                     self._fetches[number] = asyncio.create_task(self._fetch(number, call))
                 else:
-                    self._start(call)
+                    self._hand_on(call)
             case CancelCall(number, key):
                 fetch = self._fetches.pop(number, None)
                 if fetch is not None:
@@ -189,24 +188,8 @@ class ServiceBackend:
             case _:
                 assert_never(command)
 
-    def session_opened(self) -> None:
-        """Do nothing: no client lives inside these tasks."""
-
-    def relay(self, message: Relay) -> None:
-        self._agent.send(RelayClosed(message.client))
-
-    def flush_output(self, _tasks: Sequence[bytes]) -> None:
-        """Do nothing: what a task wrote comes with its result."""
-
-    def snapshots(self) -> dict[int, Any]:
-        return {}
-
-    def pids(self) -> None:
-        return None
-
-    async def close(self) -> None:
+    async def _end_tasks(self) -> None:
         """Have the executor end what is left, stop all transfers, and leave the storage."""
-        self._is_closed = True
         self._changed.set()
         try:
             await self._worker
@@ -218,12 +201,12 @@ class ServiceBackend:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._objects.close()
 
-    def _report(self, report: AgentInput) -> None:
+    def _take_from_thread(self, report: AgentInput) -> None:
         """Pass on a report, from any thread. What comes after the end is dropped."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: some services call back late
-            self._loop.call_soon_threadsafe(self._agent.take_soon, [report])
+            self._loop.call_soon_threadsafe(self.take_soon, report)
 
-    def _start(self, call: Call) -> None:
+    def _hand_on(self, call: Call) -> None:
         self._calls[call.key] = call
         self._changed.set()
 
@@ -231,8 +214,8 @@ class ServiceBackend:
         """Use the executor until `close`. Raises what closing the executor raises and must not."""
         in_thread = partial(self._loop.run_in_executor, self._thread)
         try:
-            await in_thread(self._executor.start, self._report)
-            self._agent.connect()
+            await in_thread(self._executor.start, self._take_from_thread)
+            self.connect()
             while not self._is_closed:
                 calls, self._calls = list(self._calls.values()), {}
                 cancels, self._cancels = self._cancels, []
@@ -249,14 +232,14 @@ class ServiceBackend:
                         refused = [call.key for call in calls if call.key not in taken]
                         self._cancels = [key for key in self._cancels if key not in refused]
                         if taken:
-                            self._report(CallsAccepted())
-                        self._report(CallsRefused(refused, str(error)))
+                            self.take_soon(CallsAccepted())
+                        self.take_soon(CallsRefused(refused, str(error)))
                     else:
-                        self._report(CallsAccepted())
+                        self.take_soon(CallsAccepted())
                 await self._changed.wait()
                 self._changed.clear()
         except BaseException as error:  # noqa: BLE001 (the agent ends with it)
-            self._agent.fail(error)
+            self.fail(error)
         try:
             await in_thread(self._executor.close)
         except ScalerError as error:
@@ -271,10 +254,10 @@ class ServiceBackend:
             )
         except ScalerError as error:
             del self._fetches[number]
-            self._agent.take_soon([CallCompleted(number, call.key, *failure_of(error, __file__))])
+            self.take_soon(CallCompleted(number, call.key, *failure_of(error, __file__)))
             return
         del self._fetches[number]
-        self._start(
+        self._hand_on(
             dataclasses.replace(call, function=function, serializer=serializer, arguments=arguments, inputs=inputs)
         )
 
@@ -283,24 +266,24 @@ class ServiceBackend:
         try:
             result = unpack_result(data)
         except (ProtocolError, RefusedError) as error:
-            self._agent.take_soon([CallCompleted(number, key, *failure_of(error, __file__))])
+            self.take_soon(CallCompleted(number, key, *failure_of(error, __file__)))
             return
         for message in output_of(key[0], stream_output, result):
-            self._agent.send_output(message)
+            self.send_output(message)
         if result.outcome is Outcome.SUCCESS and size_of(result.parts) > INLINE_LIMIT_BYTES:
             task = asyncio.create_task(self._store(number, key, result))
             self._puts.add(task)
             task.add_done_callback(self._puts.discard)
             return
         payload = to_payload(result.parts) if result.outcome is Outcome.SUCCESS else bytes(result.parts[0])
-        self._agent.take_soon([_ended(number, key, result, result.outcome, payload)])
+        self.take_soon(_ended(number, key, result, result.outcome, payload))
 
     async def _store(self, number: int, key: CallKey, result: CallResult) -> None:
         try:
             outcome, payload = result.outcome, await self._objects.put(result_id(*key), result.parts)
         except ScalerError as error:
             outcome, payload = failure_of(error, __file__)
-        self._agent.take_soon([_ended(number, key, result, outcome, payload)])
+        self.take_soon(_ended(number, key, result, outcome, payload))
 
 
 def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[Output | Printed]:

@@ -20,14 +20,9 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.worker.agent.core import DRAIN_ANSWER_SECONDS
-from scaler.worker.agent.events import (
-    AgentInput,
-    ProcessorExited,
-    ProcessorSignalled,
-    ResultsReceived,
-    StopRequested,
-)
-from scaler.worker.frames import ToAgent, ToProcessor
+from scaler.worker.agent.events import AgentInput, ProcessorReported, ResultsReceived, StopRequested
+from scaler.worker.agent.events import ProcessorEvent as Event
+from scaler.worker.frames import ToProcessor
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 FUNCTION = b"f" * 16
@@ -55,13 +50,13 @@ class Story(CoreRig):
             born = [number for number in born if not self.hands[number].killed]
             if not born:
                 break
-            self.step(*[ProcessorSignalled(number, ToAgent.READY) for number in born])
+            self.step(*[ProcessorReported(number, Event.READY) for number in born])
 
     def hear(self, message: Message) -> None:
         self.happened(Received(b"schedulr", message))
 
-    def signal(self, number: int, signal: ToAgent) -> None:
-        self.happened(ProcessorSignalled(number, signal))
+    def signal(self, number: int, event: Event) -> None:
+        self.happened(ProcessorReported(number, event))
 
     def forgotten(self) -> None:
         """The scheduler comes back without its memory."""
@@ -92,12 +87,12 @@ class Story(CoreRig):
         self.happened(ResultsReceived(number, self.hands[number].flush()))
 
     def die(self, number: int = 1, how: str = "killed by signal 9 (SIGKILL)") -> None:
-        self.happened(self.hands[number].reclaim(number), ProcessorExited(number, how))
+        self.happened(self.hands[number].reclaim(number), ProcessorReported(number, Event.EXITED, how))
 
     def wait_in(self, number: int) -> None:
         """Let a processor begin its next task, which waits for tasks of its own."""
         self.hands[number].begin(self.now)
-        self.signal(number, ToAgent.BLOCKED)
+        self.signal(number, Event.BLOCKED)
 
     def recall(self, *numbers: int, kill: bool, attempt: int = 1) -> None:
         self.hear(Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill))
@@ -387,12 +382,12 @@ def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks() -> N
     story = Story()
     story.run(1)
     story.hands[1].begin(story.now)
-    story.signal(1, ToAgent.BLOCKED)
+    story.signal(1, Event.BLOCKED)
     story.run(2, 3, 4)
     assert story.fed(2) == [2, 3]
     assert [message.suspended for message in story.sent if isinstance(message, Suspended)] == [[True]]
     story.hands[2].begin(story.now)
-    story.signal(1, ToAgent.UNBLOCKED)
+    story.signal(1, Event.UNBLOCKED)
     assert story.hands[1].granted == 0
     assert story.fed(2) == []
     story.hands[2].finish()
@@ -410,7 +405,7 @@ def test_a_processor_that_made_room_for_one_that_died_gets_tasks_again() -> None
     story.wait_in(1)
     story.run(2)
     story.hands[2].begin(story.now)
-    story.signal(1, ToAgent.UNBLOCKED)
+    story.signal(1, Event.UNBLOCKED)
     story.die(1)
     story.hands[2].finish()
     story.flush(2)
@@ -434,7 +429,7 @@ def test_what_waits_behind_a_task_that_blocks_is_not_stuck() -> None:
     story = Story()
     story.run(1, 2)
     story.hands[1].begin(story.now)
-    story.signal(1, ToAgent.BLOCKED)
+    story.signal(1, Event.BLOCKED)
     assert story.fed(1) == []
     assert story.fed(2) == [2]
 
@@ -459,10 +454,10 @@ def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready() -> None
     story.run(3, parent=task_id(1))
     story.run(4, 5, parent=task_id(3))
     story.run(6, parent=task_id(99))
-    story.signal(2, ToAgent.READY)
+    story.signal(2, Event.READY)
     assert story.fed(2) == [4, 5]
     story.wait_in(2)
-    story.signal(3, ToAgent.READY)
+    story.signal(3, Event.READY)
     assert story.fed(3) == [5, 3], "what was taken back keeps its place"
     story.work(3, 2)
     assert story.fed(3) == [6, 2]
@@ -475,7 +470,7 @@ def test_children_do_not_go_before_what_has_a_higher_priority() -> None:
     story.wait_in(1)
     story.run(3, parent=task_id(1))
     story.run(4, priority=1)
-    story.signal(2, ToAgent.READY)
+    story.signal(2, Event.READY)
     assert story.fed(2) == [4, 3]
 
 
@@ -485,9 +480,9 @@ def test_a_task_that_goes_on_gets_the_slot_of_a_processor_that_is_not_ready_yet(
     story.run(1, 2)
     story.wait_in(1)
     assert 2 in story.hands.processors
-    story.signal(1, ToAgent.UNBLOCKED)
+    story.signal(1, Event.UNBLOCKED)
     assert story.hands[1].granted == 1
-    story.signal(2, ToAgent.READY)
+    story.signal(2, Event.READY)
     assert story.fed(2) == []
     story.hands[1].finish()
     story.flush(1)
@@ -509,10 +504,10 @@ def test_nested_tasks_deeper_than_the_slots_finish() -> None:
         story.run(depth)
         story.hands[depth].begin(story.now)
         if depth < 20:
-            story.signal(depth, ToAgent.BLOCKED)
+            story.signal(depth, Event.BLOCKED)
     for depth in range(20, 0, -1):
         if depth < 20:
-            story.signal(depth, ToAgent.UNBLOCKED)
+            story.signal(depth, Event.UNBLOCKED)
             assert story.hands[depth].granted == 1
         story.hands[depth].finish()
         story.flush(depth)
@@ -523,10 +518,10 @@ def test_a_spare_processor_is_ended_after_a_while() -> None:
     story = Story()
     story.run(1)
     story.hands[1].begin(story.now)
-    story.signal(1, ToAgent.BLOCKED)
+    story.signal(1, Event.BLOCKED)
     story.run(2)
     story.work(2)
-    story.signal(1, ToAgent.UNBLOCKED)
+    story.signal(1, Event.UNBLOCKED)
     assert not story.hands[2].ended
     story.tick(11.0)
     assert story.hands[2].ended
@@ -547,28 +542,6 @@ def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
     story.tick(0.011)
     assert story.fed(1) == []
     assert story.fed(2) == [3]
-
-
-def test_a_full_socket_keeps_tasks_here_until_there_is_room() -> None:
-    story = Story()
-    story.hands[1].room = 1
-    story.run(1, 2)
-    assert story.fed() == [1]
-    story.hands[1].room = 100
-    story.work()
-    assert story.fed() == [2]
-
-
-def test_tasks_that_a_full_socket_refused_keep_their_order() -> None:
-    story = Story()
-    story.run(1)
-    story.work(duration_us=1000)
-    story.hands[1].room = 1
-    story.run(2, 3, 4, 5)
-    assert story.fed() == [2]
-    story.hands[1].room = 100
-    story.work()
-    assert story.fed() == [3, 4, 5]
 
 
 def test_more_than_the_queue_holds_is_given_back() -> None:
@@ -662,7 +635,7 @@ def test_processors_that_cannot_start_end_the_agent_after_three_in_a_row() -> No
     for number in (1, 2, 3):
         assert rig.ending is None
         text = "preload setup:connect failed: no such module"
-        rig.step(ProcessorSignalled(number, ToAgent.FAILED, text), ProcessorExited(number, "exit code 1"))
+        rig.step(*[ProcessorReported(number, *each) for each in ((Event.FAILED, text), (Event.EXITED, "exit code 1"))])
     assert rig.ending is not None
     assert rig.ending.exit_code == 1
     assert "no such module" in rig.ending.text

@@ -19,16 +19,15 @@ from scaler.worker.agent.events import (
     CallsAccepted,
     CallsRefused,
     Command,
-    ProcessorExited,
-    ProcessorSignalled,
+    ProcessorReported,
     ResultsReceived,
     StopRequested,
     TimeElapsed,
 )
+from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.recorder import RECORDS, make_recorder, replay
 from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
-from scaler.worker.frames import ToAgent
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 TASKS = [bytes([number]) * 16 for number in range(4)]
@@ -40,7 +39,7 @@ class Recorded(CoreRig):
     """A rig whose steps are recorded, as the shell does it."""
 
     def __init__(self, executor: Any) -> None:
-        self.kind = executor
+        self.executor = executor
         self.steps: list[list[Command]] = []
         super().__init__(worker_config(slots=2))
         self.recorder: Recorder = make_recorder(worker_config(slots=2), executor)
@@ -54,26 +53,22 @@ class Recorded(CoreRig):
 
         self.core.step = recorded  # type: ignore[method-assign]
 
-    def make_executor(self, state: Any) -> Any:
-        self.pool = self.kind(state)
-        return self.pool
-
     def perform(self, command: Command) -> AgentInput | None:
-        return super().perform(command) if self.kind is ProcessorPool else None
+        return super().perform(command) if self.executor is ProcessorPool else None
 
 
 def with_processors() -> Recorded:
     rig = Recorded(ProcessorPool)
     rig.step(WELCOME)
-    rig.step(ProcessorSignalled(1, ToAgent.READY), ProcessorSignalled(2, ToAgent.READY))
+    rig.step(ProcessorReported(1, Event.READY), ProcessorReported(2, Event.READY))
     rig.step(RUN)
     for number in (1, 2):
         rig.hands[number].begin(rig.now)
     rig.hands[1].finish()
     rig.step(ResultsReceived(1, rig.hands[1].flush()))
     rig.step(Received(b"schedulr", Recall(TASKS[1:3], [1, 1], True)))
-    rig.step(rig.hands[2].reclaim(2), ProcessorExited(2, "killed by signal 9 (SIGKILL)"))
-    rig.step(ProcessorSignalled(3, ToAgent.FAILED, "no such module"))
+    rig.step(rig.hands[2].reclaim(2), ProcessorReported(2, Event.EXITED, "killed by signal 9 (SIGKILL)"))
+    rig.step(ProcessorReported(3, Event.FAILED, "no such module"))
     rig.tick(0.5)
     rig.step(StopRequested("SIGTERM"))
     return rig
@@ -98,10 +93,10 @@ def test_a_replay_makes_the_same_commands(story: Callable[[], Recorded], tmp_pat
     path = tmp_path / "box"
     rig.recorder.write(path)
     with path.open() as file:
-        record = read(file, RECORDS)
-        assert record.complete
-        steps = list(record.steps)
-    core = AgentCore(worker_config(slots=2), rig.kind, steps[0][0])
+        head, recorded = read(file, RECORDS)
+        assert head["complete"]
+        steps = list(recorded)
+    core = AgentCore(worker_config(slots=2), rig.executor, steps[0][0])
     assert [core.step(inputs, now) for now, inputs in steps] == rig.steps
     assert replay(path) == len(rig.steps)
 

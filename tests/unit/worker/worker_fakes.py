@@ -11,24 +11,20 @@ from scaler.worker.agent.events import (
     ActOnProcessor,
     AgentInput,
     Command,
-    DispatchRefused,
     DispatchTasks,
     EndAgent,
-    SendToScheduler,
     TasksReclaimed,
     TimeElapsed,
     WriteLog,
 )
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.state import AgentState
 from scaler.worker.frames import TASK, ResultRow, Results, Snapshot, ToProcessor, pack_task
 
 
 class FakeProcessor:
     def __init__(self) -> None:
         self.unread: list[bytes] = []
-        self.room = 10_000
         self.running: tuple[bytes, int] | None = None
         self.begun = 0
         self.begun_at = 0.0
@@ -108,9 +104,8 @@ class FakeProcessors:
         if isinstance(command, DispatchTasks):
             processor = self.processors[command.number]
             processor.announced += [ToProcessor(datagram[0]) for datagram in command.announcements]
-            room = processor.room - len(processor.unread)
-            processor.unread += command.tasks[:room]
-            return DispatchRefused(command.number, len(command.tasks) - room) if len(command.tasks) > room else None
+            processor.unread += command.tasks
+            return None
         assert isinstance(command, ActOnProcessor)
         number, verb = command
         if verb is Verb.SPAWN:
@@ -143,18 +138,20 @@ def worker_config(slots: int = 1, queue_size: int = 1000, timeout: float = 0.0, 
 class CoreRig:
     """A core behind `step`: commands are performed as the shell does, and their answers stepped, too."""
 
+    executor: type[TaskExecutor] = ProcessorPool
+
     def __init__(self, config: WorkerConfig) -> None:
         self.hands = FakeProcessors()
         self.now = 100.0
         self.sent: list[Message] = []
         self.logged: list[str] = []
         self.ending: EndAgent | None = None
-        self.core = AgentCore(config, self.make_executor, self.now)
+        self.core = AgentCore(config, self.executor, self.now)
 
-    def make_executor(self, state: AgentState) -> TaskExecutor:
-        self.state = state
-        self.pool = ProcessorPool(state)
-        return self.pool
+    @property
+    def pool(self) -> ProcessorPool:
+        assert isinstance(self.core.executor, ProcessorPool)
+        return self.core.executor
 
     def perform(self, command: Command) -> AgentInput | None:
         return self.hands.perform(command)
@@ -165,8 +162,8 @@ class CoreRig:
         while self.ending is None:
             answers = []
             for command in self.core.step(left, self.now):
-                if isinstance(command, SendToScheduler):
-                    self.sent.append(command.message)
+                if isinstance(command, Message):
+                    self.sent.append(command)
                 elif isinstance(command, WriteLog):
                     self.logged.append(command.text)
                 elif isinstance(command, EndAgent):

@@ -20,7 +20,6 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.worker.agent.calls import NEW_TASKS_SECONDS, ServiceCalls
-from scaler.worker.agent.core import TaskExecutor
 from scaler.worker.agent.events import (
     AgentInput,
     CallCompleted,
@@ -35,7 +34,6 @@ from scaler.worker.agent.events import (
     TimeElapsed,
     UseStorage,
 )
-from scaler.worker.agent.state import AgentState
 from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
@@ -45,6 +43,8 @@ FUNCTION = b"f" * 16
 class Stage(CoreRig):
     """A core, what it sent, and what it did."""
 
+    executor = ServiceCalls
+
     def __init__(self, slots: int = 2, queue_size: int = 5, death_timeout_seconds: float = 300.0) -> None:
         self.done: list[str] = []
         self.deliveries: dict[str, int] = {}
@@ -53,9 +53,10 @@ class Stage(CoreRig):
         self.turn(Welcomed(Welcome(False, 1, 30.0, 2.0)))
         self.pass_time(0.0)
 
-    def make_executor(self, state: AgentState) -> TaskExecutor:
-        self.calls = ServiceCalls(state)
-        return self.calls
+    @property
+    def calls(self) -> ServiceCalls:
+        assert isinstance(self.core.executor, ServiceCalls)
+        return self.core.executor
 
     def perform(self, command: Command) -> None:
         match command:
