@@ -13,24 +13,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import ID_BYTES
-from scaler.protocol.fields import (
-    BYTES,
-    ID_COLUMN,
-    PADDING,
-    PAYLOAD_COLUMN,
-    STRUCTS,
-    U32,
-    WORD_BYTES,
-    Frame,
-    Numbers,
-    list_pointer,
-    struct_pointer,
-)
+from scaler.protocol import fields as f
+from scaler.protocol.fields import BYTES, WORD_BYTES, Frame
 from scaler.protocol.messages import BATCHES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES, MESSAGES, SPLIT_BATCH_BYTES, Message
 from scaler.protocol.structs import InternedField, ListField, StructCodec, struct_codec
 
@@ -40,7 +30,7 @@ MAX_SEGMENTS = 512
 MAX_SINGLE_PAYLOAD_BYTES = 64 * 1024
 
 _FRAME = struct.Struct("<4Q")
-_BODY_POINTER = struct_pointer(1, 1, 0)
+_BODY_POINTER = f.struct_pointer(1, 1, 0)
 """A Body has one word that says which message it holds, and a pointer to that."""
 _START = slice(8, 32)
 """What bodies of one message have in common, behind the word that says how long they are."""
@@ -77,7 +67,7 @@ def encode(message: Message) -> bytes:
         if body is None:
             out = [b"", b""]
             out[1], offset = codec.write(message, out, codec.pointer_words - 1)
-            pointer = struct_pointer(codec.data_words, codec.pointer_words, 0)
+            pointer = f.struct_pointer(codec.data_words, codec.pointer_words, 0)
             out[0] = _FRAME.pack((4 + codec.words + offset) << 32, _BODY_POINTER, wire.number, pointer)
             body = b"".join(out)
     except (ValueError, struct.error) as error:
@@ -207,58 +197,54 @@ def read(body):
 """
 
 
+@dataclass(slots=True)
 class _Source:
-    """The words of a message in their order, and the parts of the source text that writes, reads and checks them."""
+    """The words of a message in their order, and the parts of the source text that writes, reads and checks them.
 
-    def __init__(self) -> None:
-        self.layout = "<"
-        self.values: list[str] = []
-        self.targets: list[str] = []
-        self.mismatches: list[str] = []
-        self.columns: dict[str, str] = {}
-        self.rules: list[str] = []
-        self.empty: list[str] = []
-        self.made: dict[str, str] = {}
-        self.payloads = ""
-        self.block_of, self.find_block = 'b""', "if block: return None"
-        self.names: dict[str, Any] = {"PADDING": PADDING}
+    words: code of the struct module, name when it is read, value that is written, and the only one that may be read.
+    """
+
+    words: list[tuple[str, str, str, str]] = field(default_factory=list)
+    columns: dict[str, str] = field(default_factory=dict)
+    rules: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    made: dict[str, str] = field(default_factory=dict)
+    payload: str = ""
+    block_of: str = 'b""'
+    find_block: str = "if block: return None"
+    names: dict[str, Any] = field(default_factory=lambda: {"PADDING": f.PADDING})
 
     def constant(self, *words: int) -> None:
         data = repr(struct.pack(f"<{len(words)}Q", *words))
-        self.variable(f"{WORD_BYTES * len(words)}s", f"constant_{len(self.values)}", data, data)
+        self.words.append((f"{WORD_BYTES * len(words)}s", f"constant_{len(self.words)}", data, data))
 
-    def variable(self, code: str, target: str, value: str, expected: str = "") -> None:
-        self.layout += code
-        self.targets.append(target)
-        self.values.append(value)
-        if expected:
-            self.mismatches.append(f"{target} != {expected}")
+    def known(self, name: str, value: str, expected: str = "") -> None:
+        self.words.append(("Q", name, value, expected or value))
 
     def rows(self, rows: StructCodec) -> None:
         """Add the pointers and the columns of a single row."""
         offset = rows.pointer_words - 1
         for name, codec in rows.pointers.items():
             self.made[name] = f"[{name}]"
-            if codec is ID_COLUMN:
-                self.constant(list_pointer(ID_BYTES, BYTES, offset))
+            if codec is f.ID_COLUMN:
+                self.constant(f.list_pointer(ID_BYTES, BYTES, offset))
                 offset += 1
                 self.columns[name] = f"{ID_BYTES}s"
                 self.rules.append(f"len({name}) == {ID_BYTES}")
-            elif isinstance(codec, Numbers) and not codec.is_optional:
-                self.constant(list_pointer(1, codec.size, offset))
+            elif isinstance(codec, f.Numbers) and not codec.is_optional:
+                self.constant(f.list_pointer(1, codec.size, offset))
                 self.columns[name] = f"{codec.code}{WORD_BYTES - struct.calcsize(codec.code)}x"
                 self.names[f"allowed_{name}"] = codec.allowed or range(codec.largest + 1)
                 self.rules.append(f"{name} in allowed_{name}")
-            elif codec is PAYLOAD_COLUMN:
-                self.constant(list_pointer(1, U32, offset))
-                pointer = f"(size << 35 | {list_pointer(0, BYTES, offset)})"
-                self.variable("Q", "blob", pointer, pointer)
+            elif codec is f.PAYLOAD_COLUMN:
+                self.constant(f.list_pointer(1, f.U32, offset))
+                self.known("blob", f"(size << 35 | {f.list_pointer(0, BYTES, offset)})")
                 offset -= 1
-                self.payloads, self.columns[name] = name, "I4x"
+                self.payload, self.columns[name] = name, "I4x"
             elif isinstance(codec, InternedField):
                 inner = codec.codec
-                pointer = f"{struct_pointer(inner.data_words, inner.pointer_words, offset)} + (blob_words << 2)"
-                self.variable("Q", "interned", pointer, pointer)
+                pointer = f.struct_pointer(inner.data_words, inner.pointer_words, offset)
+                self.known("interned", f"{pointer} + (blob_words << 2)")
                 self.names |= {"block_of": codec.block_of, "blocks": codec.blocks, "known": codec.values}
                 self.block_of, self.made[name] = f"blocks.get(row.{name}) or block_of(row.{name})", name
                 self.find_block = f"if ({name} := known.get(block)) is None: return None"
@@ -268,8 +254,8 @@ class _Source:
                 self.empty.append(f"row.{name}")
                 self.made[name] = "[]"
         for name, code in self.columns.items():
-            value = "size" if name == self.payloads else name
-            self.variable(code, value, value)
+            value = "size" if name == self.payload else name
+            self.words.append((code, value, value, ""))
 
 
 def _single_path(number: int, top: StructCodec) -> _Write | None:
@@ -278,30 +264,29 @@ def _single_path(number: int, top: StructCodec) -> _Write | None:
     A message fits when each of its columns has one entry, no optional column, ragged column or other list has any, and
     its payload is neither empty nor large. The functions return None for any other, and for one that breaks a rule.
     """
-    group, rows = "", top
-    for name, codec in top.pointers.items():
-        if isinstance(codec, ListField) and "ids" in codec.codec.pointers:
-            group, rows = name, codec.codec
+    lists = [(name, codec.codec) for name, codec in top.pointers.items() if isinstance(codec, ListField)]
+    group, rows = next((each for each in lists if "ids" in each[1].pointers), ("", top))
     if "ids" not in rows.pointers:
         return None
-    start = (_BODY_POINTER, number, struct_pointer(top.data_words, top.pointer_words, 0))
+    start = (_BODY_POINTER, number, f.struct_pointer(top.data_words, top.pointer_words, 0))
     source = _Source()
-    source.variable("Q", "segment", "LENGTH + blob_words + len(block) // 8 << 32", "len(body) // 8 - 1 << 32")
+    source.known("segment", "LENGTH + blob_words + len(block) // 8 << 32", "len(body) // 8 - 1 << 32")
     source.constant(*start)
     for name in top.scalars:
-        source.variable("Q", name, f"message.{name}")
+        source.words.append(("Q", name, f"message.{name}", ""))
         source.made[name] = name
     find_rows = "row = message"
     if group:
         index = list(top.pointers).index(group)
         pointers = [0] * top.pointer_words
-        pointers[index] = list_pointer(rows.words, STRUCTS, top.pointer_words - 1 - index)
-        source.constant(*pointers, struct_pointer(0, rows.pointer_words, 1))
+        pointers[index] = f.list_pointer(rows.words, f.STRUCTS, top.pointer_words - 1 - index)
+        source.constant(*pointers, f.struct_pointer(0, rows.pointer_words, 1))
         find_rows = f"if len(message.{group}) != 1: return None\n    (row,) = message.{group}"
         source.empty += [f"message.{name}" for name in top.pointers if name != group]
         source.made |= dict.fromkeys(top.pointers, "[]")
     source.rows(rows)
-    layout = struct.Struct(source.layout)
+    codes, targets, values, _ = zip(*source.words, strict=True)
+    layout = struct.Struct("<" + "".join(codes))
     if group:
         source.made[group] = f"[row_type({', '.join(source.made[name] for name in rows.names)})]"
     names = source.names | {"message_type": top.type, "row_type": rows.type}
@@ -312,12 +297,12 @@ def _single_path(number: int, top: StructCodec) -> _Write | None:
         entries=", ".join(f"({name},)" for name in source.columns),
         columns=", ".join(f"row.{name}" for name in source.columns),
         rules=" and ".join(source.rules),
-        values=", ".join(source.values).replace("LENGTH", str(layout.size // WORD_BYTES - 1)),
-        targets=", ".join(source.targets),
-        mismatches=" or ".join(source.mismatches),
+        values=", ".join(values).replace("LENGTH", str(layout.size // WORD_BYTES - 1)),
+        targets=", ".join(targets),
+        mismatches=" or ".join(f"{target} != {known}" for _, target, _, known in source.words if known),
         length=layout.size,
         largest=MAX_SINGLE_PAYLOAD_BYTES,
-        payload=source.payloads,
+        payload=source.payload,
         block_of=source.block_of,
         find_block=source.find_block,
         message=f"message_type({', '.join(source.made[name] for name in top.names)})",

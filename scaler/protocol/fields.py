@@ -4,10 +4,9 @@ A message declares each field with a type of this module, such as `Seconds` or `
 directions, and a broken one is a ValueError: the caller knows whose fault it is. A list with more entries than one
 message may have is a LimitError when it is written.
 
-A *scalar* lies in the data section of its struct. All other fields are *pointers*: `write` appends the content to
-`out` and the pointer to `pointers`; `offset` is the distance in words from the end of that pointer to the content, and
-`write` returns the offset of the next pointer. `read` gets all pointers of the struct, the index of the field's first
-pointer, and `origin`, the first byte of the struct's pointer section. `count` is the number of rows of a batch.
+A *scalar* lies in the data section of its struct. All other fields are *pointers*: `write` gives a `Writer` the content
+and the pointer to it, and `read` takes the next pointers of the struct from `links`. `count` is the number of rows of a
+batch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import math
 import struct
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from itertools import accumulate, chain, islice, pairwise
@@ -33,11 +32,13 @@ WORD_BYTES = 8
 BYTES, U16, U32, U64, STRUCTS = 2, 3, 4, 5, 7
 """Element sizes of lists as Cap'n Proto numbers them."""
 _WIDTHS = {BYTES: 1, U16: 2, U32: 4, U64: 8, STRUCTS: 8}
-_CODES = {BYTES: "B", U16: "H", U32: "I", U64: "Q"}
+_CODES = {"Bool": "?", "UInt8": "B", "UInt16": "H", "UInt32": "I", "UInt64": "Q", "Int64": "q", "Float64": "d"}
+_SIZES = {"List(UInt8)": BYTES, "List(UInt16)": U16, "List(UInt32)": U32, "List(UInt64)": U64}
 PADDING = [bytes(count) for count in range(WORD_BYTES)]
 _LIST = 1
 
-Pointers = Sequence[int]
+Links = Iterator[tuple[int, int]]
+"""Pointers of a struct, each with the byte behind it."""
 Check = Callable[[Any], Any]
 
 
@@ -46,18 +47,16 @@ def same(value: Any) -> Any:
     return value
 
 
+@dataclass(slots=True)
 class Frame:
     """The bytes of one body while it is read: follows pointers, and refuses those that leave it or cost too much.
 
     bases: first byte of each segment, and the end of the last. The segments of a body are read as one piece.
     """
 
-    __slots__ = ("bases", "body", "budget_words")
-
-    def __init__(self, body: bytes, bases: Sequence[int], budget_words: int) -> None:
-        self.body = body
-        self.bases = bases
-        self.budget_words = budget_words
+    body: bytes
+    bases: Sequence[int]
+    budget_words: int
 
     def list_at(self, pointer: int, after: int, size: int) -> tuple[int, int]:
         """Return the first byte of a list of elements of this size, and their number.
@@ -139,41 +138,70 @@ def struct_pointer(data_words: int, pointer_words: int, offset: int) -> int:
     return pointer_words << 48 | data_words << 32 | (offset & 0x3FFF_FFFF) << 2
 
 
+@dataclass(slots=True)
+class Writer:
+    """A struct that is written: its pointers so far, and the content of the whole message.
+
+    count: rows of the batch. offset: in words, from the end of the next pointer to the content that comes next.
+    """
+
+    out: list[bytes]
+    pointers: list[int]
+    offset: int
+    count: int
+
+    def add(self, pointer: int, words: int) -> None:
+        """Add a pointer, after its content of this number of words was appended to `out`."""
+        self.pointers.append(pointer)
+        self.offset += words - 1
+
+    def add_list(self, size: int, count: int, data: Sequence[bytes]) -> None:
+        """Add a list of `count` elements, which are these bytes."""
+        if not count:
+            self.add(0, 0)
+            return
+        self.pointers.append(count << 35 | size << 32 | self.offset << 2 | _LIST)
+        length = count * _WIDTHS[size]
+        self.out += data
+        if length & 7:
+            self.out.append(PADDING[-length & 7])
+        self.offset += (length + 7 >> 3) - 1
+
+
+@dataclass(eq=False)
 class FieldCodec:
     """Base of all field codecs. wire: the type in the schema. note: on the values, for the schema."""
 
-    def __init__(self, wire: str, note: str = "") -> None:
-        self.wire = wire
-        self.note = note
+    wire: str = ""
+    note: str = ""
 
     def wires(self, name: str) -> list[tuple[str, str, str]]:
         """Return the fields of the schema that this field is: name, type and a note on its values."""
         return [(name, self.wire, self.note)]
 
 
+@dataclass(eq=False)
 class Scalar(FieldCodec):
-    """A number, a truth value or a choice in the data section. code: of the struct module; `?` is one bit."""
+    """A number, a truth value or a choice in the data section."""
 
-    def __init__(self, code: str, wire: str, check: Check = same, note: str = "") -> None:
-        super().__init__(wire, note)
-        self.code = code
-        self.to_wire = self.from_wire = check
+    to_wire: Check = same
+    from_wire: Check = same
+
+    def __post_init__(self) -> None:
+        self.code = _CODES.get(self.wire, "H")
+        """Of the struct module; `?` is one bit."""
 
 
-class EnumField(Scalar):
-    """A member of a StrEnum; the wire numbers the members in their order."""
+def enum_field(members: type[StrEnum]) -> Scalar:
+    """Return the codec of a member of a StrEnum; the wire numbers the members in their order."""
+    by_number = tuple(members)
 
-    def __init__(self, members: type[StrEnum]) -> None:
-        super().__init__("H", members.__name__)
-        by_number = tuple(members)
-        self.to_wire = {member: number for number, member in enumerate(by_number)}.__getitem__
+    def member(number: int) -> StrEnum:
+        if number >= len(by_number):
+            raise ValueError(f"{members.__name__} {number} is not known")
+        return by_number[number]
 
-        def member(number: int) -> StrEnum:
-            if number >= len(by_number):
-                raise ValueError(f"{members.__name__} {number} is not known")
-            return by_number[number]
-
-        self.from_wire = member
+    return Scalar(members.__name__, "", {member: number for number, member in enumerate(by_number)}.__getitem__, member)
 
 
 class PointerField(FieldCodec):
@@ -181,38 +209,24 @@ class PointerField(FieldCodec):
 
     pointers = 1
     """Pointers of the struct that belong to the field."""
-    write: Callable[[Any, int, list[bytes], list[int], int], int]
-    read: Callable[[Frame, Pointers, int, int, int], Any]
+    write: Callable[[Any, Writer], None]
+    read: Callable[[Frame, Links, int], Any]
 
 
-def write_list(data: bytes, size: int, count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
-    """Write a list of `count` elements, which are these bytes."""
-    if not count:
-        pointers.append(0)
-        return offset - 1
-    pointers.append(count << 35 | size << 32 | offset << 2 | _LIST)
-    out.append(data)
-    length = len(data)
-    if length & 7:
-        out.append(PADDING[-length & 7])
-    return offset - 1 + (length + 7 >> 3)
-
-
+@dataclass(eq=False)
 class Data(PointerField):
     """A list of bytes. to_wire makes the bytes of a value, from_wire a value of the bytes; both check it."""
 
-    def __init__(self, wire: str, note: str, to_wire: Check, from_wire: Check) -> None:
-        super().__init__(wire, note)
-        self._to_wire = to_wire
-        self._from_wire = from_wire
+    to_wire: Check = same
+    from_wire: Check = same
 
-    def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
-        data = self._to_wire(value)
-        return write_list(data, BYTES, len(data), out, pointers, offset)
+    def write(self, value: Any, to: Writer) -> None:
+        data = self.to_wire(value)
+        to.add_list(BYTES, len(data), (data,))
 
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, _count: int) -> Any:
-        start, length = frame.list_at(pointers[index], origin + WORD_BYTES * (index + 1), BYTES)
-        return self._from_wire(frame.body[start : start + length])
+    def read(self, frame: Frame, links: Links, _count: int) -> Any:
+        start, length = frame.list_at(*next(links), BYTES)
+        return self.from_wire(frame.body[start : start + length])
 
 
 def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
@@ -229,17 +243,19 @@ def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
 class Text(Data):
     """Text in UTF-8, with a zero byte behind it."""
 
-    def __init__(self) -> None:
-        super().__init__("Text", "", lambda text: text.encode() + b"\0" if text else b"", self._decode)
+    def write(self, value: str, to: Writer) -> None:
+        data = value.encode() + b"\0" if value else b""
+        to.add_list(BYTES, len(data), (data,))
 
-    @staticmethod
-    def _decode(data: bytes) -> str:
+    def read(self, frame: Frame, links: Links, _count: int) -> str:
+        pointer, after = next(links)
+        if not pointer:
+            return ""
+        start, length = frame.list_at(pointer, after, BYTES)
+        data = frame.body[start : start + length]
         if data[-1:] != b"\0":
             raise ValueError("a text does not end with a zero byte")
         return data[:-1].decode()
-
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, count: int) -> Any:
-        return super().read(frame, pointers, index, origin, count) if pointers[index] else ""
 
 
 def join_ids(ids: Sequence[bytes]) -> bytes:
@@ -266,8 +282,6 @@ class Numbers(PointerField):
     saturates: a number that is too large becomes the largest one. make: the type of an entry.
     """
 
-    size: int
-    note: str
     allowed: Sequence[int] = ()
     _: KW_ONLY
     is_column: bool = True
@@ -276,8 +290,8 @@ class Numbers(PointerField):
     make: type[int] = int
 
     def __post_init__(self) -> None:
-        super().__init__(f"List(UInt{8 * _WIDTHS[self.size]})", self.note)
-        self.code = _CODES[self.size]
+        self.size = _SIZES[self.wire]
+        self.code = _CODES[self.wire[5:-1]]
         self.largest = 2 ** (8 * _WIDTHS[self.size]) - 1
 
     def _check(self, value: Sequence[int], count: int) -> None:
@@ -292,24 +306,25 @@ class Numbers(PointerField):
             if wrong:
                 raise ValueError(f"{wrong[0]} is not allowed here")
 
-    def write(self, value: Sequence[int], count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
+    def write(self, value: Sequence[int], to: Writer) -> None:
         if self.size == BYTES:
-            data = bytes(value)
-            self._check(data, count)
-            return write_list(data, BYTES, len(data), out, pointers, offset)
-        self._check(value, count)
-        layout = f"<{len(value)}{self.code}"
-        try:
-            data = struct.pack(layout, *value)
-        except struct.error:
-            # Rare: a clock jumped, or a task ran for more than an hour.
-            if not self.saturates or min(value) < 0:
-                raise
-            data = struct.pack(layout, *(min(each, self.largest) for each in value))
-        return write_list(data, self.size, len(value), out, pointers, offset)
+            value = bytes(value)
+        self._check(value, to.count)
+        if isinstance(value, bytes):
+            data = value
+        else:
+            layout = f"<{len(value)}{self.code}"
+            try:
+                data = struct.pack(layout, *value)
+            except struct.error:
+                # Rare: a clock jumped, or a task ran for more than an hour.
+                if not self.saturates or min(value) < 0:
+                    raise
+                data = struct.pack(layout, *(min(each, self.largest) for each in value))
+        to.add_list(self.size, len(value), (data,))
 
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, count: int) -> list[int]:
-        start, found = frame.list_at(pointers[index], origin + WORD_BYTES * (index + 1), self.size)
+    def read(self, frame: Frame, links: Links, count: int) -> list[int]:
+        start, found = frame.list_at(*next(links), self.size)
         value: Sequence[int]
         if self.size == BYTES:
             value = frame.body[start : start + found]
@@ -319,7 +334,8 @@ class Numbers(PointerField):
         return list(value) if self.make is int else list(map(self.make, value))
 
 
-_SIZES = Numbers(U32, "in bytes")
+PAYLOAD_SIZES = Numbers("List(UInt32)", "in bytes")
+ROW_COUNTS = Numbers("List(UInt32)", "entries of each row, or empty", is_optional=True)
 
 
 class PayloadColumn(PointerField):
@@ -327,25 +343,17 @@ class PayloadColumn(PointerField):
 
     pointers = 2
 
-    def __init__(self) -> None:
-        super().__init__("Data", "one behind the other")
-
     def wires(self, name: str) -> list[tuple[str, str, str]]:
-        return [*_SIZES.wires(name.removesuffix("s") + "Sizes"), *super().wires(name)]
+        return [*PAYLOAD_SIZES.wires(name.removesuffix("s") + "Sizes"), *super().wires(name)]
 
-    def write(self, value: Sequence[bytes], count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
+    def write(self, value: Sequence[bytes], to: Writer) -> None:
         sizes = list(map(len, value))
-        offset = _SIZES.write(sizes, count, out, pointers, offset)
-        total = sum(sizes)
-        pointers.append(total << 35 | BYTES << 32 | offset << 2 | _LIST if total else 0)
-        out += value
-        if total & 7:
-            out.append(PADDING[-total & 7])
-        return offset - 1 + (total + 7 >> 3)
+        PAYLOAD_SIZES.write(sizes, to)
+        to.add_list(BYTES, sum(sizes), value)
 
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, count: int) -> list[bytes]:
-        sizes = _SIZES.read(frame, pointers, index, origin, count)
-        start, length = frame.list_at(pointers[index + 1], origin + WORD_BYTES * (index + 2), BYTES)
+    def read(self, frame: Frame, links: Links, count: int) -> list[bytes]:
+        sizes = PAYLOAD_SIZES.read(frame, links, count)
+        start, length = frame.list_at(*next(links), BYTES)
         total = sum(sizes)
         if total != length:
             raise ValueError(f"{length} bytes do not fit the sizes, whose sum is {total}")
@@ -360,35 +368,33 @@ class Ragged(PointerField):
     """
 
     def __init__(self, entries: PointerField) -> None:
-        super().__init__("")
+        super().__init__()
         self._entries = entries
         self.pointers = 1 + entries.pointers
 
     def wires(self, name: str) -> list[tuple[str, str, str]]:
-        counts = _COUNTS.wires(name.removesuffix("s") + "Counts")
-        return [*counts, *self._entries.wires(name)]
+        return [*ROW_COUNTS.wires(name.removesuffix("s") + "Counts"), *self._entries.wires(name)]
 
-    def write(
-        self, value: Sequence[Sequence[bytes]], count: int, out: list[bytes], pointers: list[int], offset: int
-    ) -> int:
-        offset = _COUNTS.write(list(map(len, value)), count, out, pointers, offset)
+    def write(self, value: Sequence[Sequence[bytes]], to: Writer) -> None:
+        ROW_COUNTS.write(list(map(len, value)), to)
         entries = list(chain.from_iterable(value))
-        return self._entries.write(entries, len(entries), out, pointers, offset)
+        rows, to.count = to.count, len(entries)
+        self._entries.write(entries, to)
+        to.count = rows
 
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, count: int) -> list[tuple[bytes, ...]]:
-        counts = _COUNTS.read(frame, pointers, index, origin, count)
-        found = self._entries.read(frame, pointers, index + 1, origin, sum(counts))
+    def read(self, frame: Frame, links: Links, count: int) -> list[tuple[bytes, ...]]:
+        counts = ROW_COUNTS.read(frame, links, count)
+        found = self._entries.read(frame, links, sum(counts))
         if len(found) != sum(counts):
             raise ValueError(f"{len(found)} entries are not the {sum(counts)} that the rows have")
         entries = iter(found)
         return [tuple(islice(entries, each)) for each in counts]
 
 
-_COUNTS = Numbers(U32, "entries of each row, or empty", is_optional=True)
-TEXT = Text()
-BYTE_STRING = Data("Data", "", same, same)
+TEXT = Text("Text")
+BYTE_STRING = Data("Data")
 ID_COLUMN = Data("Data", "column of ids", join_ids, split_ids)
-PAYLOAD_COLUMN = PayloadColumn()
+PAYLOAD_COLUMN = PayloadColumn("Data", "one behind the other")
 
 
 def _within(least: float, most: float, wrong: str) -> Check:
@@ -445,27 +451,30 @@ def _amount(name: str, amount: float | None) -> float:
     return float(amount)
 
 
-Count32 = Annotated[int, Scalar("I", "UInt32")]
-Count64 = Annotated[int, Scalar("Q", "UInt64")]
-Signed64 = Annotated[int, Scalar("q", "Int64")]
+Count32 = Annotated[int, Scalar("UInt32")]
+Count64 = Annotated[int, Scalar("UInt64")]
+Signed64 = Annotated[int, Scalar("Int64")]
 _limit = _within(-1, math.inf, "neither a limit nor -1")
-Limit = Annotated[int, Scalar("q", "Int64", _limit, "-1: no limit")]
+Limit = Annotated[int, Scalar("Int64", "-1: no limit", _limit, _limit)]
 _seconds = _within(0, MAX_SECONDS, f"not a number of seconds from 0 to {MAX_SECONDS:g}")
-Seconds = Annotated[float, Scalar("d", "Float64", _seconds)]
+Seconds = Annotated[float, Scalar("Float64", "", _seconds, _seconds)]
 _clock = _within(-sys.float_info.max, sys.float_info.max, "not the reading of a clock")
-Clock = Annotated[float, Scalar("d", "Float64", _clock, "a reading of the sender's clock")]
-Percent = Annotated[float, Scalar("d", "Float64", _within(0, sys.float_info.max, "not a percentage"))]
-Number = Annotated[float, Scalar("d", "Float64")]
+Clock = Annotated[float, Scalar("Float64", "a reading of the sender's clock", _clock, _clock)]
+_percent = _within(0, sys.float_info.max, "not a percentage")
+Percent = Annotated[float, Scalar("Float64", "", _percent, _percent)]
+Number = Annotated[float, Scalar("Float64")]
 Id = Annotated[bytes, id_field("an id", ID_BYTES)]
 OptionalId = Annotated[bytes, id_field("an id", ID_BYTES, may_be_empty=True)]
 PeerId = Annotated[bytes, id_field("a peer id", PEER_ID_BYTES)]
 Ids = Annotated[list[bytes], ID_COLUMN]
-Attempts = Annotated[list[int], Numbers(U16, f"from 1 to {MAX_ATTEMPT}", range(1, MAX_ATTEMPT + 1))]
-Flags = Annotated[list[bool], Numbers(BYTES, "0 or 1", bytes((0, 1)), make=bool)]
-Durations = Annotated[list[int], Numbers(U32, "microseconds; 4294967295 for anything longer", saturates=True)]
-Profile = Annotated[list[int], Numbers(U64, "empty when no task of the batch has it", is_optional=True, saturates=True)]
-Totals = Annotated[list[int], Numbers(U64, "", saturates=True)]
+Attempts = Annotated[list[int], Numbers("List(UInt16)", f"from 1 to {MAX_ATTEMPT}", range(1, MAX_ATTEMPT + 1))]
+Flags = Annotated[list[bool], Numbers("List(UInt8)", "0 or 1", bytes((0, 1)), make=bool)]
+_DURATIONS = Numbers("List(UInt32)", "microseconds; 4294967295 for anything longer", saturates=True)
+Durations = Annotated[list[int], _DURATIONS]
+_PROFILE = Numbers("List(UInt64)", "empty when no task of the batch has it", is_optional=True, saturates=True)
+Profile = Annotated[list[int], _PROFILE]
+Totals = Annotated[list[int], Numbers("List(UInt64)", saturates=True)]
 Payloads = Annotated[list[bytes], PAYLOAD_COLUMN]
 RaggedIds = Annotated[list[tuple[bytes, ...]], Ragged(ID_COLUMN)]
 RaggedPayloads = Annotated[list[tuple[bytes, ...]], Ragged(PAYLOAD_COLUMN)]
-PartSizes = Annotated[list[int], Numbers(U64, "", is_column=False)]
+PartSizes = Annotated[list[int], Numbers("List(UInt64)", is_column=False)]

@@ -158,8 +158,9 @@ class Outcome(IntEnum):
 
 _FINAL = bytes(set(Outcome) - {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED})
 
-Outcomes = Annotated[list[int], f.Numbers(f.BYTES, "of Outcome", bytes(Outcome))]
-FinalOutcomes = Annotated[list[int], f.Numbers(f.BYTES, "of Outcome, but never exceptionToRetry or notStarted", _FINAL)]
+Outcomes = Annotated[list[int], f.Numbers("List(UInt8)", "of Outcome", bytes(Outcome))]
+_FINAL_OUTCOMES = f.Numbers("List(UInt8)", "of Outcome, but never exceptionToRetry or notStarted", _FINAL)
+FinalOutcomes = Annotated[list[int], _FINAL_OUTCOMES]
 
 
 class Capability(NamedTuple):

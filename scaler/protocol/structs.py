@@ -10,28 +10,13 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
+from itertools import count
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from scaler.errors import LimitError
-from scaler.protocol.fields import (
-    BYTE_STRING,
-    MAX_ENTRIES,
-    PAYLOAD_COLUMN,
-    STRUCTS,
-    TEXT,
-    WORD_BYTES,
-    Check,
-    EnumField,
-    Frame,
-    PartList,
-    PointerField,
-    Pointers,
-    Scalar,
-    list_pointer,
-    same,
-    struct_pointer,
-)
+from scaler.protocol import fields as f
+from scaler.protocol.fields import STRUCTS, WORD_BYTES, Check, Frame, Links, PointerField, Scalar, Writer
 
 MAX_INTERNED = 1024
 """Structs whose bytes are remembered; beyond it, all are forgotten, and learned again."""
@@ -51,7 +36,7 @@ class StructCodec:
         self.type = of
         self.names = list(declared)
         self.fields = dict(
-            sorted(declared.items(), key=lambda each: (isinstance(each[1], InternedField), each[1] is PAYLOAD_COLUMN))
+            sorted(declared.items(), key=lambda each: (isinstance(each[1], InternedField), each[1] is f.PAYLOAD_COLUMN))
         )
         self.scalars = {name: codec for name, codec in self.fields.items() if isinstance(codec, Scalar)}
         self.pointers = {name: codec for name, codec in self.fields.items() if isinstance(codec, PointerField)}
@@ -59,22 +44,24 @@ class StructCodec:
         layout, self.data_words, self._numbers, self._bits = _data_section(self.scalars)
         self.words = self.data_words + self.pointer_words
         self._head = struct.Struct(f"<{layout}{self.pointer_words}Q")
-        self._checked = [(name, codec) for name, codec in self.scalars.items() if codec.to_wire is not same]
+        self._checked = [(name, codec) for name, codec in self.scalars.items() if codec.to_wire is not f.same]
 
     def write(self, value: Any, out: list[bytes], offset: int) -> tuple[bytes, int]:
         """Append the content to `out`. Return the head, and the offset of whatever follows the content.
 
         offset: in words, from the end of the first pointer to the content.
         """
-        count = len(value.ids) if "ids" in self.pointers else 0
         pointers: list[int] = []
         name = ""
         try:
             scalars = {name: getattr(value, name) for name in self.scalars}
             for name, codec in self._checked:
                 scalars[name] = codec.to_wire(scalars[name])
-            for name, field in self.pointers.items():
-                offset = field.write(getattr(value, name), count, out, pointers, offset)
+            if self.pointers:
+                to = Writer(out, pointers, offset, len(value.ids) if "ids" in self.pointers else 0)
+                for name, field in self.pointers.items():
+                    field.write(getattr(value, name), to)
+                offset = to.offset
             name = "its numbers"
             numbers = [scalars.get(name, 0) for name in self._numbers]
             for flag, (index, bit) in self._bits.items():
@@ -101,17 +88,16 @@ class StructCodec:
         for name, (index, bit) in self._bits.items():
             values[name] = bool(head[index] & bit)
         values.pop("", None)
-        count, index = 0, len(self._numbers)
-        pointers = head[index:]
-        index = 0
+        pointers = head[len(self._numbers) :]
+        links: Links = zip(pointers, count(origin + WORD_BYTES, WORD_BYTES), strict=False) if pointers else iter(())
+        rows = 0
         try:
             for name, codec in self._checked:
                 values[name] = codec.from_wire(values[name])
             for name, field in self.pointers.items():
-                value = values[name] = field.read(frame, pointers, index, origin, count)
-                index += field.pointers
+                value = values[name] = field.read(frame, links, rows)
                 if name == "ids":
-                    count = len(value)
+                    rows = len(value)
         except (ValueError, struct.error) as error:
             raise ValueError(f"{name}: {error}") from error
         return self.type(**values)
@@ -124,43 +110,45 @@ class StructField(PointerField):
         super().__init__(of.__name__)
         self.codec = struct_codec(of)
 
-    def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
-        codec = self.codec
-        at = len(out)
-        out.append(b"")
-        out[at], inner = codec.write(value, out, codec.pointer_words - 1)
-        pointers.append(struct_pointer(codec.data_words, codec.pointer_words, offset))
-        return offset + codec.words + inner
+    def block_of(self, value: Any) -> bytes:
+        """Return the bytes of a value: its head and its content."""
+        out = [b""]
+        out[0], _ = self.codec.write(value, out, self.codec.pointer_words - 1)
+        return b"".join(out)
 
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, _count: int) -> Any:
-        return self.codec.read(frame, *frame.struct_at(pointers[index], origin + WORD_BYTES * (index + 1)))
+    def write(self, value: Any, to: Writer) -> None:
+        block = self.block_of(value)
+        to.out.append(block)
+        pointer = f.struct_pointer(self.codec.data_words, self.codec.pointer_words, to.offset)
+        to.add(pointer, len(block) // WORD_BYTES)
+
+    def read(self, frame: Frame, links: Links, _count: int) -> Any:
+        return self.codec.read(frame, *frame.struct_at(*next(links)))
 
 
 class OptionalStruct(PointerField):
     """One of several structs, or None: a pointer for each of them, of which at most one is set."""
 
     def __init__(self, types: Sequence[type[Any]]) -> None:
-        super().__init__("")
+        super().__init__()
         self._fields = {of: StructField(of) for of in types if of is not NoneType}
         self.pointers = len(self._fields)
 
     def wires(self, _name: str) -> list[tuple[str, str, str]]:
         return [(of.__name__[0].lower() + of.__name__[1:], of.__name__, "or not set") for of in self._fields]
 
-    def write(self, value: Any, count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
+    def write(self, value: Any, to: Writer) -> None:
         for of, field in self._fields.items():
             if type(value) is of:
-                offset = field.write(value, count, out, pointers, offset)
+                field.write(value, to)
             else:
-                pointers.append(0)
-                offset -= 1
-        return offset
+                to.add(0, 0)
 
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, count: int) -> Any:
-        found = [each for each in enumerate(self._fields.values(), index) if pointers[each[0]]]
+    def read(self, frame: Frame, links: Links, count: int) -> Any:
+        found = [(field, link) for field, link in zip(self._fields.values(), links, strict=False) if link[0]]
         if len(found) > 1:
             raise ValueError(f"{len(found)} of them are set")
-        return found[0][1].read(frame, pointers, found[0][0], origin, count) if found else None
+        return found[0][0].read(frame, iter([found[0][1]]), count) if found else None
 
 
 class InternedField(StructField):
@@ -176,12 +164,9 @@ class InternedField(StructField):
         self.values: dict[bytes, Any] = {}
 
     def block_of(self, value: Any) -> bytes:
-        """Return the bytes of a value: its head and its content."""
         found = self.blocks.get(value)
         if found is None:
-            out: list[bytes] = []
-            super().write(value, 0, out, [], 0)
-            found = b"".join(out)
+            found = super().block_of(value)
             if len(found) <= MAX_INTERNED_BYTES:
                 if len(self.blocks) >= MAX_INTERNED:
                     self.blocks.clear()
@@ -190,15 +175,9 @@ class InternedField(StructField):
                 self.values[found] = value
         return found
 
-    def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
-        block = self.block_of(value)
-        out.append(block)
-        pointers.append(struct_pointer(self.codec.data_words, self.codec.pointer_words, offset))
-        return offset - 1 + len(block) // WORD_BYTES
-
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, _count: int) -> Any:
+    def read(self, frame: Frame, links: Links, _count: int) -> Any:
         codec = self.codec
-        at, *sizes = frame.struct_at(pointers[index], origin + WORD_BYTES * (index + 1))
+        at, *sizes = frame.struct_at(*next(links))
         is_short = len(frame.body) - at <= MAX_INTERNED_BYTES and sizes == [codec.data_words, codec.pointer_words]
         value = self.values.get(frame.body[at:]) if is_short else None
         if value is None:
@@ -215,48 +194,49 @@ class ListField(PointerField):
         super().__init__(f"List({element.__name__})")
         self.codec = struct_codec(element)
         self._to_wire = to_wire
-        self._part: Check = getattr(element, "_make", same)
+        self._part: Check = getattr(element, "_make", f.same)
         self._from_wire = from_wire
 
-    def write(self, value: Any, _count: int, out: list[bytes], pointers: list[int], offset: int) -> int:
+    def write(self, value: Any, to: Writer) -> None:
         elements = self._to_wire(value)
-        codec, count = self.codec, len(elements)
-        if not count:
-            pointers.append(0)
-            return offset - 1
-        if count > MAX_ENTRIES:
-            raise LimitError(f"{count} entries are more than MAX_ENTRIES ({MAX_ENTRIES}) in one message")
-        size = codec.words
-        heads = [struct.pack("<Q", struct_pointer(codec.data_words, codec.pointer_words, count))]
-        at = len(out)
-        out.append(b"")
-        inner = codec.pointer_words - 1 + (count - 1) * size
-        for element in elements:
-            head, inner = codec.write(self._part(element), out, inner)
+        codec, entries = self.codec, len(elements)
+        if not entries:
+            to.add(0, 0)
+            return
+        if entries > f.MAX_ENTRIES:
+            raise LimitError(f"{entries} entries are more than MAX_ENTRIES ({f.MAX_ENTRIES}) in one message")
+        heads = [f.struct_pointer(codec.data_words, codec.pointer_words, entries).to_bytes(WORD_BYTES, "little")]
+        at = len(to.out)
+        to.out.append(b"")
+        words = entries * codec.words
+        behind = words  # from the first head to what follows the contents so far
+        for number, element in enumerate(elements):
+            pointers_end = number * codec.words + codec.data_words + 1
+            head, inner = codec.write(self._part(element), to.out, behind - pointers_end)
             heads.append(head)
-            inner += codec.pointer_words - size
-        out[at] = b"".join(heads)
-        pointers.append(list_pointer(count * size, STRUCTS, offset))
-        return offset + count * size + inner - codec.pointer_words + 1 + size
+            behind = pointers_end + codec.pointer_words + inner
+        to.out[at] = b"".join(heads)
+        to.add(f.list_pointer(words, STRUCTS, to.offset), 1 + behind)
 
-    def read(self, frame: Frame, pointers: Pointers, index: int, origin: int, _count: int) -> Any:
-        at, words = frame.list_at(pointers[index], origin + WORD_BYTES * (index + 1), STRUCTS)
-        if not pointers[index]:
+    def read(self, frame: Frame, links: Links, _count: int) -> Any:
+        pointer, after = next(links)
+        at, words = frame.list_at(pointer, after, STRUCTS)
+        if not pointer:
             return self._from_wire([])
         tag = frame.word(at)
-        count = (tag & 0xFFFF_FFFF) >> 2
-        if count > MAX_ENTRIES:
-            raise ValueError(f"{count} entries are more than MAX_ENTRIES ({MAX_ENTRIES})")
+        entries = (tag & 0xFFFF_FFFF) >> 2
+        if entries > f.MAX_ENTRIES:
+            raise ValueError(f"{entries} entries are more than MAX_ENTRIES ({f.MAX_ENTRIES})")
         data_words, pointer_words = tag >> 32 & 0xFFFF, tag >> 48
         size = data_words + pointer_words
-        if tag & 3 or count * size > words:
+        if tag & 3 or entries * size > words:
             raise ValueError("a list does not have the entries that it claims")
         if not size:
-            frame.spend(count)
+            frame.spend(entries)
         at += WORD_BYTES
         step = WORD_BYTES * size
         read = self.codec.read
-        return self._from_wire([read(frame, at + step * entry, data_words, pointer_words) for entry in range(count)])
+        return self._from_wire([read(frame, at + step * entry, data_words, pointer_words) for entry in range(entries)])
 
 
 _codecs: dict[type[Any], StructCodec] = {}
@@ -274,17 +254,17 @@ def codec_of(hint: Any) -> Scalar | PointerField:
     """Return the codec of a field that is declared with this type."""
     if marks := getattr(hint, "__metadata__", ()):
         (mark,) = marks
-        return ListField(mark.element, mark.to_wire, mark.from_wire) if isinstance(mark, PartList) else mark
+        return ListField(mark.element, mark.to_wire, mark.from_wire) if isinstance(mark, f.PartList) else mark
     if isinstance(hint, UnionType):
         return OptionalStruct(get_args(hint))
     if get_origin(hint) is list:
         return ListField(*get_args(hint))
     if isinstance(hint, type) and is_dataclass(hint):
         return InternedField(hint) if hint.__hash__ is not None else StructField(hint)
-    return EnumField(hint) if issubclass(hint, StrEnum) else _PLAIN[hint]
+    return f.enum_field(hint) if issubclass(hint, StrEnum) else _PLAIN[hint]
 
 
-_PLAIN: dict[type[Any], Scalar | PointerField] = {bool: Scalar("?", "Bool"), bytes: BYTE_STRING, str: TEXT}
+_PLAIN: dict[type[Any], Scalar | PointerField] = {bool: Scalar("Bool"), bytes: f.BYTE_STRING, str: f.TEXT}
 
 
 def _data_section(scalars: Mapping[str, Scalar]) -> tuple[str, int, list[str], dict[str, tuple[int, int]]]:
