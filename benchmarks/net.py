@@ -21,11 +21,12 @@ import zmq
 
 from scaler.errors import LimitError
 from scaler.ids import new_peer_id
-from scaler.net.connection import ConnectorEvent, ListenerEvent, OutboxLimits, Received
+from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, PutObject, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome
+from scaler.protocol.session import OutboxLimits
 
 BODY = bytes(200)
 CHUNK = bytes(16 * 1024 * 1024)
@@ -189,7 +190,9 @@ async def compare(bare_address: str, our_address: str, seconds: float) -> dict[s
     dealer = context.socket(zmq.DEALER)
     dealer.connect(bare_address)
     ours = Ours(our_address)
-    await ours.connector.wait_connected(10)
+    async with asyncio.timeout(10):
+        while not ours.connector.connected:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     found: dict[str, tuple[list[float], list[float]]] = {}
     for _ in range(3):
         for name, bare, our in (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Welcome
+from scaler.protocol.messages import Hello, Message, Refused, Welcome
 from scaler.protocol.session import Buffer, Descriptor
 
 
@@ -83,45 +83,6 @@ ListenerEvent = Opened | Resumed | Received | Broken | Closed
 ConnectorEvent = Welcomed | Resumed | Received | Broken | ConnectionRefused
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxLimits:
-    """What one side keeps for a peer until it is acknowledged. Beyond it, a listener closes the session."""
-
-    messages: int = 100_000
-    size_bytes: int = 1024 * 1024 * 1024
-
-
-class Listener(Protocol):
-    """A server's end: many peers on one or more addresses."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """The addresses as bound: a port 0 is replaced by the real one."""
-
-    def send(
-        self,
-        peer: bytes,
-        message: Message,
-        attachments: Sequence[Buffer] = (),
-        descriptors: Sequence[Descriptor] = (),
-    ) -> None:
-        """Queue a message, which is sent at the end of the iteration; attachments must not change until acknowledged.
-
-        A message to a peer without a session is dropped and counted. A peer whose outbox is full is cut off (Closed).
-        Descriptors reach peers only whose connection carries them. Raises LimitError when the message is larger than
-        the protocol allows.
-        """
-
-    def forget(self, peer: bytes, reason: Refused | Goodbye | None = None) -> None:
-        """End a peer's session (its lease is over). reason: is sent to a connected peer; without one it is cut off."""
-
-    def outbox_bytes(self, peer: bytes) -> int:
-        """Bytes kept for a peer until it acknowledges them."""
-
-    def close(self) -> None:
-        """Say Goodbye to all, deliver what is queued within the linger time, and free the addresses."""
-
-
 class Connector(Protocol):
     """A peer's end: one server. Connects in the background and again after every break, until closed or refused."""
 
@@ -158,4 +119,4 @@ class Connector(Protocol):
 
 
 Admit = Callable[[bytes, Hello], Welcome | Refused]
-"""Decides about a Hello, given the peer's id and the Hello; the listener itself fills in Welcome.resumed."""
+"""Answers a Hello, given the peer's id and the Hello; the listener itself fills in Welcome.resumed."""

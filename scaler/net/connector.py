@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from scaler.config.addresses import check_server_address
-from scaler.errors import RefusedError, UnreachableError
 from scaler.ids import PEER_ID_BYTES
-from scaler.net.connection import ConnectorEvent, OutboxLimits
+from scaler.net.connection import ConnectorEvent
 from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.local import LocalTransport, connect_local
 from scaler.net.transport import (
@@ -25,7 +23,6 @@ from scaler.net.transport import (
     CloseRequested,
     Command,
     Connection,
-    Counters,
     Cut,
     Deliver,
     Dial,
@@ -35,15 +32,11 @@ from scaler.net.transport import (
     Transmit,
     WritingChanged,
 )
-from scaler.protocol.messages import Hello, Message, Welcome
-from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor
-
-if TYPE_CHECKING:
-    from scaler.net.zmq_transport import Context, ZmqConnection
+from scaler.protocol.messages import Hello, Message
+from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor, OutboxLimits
 
 
 class _Core(Protocol):
-    counters: Counters
     wake_at: float
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Any]: ...
@@ -58,23 +51,20 @@ class Shell(Generic[_CoreT]):
     Whatever the component sends while it handles events is transmitted once, at the end of the iteration.
     """
 
-    def __init__(self, core: _CoreT, on_events: Callable[[list[Any]], None], clock: Callable[[], float]) -> None:
+    def __init__(self, core: _CoreT, on_events: Callable[[list[Any]], None], wakeups: Wakeups) -> None:
         self._core = core
         self._on_events = on_events
-        self._clock = clock
+        self._wakeups = wakeups
         self._inputs: list[Input] = []
-        """Inputs of the next step that come from this shell."""
+        """Inputs of the next step."""
         self._in_iteration = False
         self._closed = False
+        self._pid = os.getpid()
 
-    @property
-    def counters(self) -> Counters:
-        """What went wrong so far."""
-        return self._core.counters
-
-    def _iterate(self, now: float) -> bool:
-        """Step until there is nothing to do at this time; return whether there was any command."""
-        did_anything = False
+    def _iterate(self) -> bool:
+        """Step until there is nothing to do at this time; return whether there was any input or command."""
+        now = self._wakeups.now()
+        did_anything = bool(self._inputs)
         step = self._core.step
         again = not self._closed
         self._in_iteration = True
@@ -93,25 +83,34 @@ class Shell(Generic[_CoreT]):
                     else:
                         self._perform(command, now)
                 if self._closed:
-                    break
+                    return did_anything
                 again = again or bool(self._inputs)
         finally:
             self._in_iteration = False
+        if self._core.wake_at < self._wakeups.due_at:
+            self._wakeups.at(self._core.wake_at)
         return did_anything
 
     def _perform(self, command: Command, _now: float) -> None:
         if isinstance(command, Cut):
             command.link.cut()
 
+    def _stop(self, reason: str) -> list[Transmit] | None:
+        """Return what is to be sent at the end; None when this is closed already, or in a forked child."""
+        if self._closed or self._pid != os.getpid():
+            return None
+        self._closed = True
+        commands = self._core.step([*self._inputs, CloseRequested(reason)], self._wakeups.now())
+        return [command for command in commands if isinstance(command, Transmit)]
+
 
 class Wakeups:
     """Calls `wake` on an event loop: once after any number of `soon`, at the time of `at`, and for descriptors."""
 
-    __slots__ = ("_handle", "_loop", "_timer", "_watched", "due_at", "wake")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> None:
+        self.now = loop.time
         self.wake = wake
+        self._loop = loop
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.Handle | None = None
         # uvloop's handle of a time that has passed cannot be asked for it.
@@ -173,11 +172,8 @@ class Wakeups:
 class ConnectorShell(Shell[ConnectorCore]):
     """What connectors over sockets and in memory share; see `connection.Connector` for what has no docstring."""
 
-    def __init__(
-        self, core: ConnectorCore, on_events: Callable[[list[ConnectorEvent]], None], clock: Callable[[], float]
-    ) -> None:
-        super().__init__(core, on_events, clock)
-        self._transport: Connection | None = None
+    _transport: Connection | None = None
+    _tries_local = True
 
     @property
     def peer(self) -> bytes:
@@ -192,34 +188,41 @@ class ConnectorShell(Shell[ConnectorCore]):
         return self._transport is not None and self._transport.passes_descriptors
 
     @property
-    def welcome(self) -> Welcome | None:
-        """The server's last Welcome, also after a break."""
-        return self._core.welcome
-
-    @property
     def last_error(self) -> str:
         return self._core.last_error
 
     def outbox_bytes(self) -> int:
         return self._core.outbox_bytes
 
+    def send(
+        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+    ) -> None:
+        if not self._closed:
+            self._core.send(message, attachments, descriptors)
+            if not self._in_iteration:
+                self._wakeups.soon()
+
     def close(self, reason: str = "") -> None:
-        if self._closed:
-            return
-        self._closed = True
         was_connected, transport = self.connected, self._transport
-        commands = self._core.step([CloseRequested(reason)], self._clock())
-        if transport is None:
+        last = self._stop(reason)
+        if last is None:
             return
-        # A local connection delivers the Hello at once, so a Goodbye must follow it even before the Welcome.
-        if was_connected or isinstance(transport, LocalTransport):
-            for command in commands:
-                if isinstance(command, Transmit):
-                    transport.transmit(command.envelopes)
-            transport.close(LINGER_SECONDS)
-        else:
-            transport.cut()
         self._transport = None
+        if transport is not None:
+            # A local connection delivers the Hello at once, so a Goodbye must follow it even before the Welcome.
+            if was_connected or isinstance(transport, LocalTransport):
+                for command in last:
+                    transport.transmit(command.envelopes)
+                transport.close(LINGER_SECONDS)
+            else:
+                transport.cut()
+        self._wakeups.close()
+
+    def _wake(self) -> bool:
+        """Take in what has arrived, let the component answer, and send its answers."""
+        if self._transport is not None:
+            self._transport.receive(self._inputs)
+        return self._iterate()
 
     def _perform(self, command: Command, now: float) -> None:
         if isinstance(command, Dial):
@@ -229,10 +232,11 @@ class ConnectorShell(Shell[ConnectorCore]):
                 self._inputs.append(LinkLost(None, str(error)))
             else:
                 self._inputs.append(LinkOpened(self._transport))
-        else:
+        elif isinstance(command, Cut):
             super()._perform(command, now)
-            if isinstance(command, Cut):
-                self._transport = None
+            # Where the process behind the local listener does not welcome this peer, the server itself may.
+            self._tries_local = command.was_welcomed or not isinstance(self._transport, LocalTransport)
+            self._transport = None
 
     def _dial(self) -> Connection:
         """Return a new connection to the server, or an attempt at one. Raises OSError."""
@@ -261,101 +265,24 @@ class SocketConnector(ConnectorShell):
         io_threads: of the process's ZeroMQ context, when this is the first to use it. Raises UsageError when the
         address is malformed.
         """
-        self.address = check_server_address(address)
-        self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
-        session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
-        jitter = random.Random(session_id).random  # noqa: S311 (spreads attempts, hides nothing)
-        core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self._loop.time(), jitter)
-        super().__init__(core, on_events, self._loop.time)
+        self._address = check_server_address(address)
         self._io_threads = io_threads
-        self._zmq_context: Context | None = None
-        self._tries_local = True
-        self._waiters: list[asyncio.Future[None]] = []
-        self._wakeups = Wakeups(self._loop, self._wake)
-        self._wakeups.soon()
-
-    def send(
-        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
-    ) -> None:
-        if not self._closed:
-            self._core.send(message, attachments, descriptors)
-            if not self._in_iteration:
-                self._wakeups.soon()
-
-    async def wait_connected(self, timeout_seconds: float) -> Welcome:
-        """Return the Welcome as soon as there is a connection.
-
-        Raises UnreachableError when there is none in time, or when the connector is closed, and RefusedError when the
-        server refuses this peer.
-        """
-        begun = self._loop.time()
-        while not self.connected:
-            if self._core.phase is Phase.STOPPED and not self._closed:
-                raise RefusedError(f"{self.address} refused this peer: {self._core.last_error}")
-            left = begun + timeout_seconds - self._loop.time()
-            if left <= 0 or self._closed:
-                waited = self._loop.time() - begun
-                raise UnreachableError(
-                    f"no answer from {self.address} within {waited:.1f} s ({self._core.last_error}): "
-                    f"is it running, and is the address right?"
-                )
-            waiter = self._loop.create_future()
-            self._waiters.append(waiter)
-            await asyncio.wait([waiter], timeout=left)
-            self._waiters.remove(waiter)
-        welcome = self._core.welcome
-        assert welcome is not None, "connected by a Welcome"
-        return welcome
-
-    def close(self, reason: str = "") -> None:
-        if self._closed or self._pid != os.getpid():
-            return
-        super().close(reason)
-        self._wakeups.close()
-        if self._zmq_context is not None:
-            from scaler.net.zmq_transport import release_context  # noqa: PLC0415 (imported already)
-
-            release_context(self._zmq_context)
-        self._wake_waiters()
-
-    def _wake(self) -> None:
-        now = self._loop.time()
-        if self._transport is not None:
-            self._transport.receive(self._inputs)
-        was_connected = self._core.phase
-        self._iterate(now)
-        if not self._closed:
-            if self._core.wake_at < self._wakeups.due_at:
-                self._wakeups.at(self._core.wake_at)
-            if self._waiters and self._core.phase is not was_connected:
-                self._wake_waiters()
-
-    def _perform(self, command: Command, now: float) -> None:
-        if isinstance(command, Cut):
-            # Where the process behind the local listener does not welcome this peer, the server itself may.
-            self._tries_local = command.was_welcomed or not isinstance(self._transport, LocalTransport)
-        super()._perform(command, now)
+        wakeups = Wakeups(asyncio.get_running_loop(), self._wake)
+        session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
+        super().__init__(ConnectorCore(session_id, hello, outbox or OutboxLimits(), wakeups.now()), on_events, wakeups)
+        wakeups.soon()
 
     def _dial(self) -> Connection:
         try:
-            local = connect_local(self.address, self._wakeups) if self._tries_local else None
-            return local or self._connect_zmq()
+            local = connect_local(self._address, self._wakeups) if self._tries_local else None
+            if local is not None:
+                return local
+            # Peers on the server's host need no ZeroMQ, whose import takes 20 ms and several megabytes.
+            from scaler.net.zmq_transport import ZmqConnection  # noqa: PLC0415
+
+            return ZmqConnection(self._address, self._io_threads, self._wakeups)
         except OSError as error:  # the process has no descriptor left, and may have one later
             raise OSError(f"this process could not make a connection: {error}") from error
-
-    def _connect_zmq(self) -> ZmqConnection:
-        # Peers on the server's host need no ZeroMQ, whose import takes 20 ms and several megabytes.
-        from scaler.net.zmq_transport import ZmqConnection, acquire_context  # noqa: PLC0415
-
-        if self._zmq_context is None:
-            self._zmq_context = acquire_context(self._io_threads)
-        return ZmqConnection(self._zmq_context, self.address, self._wakeups)
-
-    def _wake_waiters(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 class _Closable(Protocol):

@@ -10,19 +10,28 @@ component sees Welcomed or Resumed, then Broken, alternately.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
-from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, OutboxLimits, Received, Resumed, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.transport import EnvelopeReceived
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Message
-from scaler.protocol.session import ACKNOWLEDGE_BODY, Buffer, Descriptor, peer_of, read_header
+from scaler.protocol.session import (
+    ACKNOWLEDGE_BODY,
+    Buffer,
+    Descriptor,
+    GapError,
+    OutboxLimits,
+    Session,
+    peer_of,
+    read_header,
+)
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
 """From 0.01 to 0.02 s before the first attempt, in the end from 0.5 to 1 s."""
@@ -44,25 +53,22 @@ class Phase(Enum):
 
 
 class ConnectorCore:
-    """One peer's session with one server. jitter returns numbers from 0 to 1 that spread the attempts of many peers."""
+    """One peer's session with one server. The random end of the session's id spreads the attempts of many peers."""
 
-    def __init__(
-        self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float, jitter: Callable[[], float]
-    ) -> None:
+    def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float) -> None:
         self.peer = peer_of(session_id)
-        self.counters = t.Counters()
         self.phase = Phase.WAITING
         self.wake_at = now
         """When `step` has something to do without any input; inf: never."""
         self.last_error = "no connection was made"
         """Why there is no Welcome, for display."""
-        self.welcome: m.Welcome | None = None
+        self._welcome: m.Welcome | None = None
         """The last Welcome, also after a break."""
         self._id = session_id
         self._hello = hello
         self._limits = limits
-        self._jitter = jitter
-        self._session = t.new_session(session_id, limits)
+        self._chance = int.from_bytes(session_id[-2:], "big") / 2**16
+        self._session = Session(session_id, limits)
         self._resume = False
         self._link: t.Transport | None = None
         self._is_blocked = False
@@ -87,10 +93,8 @@ class ConnectorCore:
     def send(
         self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Queue a message; see `Connector.send`. After ConnectionRefused it is dropped and counted."""
-        if self.phase is Phase.STOPPED:
-            self.counters.undeliverable += 1
-        else:
+        """Queue a message; see `Connector.send`. After ConnectionRefused it is dropped."""
+        if self.phase is not Phase.STOPPED:
             t.queue(self._session, message, attachments, descriptors, self.phase is Phase.CONNECTED)
 
     def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
@@ -145,7 +149,7 @@ class ConnectorCore:
             if self.phase is Phase.DIALLING:
                 self._answered(envelope, now)
                 return
-            message = t.accept(self._session, envelope, self.counters, now)
+            message = t.accept(self._session, envelope, now)
             if message is None:
                 return
             self._malformed_in_a_row = 0
@@ -163,14 +167,13 @@ class ConnectorCore:
                 case _:
                     received = Received(self.peer, message, envelope.attachments, envelope.descriptors)
                     self._events.append(received)
-        except t.GapError:
+        except GapError:
             self._hang_up("messages were lost on the way", now)
         except ProtocolError as error:
             self._malformed(str(error), now)
 
     def _malformed(self, reason: str, now: float) -> None:
         """Count an envelope that could not be read; too many in a row end the connection."""
-        self.counters.malformed += 1
         self._malformed_in_a_row += 1
         if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
             self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
@@ -209,12 +212,12 @@ class ConnectorCore:
             self._session.resume(acknowledged)
             self._events.append(Resumed(self.peer))
         else:
-            if self.welcome is not None:
-                self._session = t.new_session(self._id, self._limits)
+            if self._welcome is not None:
+                self._session = Session(self._id, self._limits)
             # Any message in the new session tells the server that this side knows of it.
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
-        self.welcome = welcome
+        self._welcome = welcome
         self._resume = True
         self.phase = Phase.CONNECTED
         self._since = now
@@ -245,9 +248,9 @@ class ConnectorCore:
             else:
                 self._hang_up(f"the server has been silent for {now - self._unanswered_since:.1f} s", now)
         elif now >= self._heartbeat_at:
-            assert self.welcome is not None, "heartbeats begin with a Welcome"
+            assert self._welcome is not None, "heartbeats begin with a Welcome"
             self._session.post(encode(m.Heartbeat(now)))
-            self._heartbeat_at = now + self.welcome.heartbeat_seconds
+            self._heartbeat_at = now + self._welcome.heartbeat_seconds
 
     def _hang_up(self, reason: str, now: float) -> None:
         """Give up the connection, or the attempt at one, and plan the next attempt."""
@@ -263,10 +266,9 @@ class ConnectorCore:
         self._drop_link(was_welcomed)
         self._session.disconnect()
         self._failures += 1
-        self._dial_at = self.wake_at = now + RECONNECT.seconds(self._failures, self._jitter())
+        self._dial_at = self.wake_at = now + RECONNECT.seconds(self._failures, self._chance)
 
     def _refused(self, refused: m.Refused) -> None:
-        self.counters.refused += 1
         self._events.append(ConnectionRefused(refused))
         self._drop_link(was_welcomed=True)
         self._stop(refused.text)
@@ -274,7 +276,7 @@ class ConnectorCore:
     def _stop(self, reason: str) -> None:
         self.phase = Phase.STOPPED
         self.wake_at = math.inf
-        self._session = t.new_session(self._id, self._limits)  # lets go of what was kept
+        self._session = Session(self._id, self._limits)  # lets go of what was kept
         self.last_error = reason
         self._link = None
         self._heartbeat_at = self._unanswered_since = math.inf

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 
 from scaler.config.addresses import local_address
+from scaler.net import transport as t
 from scaler.net.address import advertised
-from scaler.net.connection import Admit, ListenerEvent, OutboxLimits
+from scaler.net.connection import Admit, ListenerEvent
 from scaler.net.connector import Shell, Wakeups
 from scaler.net.listener_core import ListenerCore
 from scaler.net.local import LocalListener, local_name
-from scaler.net.transport import (
-    LINGER_SECONDS,
-    CloseRequested,
-    Command,
-    Report,
-    SessionEndRequested,
-    Transmit,
-)
 from scaler.net.zmq_transport import ZmqListener
 from scaler.protocol.messages import Goodbye, Message, Refused, Server
-from scaler.protocol.session import Buffer, Descriptor
+from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 
 REPEAT_SECONDS = 60.0
 """After a line was logged, the next of its kind follows no earlier; those between are counted."""
@@ -31,15 +23,17 @@ REPEAT_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
-class ListenerShell(Shell[ListenerCore]):
-    """What listeners over sockets and in memory share; see `connection.Listener` for what has no docstring."""
+class Listener(Shell[ListenerCore]):
+    """A server's end: many peers on one or more addresses. This is what listeners over sockets and in memory share."""
 
-    def malformed_of(self, peer: bytes) -> int:
-        """Return how many messages of this peer's session were dropped as malformed or not allowed."""
-        return self._core.malformed_of(peer)
+    addresses: tuple[str, ...]
+    """The addresses as bound: a port 0 is replaced by the real one."""
 
-    def outbox_bytes(self, peer: bytes) -> int:
-        return self._core.outbox_bytes(peer)
+    def __init__(
+        self, core: ListenerCore, admit: Admit, on_events: Callable[[list[ListenerEvent]], None], wakeups: Wakeups
+    ) -> None:
+        super().__init__(core, on_events, wakeups)
+        self._admit = admit
 
     def send(
         self,
@@ -48,34 +42,48 @@ class ListenerShell(Shell[ListenerCore]):
         attachments: Sequence[Buffer] = (),
         descriptors: Sequence[Descriptor] = (),
     ) -> None:
+        """Queue a message, which is sent at the end of the iteration; attachments must not change until acknowledged.
+
+        A message to a peer without a session is dropped. A peer whose outbox is full is cut off (Closed). Descriptors
+        reach peers only whose connection carries them. Raises LimitError when the message is larger than the protocol
+        allows.
+        """
         if not self._closed:
             self._core.send(peer, message, attachments, descriptors)
             if not self._in_iteration:
-                self._wake_soon()
+                self._wakeups.soon()
 
     def forget(self, peer: bytes, reason: Refused | Goodbye | None = None) -> None:
+        """End a peer's session (its lease is over). reason: is sent to a connected peer; without one it is cut off."""
         if not self._closed:
-            self._inputs.append(SessionEndRequested(peer, reason))
+            self._inputs.append(t.SessionEndRequested(peer, reason))
             if not self._in_iteration:
-                self._wake_soon()
+                self._wakeups.soon()
+
+    def outbox_bytes(self, peer: bytes) -> int:
+        """Return the bytes that are kept for a peer until it acknowledges them."""
+        return self._core.outbox_bytes(peer)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            for command in self._core.step([*self._inputs, CloseRequested("the server ends")], self._clock()):
-                if isinstance(command, Transmit):
-                    command.link.transmit(command.envelopes)
+        """Say Goodbye to all, deliver what is queued within the linger time, and free the addresses."""
+        last = self._stop("the server ends")
+        if last is not None:
+            for command in last:
+                command.link.transmit(command.envelopes)
             self._close_transports()
 
-    def _wake_soon(self) -> None:
-        """Have the next iteration begin soon."""
+    def _perform(self, command: t.Command, now: float) -> None:
+        if isinstance(command, t.Admit):
+            self._inputs.append(t.Admitted(self._admit(command.peer, command.hello)))
+        else:
+            super()._perform(command, now)
 
     def _close_transports(self) -> None:
         raise NotImplementedError
 
 
-class SocketListener(ListenerShell):
-    """See `connection.Listener`. Lives on the loop that runs when it is made, and belongs to its thread."""
+class SocketListener(Listener):
+    """Lives on the loop that runs when it is made, and belongs to its thread."""
 
     def __init__(
         self,
@@ -95,12 +103,10 @@ class SocketListener(ListenerShell):
         stays bound then.
         """
         self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
-        super().__init__(ListenerCore(Server(server_kind), admit, outbox or OutboxLimits()), on_events, self._loop.time)
-        self._wakeups = Wakeups(self._loop, self._wake)
+        core = ListenerCore(Server(server_kind), outbox or OutboxLimits())
+        super().__init__(core, admit, on_events, Wakeups(self._loop, self._wake))
         self._zmq = ZmqListener(addresses, io_threads, self._wakeups)
         self.addresses = self._zmq.addresses
-        """The addresses as bound: a port 0 is replaced by the real one."""
         # Behind a wildcard, peers of this host may know it by either of these.
         known = {name(address) for address in self.addresses for name in (local_address, advertised)}
         has_local_listener = has_local_listener and local_name(self.addresses[0]) is not None
@@ -108,43 +114,31 @@ class SocketListener(ListenerShell):
         self._unidentified = _RateLimitedLog(logging.INFO)  # one of ours that was killed at its start looks the same
         self._refusals = _RateLimitedLog(logging.WARNING)
 
-    def close(self) -> None:
-        if self._pid == os.getpid():
-            super().close()
-
     def _close_transports(self) -> None:
         if self._local is not None:
-            self._local.close(LINGER_SECONDS)
+            self._local.close(t.LINGER_SECONDS)
         self._wakeups.close()
-        self._zmq.close(LINGER_SECONDS)
+        self._zmq.close(t.LINGER_SECONDS)
         for log in (self._unidentified, self._refusals):
             log.flush(self._loop.time())
 
-    def _wake_soon(self) -> None:
-        self._wakeups.soon()
-
     def _wake(self) -> None:
-        now = self._loop.time()
         if self._zmq.is_due:
             self._zmq.receive(self._inputs)
         if self._local is not None:
             self._local.receive(self._inputs)
-        self._iterate(now)
-        if not self._closed:
-            if self._zmq.was_used:
-                self._zmq.rest()
-            if self._core.wake_at < self._wakeups.due_at:
-                self._wakeups.at(self._core.wake_at)
+        self._iterate()
+        if self._zmq.was_used and not self._closed:
+            self._zmq.rest()
 
-    def _perform(self, command: Command, now: float) -> None:
-        if isinstance(command, Report):
+    def _perform(self, command: t.Command, now: float) -> None:
+        super()._perform(command, now)
+        if isinstance(command, t.Report):
             log = self._refusals if command.is_refusal else self._unidentified
             text = f"refused a peer: {command.text}" if command.is_refusal else command.text
             flush_at = log.add(f"{', '.join(self.addresses)}: {text}", now)
             if flush_at is not None:
                 self._loop.call_at(flush_at, log.flush, flush_at)
-        else:
-            super()._perform(command, now)
 
 
 class _RateLimitedLog:

@@ -10,19 +10,29 @@ first envelope sent on a link is a Welcome or a Refused, and its last one a Refu
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
-from scaler.net.connection import Admit, Broken, Closed, ListenerEvent, Opened, OutboxLimits, Received, Resumed
+from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import python_version
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Message
-from scaler.protocol.session import Buffer, Descriptor, Envelope, Header, OutboxFullError, Session, peer_of, read_header
+from scaler.protocol.session import (
+    Buffer,
+    Descriptor,
+    Envelope,
+    GapError,
+    Header,
+    OutboxFullError,
+    OutboxLimits,
+    Session,
+    peer_of,
+    read_header,
+)
 
 MAX_PEERS = 65_536
 """Most sessions of one listener; beyond it, peers are refused."""
@@ -41,7 +51,6 @@ class _Peer:
     allowed: Collection[type[Message]]
     link: _Link | None
     confirmed: bool
-    malformed: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -57,34 +66,29 @@ class _Link:
 
 
 class ListenerCore:
-    """All sessions of one listener. admit decides about every Hello; see `connection.Admit`."""
+    """All sessions of one listener."""
 
-    def __init__(self, server: m.Server, admit: Admit, limits: OutboxLimits) -> None:
-        self.counters = t.Counters()
+    def __init__(self, server: m.Server, limits: OutboxLimits) -> None:
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
         self._server = server
-        self._admit = admit
         self._limits = limits
         self._links: dict[t.Transport, _Link] = {}
         self._peers: dict[bytes, _Peer] = {}
         self._commands: list[t.Command] = []
         self._events: list[ListenerEvent] = []
         self._unsent: dict[bytes, _Peer] = {}
+        self._full: dict[bytes, str] = {}  # peers whose outbox is full, with the text that says so
         self._unacknowledged: dict[bytes, _Peer] = {}  # that owe an acknowledgement, the first one first
-        self._unidentified: dict[_Link, float] = {}  # links without a session, with the time of their opening
-        self._newly_closing: list[_Link] = []
-        self._closing: deque[tuple[float, _Link]] = deque()  # with the time at which they are cut
+        self._greeting: tuple[_Link, Header, m.Hello] | None = None
+        self._held: list[t.Input] = []  # inputs that wait for the component's answer to the greeting
+        self._cut_at: dict[_Link, float] = {}  # links without a session, and those that are closing
+        self._first_cut_at = math.inf  # not after the first of these times
 
     def outbox_bytes(self, peer_id: bytes) -> int:
         """Return the bytes that are kept for a peer; 0 without a session."""
         peer = self._peers.get(peer_id)
         return peer.session.outbox_bytes if peer is not None else 0
-
-    def malformed_of(self, peer_id: bytes) -> int:
-        """Return how many messages of this peer's session were dropped as malformed."""
-        peer = self._peers.get(peer_id)
-        return peer.malformed if peer is not None else 0
 
     def send(
         self,
@@ -96,30 +100,33 @@ class ListenerCore:
         """Queue a message; see `Listener.send`. The next step closes the session of a peer whose outbox is full."""
         peer = self._peers.get(peer_id)
         if peer is None:
-            self.counters.undeliverable += 1
             return
+        self._unsent[peer_id] = peer
         try:
             t.queue(peer.session, message, attachments, descriptors, peer.link is not None)
         except OutboxFullError as error:
-            self._end(peer, m.Goodbye(str(error)))
-            self._events.append(Closed(peer_id, str(error)))
-            return
-        self._unsent[peer_id] = peer
+            self._full[peer_id] = str(error)
 
     def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
         """Take in what has happened and return what to do, in this order."""
         links = self._links
-        for item in inputs:
+        while self._full:
+            peer_id, text = self._full.popitem()
+            self._end(self._peers[peer_id], m.Goodbye(text), now)
+            self._events.append(Closed(peer_id, text))
+        waiting = iter([*inputs, *self._held] if self._held else inputs)
+        self._held = []
+        for item in waiting:
             if isinstance(item, EnvelopeReceived):
                 link = links.get(item.link)
                 if link is not None and not link.is_closing:
                     self._receive(link, item, now)
+                    if self._greeting is not None:
+                        self._held = list(waiting)
             else:
                 self._note(item, now)
         if now >= self.wake_at:
             self._expire(now)
-        while self._newly_closing:
-            self._closing.append((now + t.CLOSE_SECONDS, self._newly_closing.pop()))
         commands, self._commands = self._commands, []
         if self._events:
             events, self._events = self._events, []
@@ -134,14 +141,17 @@ class ListenerCore:
                     if envelopes:
                         self._unacknowledged.pop(peer.id, None)
                         commands.append(t.Transmit(link.transport, envelopes))
-        self.wake_at = self._next_at()
+        self.wake_at = self._first_cut_at
+        for peer in self._unacknowledged.values():
+            self.wake_at = min(self.wake_at, peer.session.acknowledge_at)
+            break
         return commands
 
     def _note(self, item: t.Input, now: float) -> None:
         match item:
             case t.LinkOpened(transport, origin):
                 link = self._links[transport] = _Link(transport, origin)
-                self._unidentified[link] = now
+                self._cut_later(link, now + t.IDENTIFY_SECONDS)
             case t.LinkLost(transport) if transport in self._links:
                 self._lost(self._links[transport])
             case t.WritingChanged(transport, is_blocked) if transport in self._links:
@@ -150,14 +160,16 @@ class ListenerCore:
                 if link.peer is not None and link.peer.link is link:
                     self._unsent[link.peer.id] = link.peer
             case t.MalformedReceived(transport, reason) if transport in self._links:
-                self._malformed(self._links[transport], reason)
+                self._malformed(self._links[transport], reason, now)
+            case t.Admitted(answer):
+                self._answer(answer, now)
             case t.SessionEndRequested(peer_id, reason) if peer_id in self._peers:
-                self._end(self._peers[peer_id], reason)
+                self._end(self._peers[peer_id], reason, now)
             case t.CloseRequested(reason):
                 for peer in list(self._peers.values()):
                     if peer.link is not None:
                         self._commands.append(t.Transmit(peer.link.transport, peer.session.take()))
-                    self._end(peer, m.Goodbye(reason))
+                    self._end(peer, m.Goodbye(reason), now)
             case _:
                 pass  # of a link that is cut, or a session that has ended
 
@@ -165,10 +177,10 @@ class ListenerCore:
         peer = link.peer
         try:
             if peer is None:
-                self._greet(link, envelope)
+                self._greet(link, envelope, now)
                 return
             session = peer.session
-            message = t.accept(session, envelope, self.counters, now)
+            message = t.accept(session, envelope, now)
             peer.confirmed = True
             if session.acknowledge_at <= now:
                 self._unsent[peer.id] = peer
@@ -179,19 +191,19 @@ class ListenerCore:
             kind = type(message)
             if kind not in peer.allowed or kind is m.Hello:
                 raise ProtocolError(f"a {peer.role} may not send {kind.__name__} here")
-        except t.GapError:
+        except GapError:
             assert peer is not None, "messages are counted within sessions only"
             peer.confirmed = True
             self._break(peer)
             return
         except ProtocolError as error:
-            self._malformed(link, str(error))
+            self._malformed(link, str(error), now)
             return
         link.malformed_in_a_row = 0
         if isinstance(message, m.Acknowledge):
             return
         if isinstance(message, m.Goodbye):
-            self._end(peer, None)
+            self._end(peer, None, now)
             self._events.append(Closed(peer.id, message.text))
             return
         if isinstance(message, m.Heartbeat | m.WorkerHeartbeat):
@@ -199,130 +211,133 @@ class ListenerCore:
             self._unsent[peer.id] = peer
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
-    def _malformed(self, link: _Link, reason: str) -> None:
+    def _malformed(self, link: _Link, reason: str, now: float) -> None:
         """Count an envelope that could not be read; too many in a row end the link, and the session on it."""
-        if link.is_closing:
-            return
-        self.counters.malformed += 1
         link.malformed_in_a_row += 1
-        if link.peer is not None:
-            link.peer.malformed += 1
-        if link.malformed_in_a_row < t.MAX_MALFORMED_IN_A_ROW:
+        if link.is_closing or link.malformed_in_a_row < t.MAX_MALFORMED_IN_A_ROW:
             return
         text = f"{t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
         refused = m.Refused(m.RefusalReason.MALFORMED, text)
         if link.peer is None:
-            self._refuse(link, bytes(16), refused)
+            self._refuse(link, bytes(16), refused, now)
         else:
-            self._end(link.peer, refused)
+            self._end(link.peer, refused, now)
             self._events.append(Closed(link.peer.id, text))
 
     def _lost(self, link: _Link) -> None:
         del self._links[link.transport]
-        self._unidentified.pop(link, None)
+        self._cut_at.pop(link, None)
         peer = link.peer
         if peer is not None and peer.link is link:
-            peer.link = None
-            peer.session.disconnect()
-            self._events.append(Broken(peer.id))
+            self._disconnect(peer)
         elif peer is None and not link.is_closing:
             text = f"a connection from {link.origin} ended before anything of this protocol came"
             self._commands.append(t.Report(text, is_refusal=False))
 
-    def _greet(self, link: _Link, envelope: EnvelopeReceived) -> None:
+    def _greet(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
         header = read_header(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
             text = (
                 f"the peer {peer_of(header.session).hex()} speaks protocol {header.version}, this server speaks "
                 f"protocol {m.PROTOCOL_VERSION} (Python {python_version()}): install the same version of scaler"
             )
-            self._refuse(link, header.session, m.Refused(m.RefusalReason.VERSION, text))
+            self._refuse(link, header.session, m.Refused(m.RefusalReason.VERSION, text), now)
             return
         hello = decode(envelope.body)
         if not isinstance(hello, m.Hello) or header.flags or header.sequence:
             raise ProtocolError(f"a connection begins with a Hello, not with a {type(hello).__name__}")
-        answer = self._judge(header, hello)
-        if isinstance(answer, m.Refused):
-            self._refuse(link, header.session, answer)
-            return
         peer_id = peer_of(header.session)
         known = self._peers.get(peer_id)
-        if known is not None and known.link is not None:
-            self._break(known)
+        if not m.MAY_SEND[self._server][hello.role]:
+            text = f"a {hello.role} has no business with the {self._server.replace('_', ' ')}, whose address this is"
+            refused = m.Refused(m.RefusalReason.ROLE, text)
+        elif known is not None and known.session.id != header.session:
+            text = (
+                f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"
+            )
+            refused = m.Refused(m.RefusalReason.DUPLICATE, text)
+        elif known is None and len(self._peers) >= MAX_PEERS:
+            refused = m.Refused(m.RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
+        else:
+            self._cut_at.pop(link, None)
+            self._greeting = link, header, hello
+            self._commands.append(t.Admit(peer_id, hello))
+            return
+        self._refuse(link, header.session, refused, now)
+
+    def _answer(self, answer: m.Welcome | m.Refused, now: float) -> None:
+        """Welcome or refuse the peer that has just greeted."""
+        assert self._greeting is not None, "the component answers greetings only"
+        link, header, hello = self._greeting
+        self._greeting = None
+        if isinstance(answer, m.Refused):
+            self._refuse(link, header.session, answer, now)
+            return
+        peer_id = peer_of(header.session)
+        peer = self._peers.get(peer_id)
+        if peer is not None and peer.link is not None:
+            self._break(peer)
         resumed = (
-            known is not None
+            peer is not None
             and hello.resume
-            and known.confirmed
-            and known.role is hello.role
-            and known.session.can_resume(header.acknowledged)
+            and peer.confirmed
+            and peer.role is hello.role
+            and peer.session.can_resume(header.acknowledged)
         )
-        self._unidentified.pop(link, None)
-        if known is not None and resumed:
-            peer = known
+        if peer is not None and resumed:
             peer.session.resume(header.acknowledged)
             peer.link = link
             self._events.append(Resumed(peer_id))
         else:
             self._unacknowledged.pop(peer_id, None)
-            session = t.new_session(header.session, self._limits)
             # A peer that resumes does not know yet that it must count from 1; its first message shows that it does.
-            allowed = m.MAY_SEND[self._server][hello.role]
+            session, allowed = Session(header.session, self._limits), m.MAY_SEND[self._server][hello.role]
             peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, allowed, link, not hello.resume)
             self._events.append(Opened(peer_id, hello))
         link.peer = peer
         peer.session.post(encode(replace(answer, resumed=resumed)))
         self._unsent[peer_id] = peer
 
-    def _judge(self, header: Header, hello: m.Hello) -> m.Welcome | m.Refused:
-        peer_id = peer_of(header.session)
-        known = self._peers.get(peer_id)
-        if not m.MAY_SEND[self._server][hello.role]:
-            text = f"a {hello.role} has no business with the {self._server.replace('_', ' ')}, whose address this is"
-            return m.Refused(m.RefusalReason.ROLE, text)
-        if known is not None and known.session.id != header.session:
-            text = (
-                f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"
-            )
-            return m.Refused(m.RefusalReason.DUPLICATE, text)
-        if known is None and len(self._peers) >= MAX_PEERS:
-            return m.Refused(m.RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
-        return self._admit(peer_id, hello)
-
     def _break(self, peer: _Peer) -> None:
         """Cut the link of a session that goes on."""
         assert peer.link is not None, "only a connected session has a link"
         self._cut(peer.link)
+        self._disconnect(peer)
+
+    def _disconnect(self, peer: _Peer) -> None:
         peer.link = None
         peer.session.disconnect()
         self._events.append(Broken(peer.id))
 
-    def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None) -> None:
+    def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None, now: float) -> None:
         """Forget a session. With a reason, its link has a moment to end by itself; without one, it is cut."""
         del self._peers[peer.id]
         self._unsent.pop(peer.id, None)
         self._unacknowledged.pop(peer.id, None)
+        self._full.pop(peer.id, None)
         link, peer.link = peer.link, None
-        if link is None:
-            return
-        if reason is None:
+        if link is not None and reason is None:
             self._cut(link)
-        else:
-            self._close(link, Header(m.PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason)
+        elif link is not None and reason is not None:
+            self._close(link, Header(m.PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason, now)
 
-    def _refuse(self, link: _Link, session_id: bytes, refused: m.Refused) -> None:
+    def _refuse(self, link: _Link, session_id: bytes, refused: m.Refused, now: float) -> None:
         """Refuse a link that carries no session."""
-        self.counters.refused += 1
         self._commands.append(t.Report(refused.text, is_refusal=True))
-        self._close(link, Header(m.PROTOCOL_VERSION, 0, session_id, 0, 0), refused)
+        self._close(link, Header(m.PROTOCOL_VERSION, 0, session_id, 0, 0), refused, now)
 
-    def _close(self, link: _Link, header: Header, reason: m.Refused | m.Goodbye) -> None:
+    def _close(self, link: _Link, header: Header, reason: m.Refused | m.Goodbye, now: float) -> None:
         link.is_closing = True
         self._commands.append(t.Transmit(link.transport, [Envelope(header.pack(), encode(reason))]))
-        self._newly_closing.append(link)
+        self._cut_later(link, now + t.CLOSE_SECONDS)
+
+    def _cut_later(self, link: _Link, at: float) -> None:
+        self._cut_at[link] = at
+        self._first_cut_at = min(self._first_cut_at, at)
 
     def _cut(self, link: _Link) -> None:
         self._links.pop(link.transport, None)
-        self._unidentified.pop(link, None)
+        self._cut_at.pop(link, None)
         self._commands.append(t.Cut(link.transport))
 
     def _expire(self, now: float) -> None:
@@ -332,23 +347,8 @@ class ListenerCore:
                 break
             del self._unacknowledged[peer_id]
             self._unsent[peer_id] = peer
-        while self._closing and self._closing[0][0] <= now:
-            link = self._closing.popleft()[1]
-            if link.transport in self._links:
-                self._cut(link)
-        while self._unidentified:
-            link, since = next(iter(self._unidentified.items()))
-            if now < since + t.IDENTIFY_SECONDS:
-                break
-            self._lost(link)
-            self._commands.append(t.Cut(link.transport))
-
-    def _next_at(self) -> float:
-        wake_at = self._closing[0][0] if self._closing else math.inf
-        for peer in self._unacknowledged.values():
-            wake_at = min(wake_at, peer.session.acknowledge_at)
-            break
-        for since in self._unidentified.values():
-            wake_at = min(wake_at, since + t.IDENTIFY_SECONDS)
-            break
-        return wake_at
+        if now >= self._first_cut_at:
+            for link in [link for link, at in self._cut_at.items() if at <= now]:
+                self._lost(link)
+                self._commands.append(t.Cut(link.transport))
+            self._first_cut_at = min(self._cut_at.values(), default=math.inf)

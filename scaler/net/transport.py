@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from scaler.net.connection import ConnectorEvent, ListenerEvent, OutboxLimits
+from scaler.net.connection import ConnectorEvent, ListenerEvent
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import UNSEQUENCED, Goodbye, Message, Refused
-from scaler.protocol.session import Buffer, Descriptor, Envelope, Receipt, Session, check_attachments
+from scaler.protocol.messages import UNSEQUENCED, Goodbye, Hello, Message, Refused, Welcome
+from scaler.protocol.session import Buffer, Descriptor, Envelope, Session, check_attachments
 
 HANDSHAKE_SECONDS = 5.0
 """A connection that has not finished its handshake after this long is given up."""
@@ -106,6 +106,13 @@ class MalformedReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class Admitted:
+    """The component's answer to `Admit`."""
+
+    answer: Welcome | Refused
+
+
+@dataclass(frozen=True, slots=True)
 class SessionEndRequested:
     """The component ends a peer's session; reason is sent if there is a connection."""
 
@@ -121,7 +128,14 @@ class CloseRequested:
 
 
 Input = (
-    EnvelopeReceived | LinkOpened | LinkLost | WritingChanged | MalformedReceived | SessionEndRequested | CloseRequested
+    EnvelopeReceived
+    | LinkOpened
+    | LinkLost
+    | WritingChanged
+    | MalformedReceived
+    | Admitted
+    | SessionEndRequested
+    | CloseRequested
 )
 
 
@@ -136,6 +150,14 @@ class Deliver:
     """Give these events to the component, then step again: what it sends in answer is transmitted by that step."""
 
     events: list[ListenerEvent] | list[ConnectorEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Ask the component about a peer that greets. The core waits for its answer, `Admitted`."""
+
+    peer: bytes
+    hello: Hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,29 +181,7 @@ class Report:
     is_refusal: bool
 
 
-Command = Transmit | Deliver | Dial | Cut | Report
-
-
-@dataclass(slots=True)
-class Counters:
-    """What went wrong on all connections of one listener or connector since its start."""
-
-    malformed: int = 0
-    """Messages that were dropped as they were malformed, or not allowed for their sender."""
-    duplicates: int = 0
-    gaps: int = 0
-    refused: int = 0
-    undeliverable: int = 0
-    """Messages for peers without a session, or for a server that refused this peer."""
-
-
-class GapError(Exception):
-    """A message before the received one is missing: the link must be cut, so that the other side sends it again."""
-
-
-def new_session(session_id: bytes, limits: OutboxLimits) -> Session:
-    """Return a session that keeps no more than these limits."""
-    return Session(session_id, max_messages=limits.messages, max_bytes=limits.size_bytes)
+Command = Transmit | Deliver | Admit | Dial | Cut | Report
 
 
 def queue(
@@ -204,20 +204,12 @@ def queue(
     session.keep(body, attachments, descriptors)
 
 
-def accept(session: Session, envelope: EnvelopeReceived, counters: Counters, now: float) -> Message | None:
+def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message | None:
     """Return the message that an envelope brings, or None for a duplicate.
 
     Raises ProtocolError for a malformed envelope, and GapError for one after a gap.
     """
-    body = envelope.body
-    size = len(body)
+    size = len(envelope.body)
     for attachment in envelope.attachments:
         size += attachment.nbytes
-    receipt = session.receive(envelope.header, size, now)
-    if receipt is Receipt.NEW:
-        return decode(body)
-    if receipt is Receipt.GAP:
-        counters.gaps += 1
-        raise GapError
-    counters.duplicates += 1
-    return None
+    return decode(envelope.body) if session.receive(envelope.header, size, now) else None

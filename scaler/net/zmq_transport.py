@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import os
 import socket as sockets
-import stat
 import struct
 import threading
 import time
@@ -42,7 +41,7 @@ class LoopWaker(Watcher, Protocol):
     """Wakes the owner of transports on an event loop; see `connector.Wakeups`."""
 
     @property
-    def wake(self) -> Callable[[], None]: ...
+    def wake(self) -> Callable[[], object]: ...
 
     def watch(self, descriptor: int, readable: Callable[[], None] | None = None) -> None: ...
 
@@ -75,17 +74,6 @@ _MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _LAST = int(zmq.DONTWAIT)
 # As numbers: operations of enumerations are slow.
 _EVENTS, _READABLE, _WRITABLE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
-_MONITORED = int(
-    zmq.EVENT_ACCEPTED
-    | zmq.EVENT_CONNECTED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_CONNECT_RETRIED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_MONITOR_STOPPED
-)
 _BREAKS: dict[int, str] = {
     zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
     # Of an attempt that did not even come to a socket; after any of the others it is not the first any more.
@@ -95,44 +83,41 @@ _BREAKS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the program that listens there does not accept this peer",
 }
+_MONITORED = int(sum(_BREAKS) | zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_MONITOR_STOPPED)
 _MONITOR_EVENT = struct.Struct("=HI")
 _monitor_numbers = itertools.count()
 
-
 _lock = threading.Lock()
-_context: Context | None = None
+_contexts: list[tuple[Context, int]] = []
+"""The context of this process with its pid, behind those of the processes that it was forked from.
+
+Their threads are not here, so they must not be touched.
+"""
 _users = 0
-_pid = 0
-_left_behind: list[Context] = []
-"""Contexts of the processes that this one was forked from: their threads are not here, so they must not be touched."""
 
 
-def acquire_context(io_threads: int = 1) -> Context:
+def acquire_context(io_threads: int) -> Context:
     """Return the one context of this process, to be given back by `release_context` after closing its sockets.
 
     io_threads holds when this call makes the context, so the first user in a process decides.
     """
-    global _context, _users, _pid  # noqa: PLW0603 (there is one context in a process)
+    global _users  # noqa: PLW0603 (there is one context in a process)
     with _lock:
-        if _context is not None and _pid != os.getpid():
-            _left_behind.append(_context)
-            _context, _users = None, 0
-        if _context is None:
-            _context, _pid = zmq.Context(io_threads=io_threads), os.getpid()
+        if not _contexts or _contexts[-1][1] != os.getpid():
+            _contexts.append((zmq.Context(io_threads=io_threads), os.getpid()))
+            _users = 0
         _users += 1
-        return _context
+        return _contexts[-1][0]
 
 
-def release_context(context: Context) -> None:
+def release_context() -> None:
     """Give the context back. The last user waits until its closed sockets have delivered, within their linger time."""
-    global _context, _users  # noqa: PLW0603
+    global _users  # noqa: PLW0603
     with _lock:
-        if context is not _context or _pid != os.getpid():
-            return
         _users -= 1
         if _users:
             return
-        _context = None
+        context, _ = _contexts.pop()
     context.term()
 
 
@@ -259,15 +244,21 @@ class SocketMonitor:
 class _ZmqEnd:
     """A socket with its monitor, both watched from `_watch` on."""
 
-    def __init__(self, context: Context, kind: int, wakeups: LoopWaker) -> None:
+    def __init__(self, kind: int, io_threads: int, wakeups: LoopWaker) -> None:
+        """Raises OSError when this process has no descriptor for it."""
         self._wakeups = wakeups
         self._has_events = True
-        self._socket: Socket = context.socket(kind)
+        context = acquire_context(io_threads)
         try:
-            self._monitor = SocketMonitor(self._socket)
-        except zmq.ZMQError:
-            self._socket.close()
-            raise
+            self._socket: Socket = context.socket(kind)
+            try:
+                self._monitor = SocketMonitor(self._socket)
+            except zmq.ZMQError:
+                self._socket.close()
+                raise
+        except zmq.ZMQError as error:
+            release_context()
+            raise OSError(error.errno, str(error)) from error
 
     def _set_options(self, address: str) -> None:
         socket = self._socket
@@ -294,6 +285,10 @@ class _ZmqEnd:
         self._has_events = True
         self._wake()
 
+    def _close(self, linger_seconds: float) -> None:
+        self._monitor.close_both(linger_seconds)
+        release_context()
+
     def _read(self, read_one: Callable[[], int]) -> bool:
         """Read messages with read_one, which returns their sizes; False when the share of one iteration is used up."""
         size = 0
@@ -312,12 +307,9 @@ class ZmqConnection(_ZmqEnd):
 
     passes_descriptors = False
 
-    def __init__(self, context: Context, address: str, wakeups: LoopWaker) -> None:
+    def __init__(self, address: str, io_threads: int, wakeups: LoopWaker) -> None:
         """Begin to connect. Raises OSError when this process has no descriptor for it."""
-        try:
-            super().__init__(context, zmq.DEALER, wakeups)
-        except zmq.ZMQError as error:
-            raise OSError(error.errno, str(error)) from error
+        super().__init__(zmq.DEALER, io_threads, wakeups)
         self._unsent: deque[Envelope] = deque()
         self._is_blocked = False
         self._broken = ""
@@ -364,6 +356,7 @@ class ZmqConnection(_ZmqEnd):
             self._unwatch()
             self._monitor.close()
             self._socket.close()
+            release_context()
 
     def close(self, linger_seconds: float) -> None:
         if not self._socket.closed:
@@ -371,7 +364,7 @@ class ZmqConnection(_ZmqEnd):
             until = time.monotonic() + linger_seconds
             while not _send(self._socket, b"", self._unsent) and (left := until - time.monotonic()) > 0:
                 self._socket.poll(round(left * 1000), zmq.POLLOUT)
-            self._monitor.close_both(linger_seconds)
+            self._close(linger_seconds)
 
 
 class ZmqLink:
@@ -388,8 +381,10 @@ class ZmqLink:
         self.unsent: deque[Envelope] = deque()
         self._listener = listener
         try:
-            self._inode = os.fstat(descriptor).st_ino
-            self.origin = _origin(descriptor)
+            with _duplicate(descriptor) as connection:
+                self._inode = os.fstat(connection.fileno()).st_ino
+                name = connection.getpeername()
+            self.origin = f"{name[0]} port {name[1]}" if isinstance(name, tuple) else "a process of this host"
         except OSError:
             # It is closed again already; the event that says so comes next.
             self._inode = -1
@@ -408,16 +403,19 @@ class ZmqLink:
         A duplicate of the descriptor, checked to be the same socket, is what is shut down, as the number may already
         name another file.
         """
-        try:
-            duplicate = os.dup(self.descriptor)
-        except OSError:
-            return
-        found = os.fstat(duplicate)
-        if found.st_ino != self._inode or not stat.S_ISSOCK(found.st_mode):
-            os.close(duplicate)
-            return
-        with sockets.socket(fileno=duplicate) as connection, contextlib.suppress(OSError):
-            connection.shutdown(sockets.SHUT_RDWR)
+        with contextlib.suppress(OSError), _duplicate(self.descriptor) as connection:
+            if os.fstat(connection.fileno()).st_ino == self._inode:
+                connection.shutdown(sockets.SHUT_RDWR)
+
+
+def _duplicate(descriptor: int) -> sockets.socket:
+    """Return a socket that is this descriptor's. Raises OSError when it is closed, and its number given to a file."""
+    duplicate = os.dup(descriptor)
+    try:
+        return sockets.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        raise
 
 
 class ZmqListener(_ZmqEnd):
@@ -430,8 +428,7 @@ class ZmqListener(_ZmqEnd):
 
     def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker) -> None:
         """Bind to all addresses. Raises UsageError, binding none, when one is malformed, taken or not of this host."""
-        self._context = acquire_context(io_threads)
-        super().__init__(self._context, zmq.ROUTER, wakeups)
+        super().__init__(zmq.ROUTER, io_threads, wakeups)
         self._links: dict[int, ZmqLink] = {}  # by descriptor
         self._routes: dict[bytes, ZmqLink] = {}
         self._breaking: dict[ZmqLink, int] = {}
@@ -525,8 +522,7 @@ class ZmqListener(_ZmqEnd):
         # Not unbound before: that would end the connections at once, with what is queued for them.
         for file in self._files:
             file.remove()
-        self._monitor.close_both(linger_seconds)
-        release_context(self._context)
+        self._close(linger_seconds)
 
     def _read_one(self) -> int:
         route = self._socket.recv(_LAST)
@@ -566,15 +562,3 @@ class ZmqListener(_ZmqEnd):
     def _wake(self) -> None:
         self.is_due = True
         super()._wake()
-
-
-def _origin(file_descriptor: int) -> str:
-    duplicate = os.dup(file_descriptor)
-    try:
-        connection = sockets.socket(fileno=duplicate)
-    except OSError:  # closed meanwhile, and its number given to something else
-        os.close(duplicate)
-        raise
-    with connection:
-        name = connection.getpeername()
-    return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else "a process of this host"

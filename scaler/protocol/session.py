@@ -15,7 +15,6 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -47,6 +46,18 @@ _HEADER = struct.Struct("<II16sQQ")
 
 class OutboxFullError(LimitError):
     """One side keeps as much for the other as it may."""
+
+
+class GapError(Exception):
+    """A message before the received one is missing: the link must be cut, so that the other side sends it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLimits:
+    """What one side keeps for a peer until it is acknowledged. Beyond it, a listener closes the session."""
+
+    messages: int = 100_000
+    size_bytes: int = 1024 * 1024 * 1024
 
 
 class Descriptor(Protocol):
@@ -107,17 +118,6 @@ def check_attachments(attachments: Sequence[Buffer], descriptors: Sequence[Descr
             raise LimitError(f"an attachment of {size} bytes is larger than MAX_CHUNK_BYTES = {MAX_CHUNK_BYTES}")
 
 
-class Receipt(Enum):
-    """What a received sequence number means."""
-
-    NEW = "new"
-    """The next one, or outside the sequence: to be delivered."""
-    DUPLICATE = "duplicate"
-    """Delivered before: to be dropped."""
-    GAP = "gap"
-    """A message before it is missing: the connection must be broken, so that the other side sends it again."""
-
-
 class _OutboxEntry(NamedTuple):
     sequence: int
     body: bytes
@@ -135,8 +135,7 @@ class Session:
     """
 
     id: bytes
-    max_messages: int = field(kw_only=True)
-    max_bytes: int = field(kw_only=True)
+    limits: OutboxLimits
     received: int = field(init=False, default=0)
     outbox_bytes: int = field(init=False, default=0)
     acknowledge_at: float = field(init=False, default=math.inf)
@@ -163,12 +162,13 @@ class Session:
         size = ENVELOPE_OVERHEAD_BYTES + len(body)
         for attachment in attachments:
             size += attachment.nbytes if isinstance(attachment, memoryview) else len(attachment)
-        if len(self._in_flight) + len(self._waiting) >= self.max_messages:
-            raise OutboxFullError(f"the outbox is full: {self.max_messages} messages wait to be acknowledged")
-        if self.outbox_bytes + size > self.max_bytes:
+        limits = self.limits
+        if len(self._in_flight) + len(self._waiting) >= limits.messages:
+            raise OutboxFullError(f"the outbox is full: {limits.messages} messages wait to be acknowledged")
+        if self.outbox_bytes + size > limits.size_bytes:
             raise OutboxFullError(
                 f"the outbox is full: {self.outbox_bytes} bytes wait to be acknowledged, "
-                f"and {size} more do not fit into {self.max_bytes}"
+                f"and {size} more do not fit into {limits.size_bytes}"
             )
         self._last += 1
         self.outbox_bytes += size
@@ -205,11 +205,11 @@ class Session:
             self.acknowledge_at = math.inf
         return envelopes
 
-    def receive(self, header: bytes, size_bytes: int, now: float) -> Receipt:
-        """Take in the header frame of an envelope and return what to do with the rest of it.
+    def receive(self, header: bytes, size_bytes: int, now: float) -> bool:
+        """Take in the header frame of an envelope; return False for a duplicate, which is to be dropped.
 
-        Raises ProtocolError, and changes nothing, when it does not belong to this session, or acknowledges a message
-        that was never sent.
+        Raises GapError when a message before it is missing. Raises ProtocolError, and changes nothing, when it does not
+        belong to this session, or acknowledges a message that was never sent.
         """
         if len(header) != HEADER_BYTES:
             raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(header)}")
@@ -224,9 +224,9 @@ class Session:
         while in_flight and in_flight[0].sequence <= acknowledged:
             self.outbox_bytes -= in_flight.popleft().size_bytes
         if sequence == 0:
-            return Receipt.NEW
+            return True
         if sequence > self.received + 1:
-            return Receipt.GAP
+            raise GapError
         if not self._unacknowledged_messages:
             self.acknowledge_at = now + ACKNOWLEDGE_SECONDS
         self._unacknowledged_messages += 1
@@ -236,9 +236,9 @@ class Session:
         ) and now < self.acknowledge_at:
             self.acknowledge_at = now
         if sequence <= self.received:
-            return Receipt.DUPLICATE
+            return False
         self.received = sequence
-        return Receipt.NEW
+        return True
 
     def disconnect(self) -> None:
         """Note that the connection is gone: messages in flight wait again, unsequenced ones are dropped."""

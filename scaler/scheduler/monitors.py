@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from scaler.net.connection import Broken, Closed, Listener, ListenerEvent, Opened, Received, Resumed
+from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.net.listener import Listener
 from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
     Explain,

@@ -21,7 +21,7 @@ from scaler.errors import ProtocolError, UsageError
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped
 from scaler.net.address import advertised, beside
-from scaler.net.connection import Connector, ConnectorEvent, Listener, ListenerEvent, Received, Welcomed
+from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions, own_hello
@@ -142,7 +142,7 @@ class SchedulerServer:
         self._storage_asked = False
         self._meter = LoadMeter()
         self._advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
-        self._listener: Listener = SocketListener(
+        self._listener = SocketListener(
             [config.bind_address],
             server_kind=Server.SCHEDULER,
             admit=self._admit,

@@ -6,6 +6,7 @@ delivers until all is quiet, `step` gives every end one iteration, and `advance`
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,14 +14,14 @@ from collections.abc import Callable, Sequence
 from scaler.config.addresses import check_address
 from scaler.errors import UsageError
 from scaler.ids import PEER_ID_BYTES
-from scaler.net.connection import Admit, ConnectorEvent, ListenerEvent, OutboxLimits
-from scaler.net.connector import ConnectorShell
+from scaler.net.connection import Admit, ConnectorEvent, ListenerEvent
+from scaler.net.connector import ConnectorShell, Wakeups
 from scaler.net.connector_core import ConnectorCore
-from scaler.net.listener import ListenerShell
+from scaler.net.listener import Listener
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, WritingChanged
-from scaler.protocol.messages import Hello, Message, Server
-from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor, Envelope, read_header
+from scaler.protocol.messages import Hello, Server
+from scaler.protocol.session import SESSION_ID_BYTES, Envelope, OutboxLimits, read_header
 
 WIRE_MESSAGES = 100
 """Messages that a wire holds in each direction; beyond it, it is full, as a real connection can be."""
@@ -119,8 +120,8 @@ class MemoryNetwork:
         """Return a listener at this address. Raises UsageError when there is one."""
         if check_address(address) in self._listeners:
             raise UsageError(f"cannot listen on {address}: it is in use")
-        core = ListenerCore(Server(server_kind), admit, outbox or OutboxLimits())
-        listener = self._listeners[address] = MemoryListener(self, address, core, on_events)
+        core = ListenerCore(Server(server_kind), outbox or OutboxLimits())
+        listener = self._listeners[address] = MemoryListener(self, address, core, admit, on_events)
         self._ends.append(listener)
         return listener
 
@@ -135,7 +136,7 @@ class MemoryNetwork:
     ) -> MemoryConnector:
         """Return a connector to this address, where a listener may be or come."""
         session_id = peer + self._random.randbytes(SESSION_ID_BYTES - PEER_ID_BYTES)
-        core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self.now, self._random.random)
+        core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), self.now)
         connector = MemoryConnector(self, check_address(address), core, on_events)
         self._ends.append(connector)
         return connector
@@ -221,18 +222,31 @@ class MemoryNetwork:
             del self._listeners[end.addresses[0]]
 
 
-class MemoryListener(ListenerShell):
-    """See `connection.Listener`."""
+class NetworkTime(Wakeups):
+    """The clock of a network, which gives every end its iterations itself."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.now = lambda: network.now
+        self.due_at = -math.inf
+
+    def soon(self, seconds: float = 0.0) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MemoryListener(Listener):
+    """A server's end in memory."""
 
     def __init__(
         self,
         network: MemoryNetwork,
         address: str,
         core: ListenerCore,
+        admit: Admit,
         on_events: Callable[[list[ListenerEvent]], None],
     ) -> None:
-        super().__init__(core, on_events, lambda: network.now)
-        self.addresses: tuple[str, ...] = (address,)
+        super().__init__(core, admit, on_events, NetworkTime(network))
+        self.addresses = (address,)
         self._network = network
         self._links: list[WireEnd] = []
 
@@ -249,8 +263,7 @@ class MemoryListener(ListenerShell):
         for link in self._links:
             link.receive(self._inputs)
         self._links = [link for link in self._links if not link.wire.broken]
-        happened = bool(self._inputs)
-        return self._iterate(self._network.now) or happened
+        return self._iterate()
 
     def _close_transports(self) -> None:
         for link in self._links:
@@ -268,7 +281,7 @@ class MemoryConnector(ConnectorShell):
         core: ConnectorCore,
         on_events: Callable[[list[ConnectorEvent]], None],
     ) -> None:
-        super().__init__(core, on_events, lambda: network.now)
+        super().__init__(core, on_events, NetworkTime(network))
         self._network = network
         self._address = address
 
@@ -276,12 +289,6 @@ class MemoryConnector(ConnectorShell):
     def current_wire(self) -> Wire | None:
         """The present connection."""
         return self._transport.wire if isinstance(self._transport, WireEnd) else None
-
-    def send(
-        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
-    ) -> None:
-        if not self._closed:
-            self._core.send(message, attachments, descriptors)
 
     def close(self, reason: str = "") -> None:
         if not self._closed:
@@ -293,10 +300,7 @@ class MemoryConnector(ConnectorShell):
 
     def iterate(self) -> bool:
         """Connect when it is time, take in what has arrived, let the component answer, and send its answers."""
-        if self._transport is not None:
-            self._transport.receive(self._inputs)
-        happened = bool(self._inputs)
-        return self._iterate(self._network.now) or happened
+        return self._wake()
 
     def _dial(self) -> WireEnd:
         wire = self._network.wire(self._address)

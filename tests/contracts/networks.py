@@ -11,28 +11,16 @@ from pathlib import Path
 from typing import Protocol
 
 from scaler.ids import new_peer_id
-from scaler.net.connection import Admit, Connector, ConnectorEvent, Listener, ListenerEvent, OutboxLimits
+from scaler.net.connection import Admit, Connector, ConnectorEvent, ListenerEvent
 from scaler.net.connector import SocketConnector
-from scaler.net.listener import SocketListener
+from scaler.net.listener import Listener, SocketListener
 from scaler.net.local import local_name
-from scaler.net.transport import Counters
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, Welcome
+from scaler.protocol.session import OutboxLimits
 from tests.contracts.memory_network import MemoryConnector, MemoryNetwork
 
 PATIENCE_SECONDS = 4.0
-
-
-class CountingListener(Listener, Protocol):
-    @property
-    def counters(self) -> Counters: ...
-
-    def malformed_of(self, peer: bytes) -> int: ...
-
-
-class CountingConnector(Connector, Protocol):
-    @property
-    def counters(self) -> Counters: ...
 
 
 def welcome_all(_peer: bytes, _hello: Hello) -> Welcome | Refused:
@@ -43,7 +31,7 @@ def welcome_all(_peer: bytes, _hello: Hello) -> Welcome | Refused:
 class Server:
     """A listener and all that it has told. `react` is called with every turn."""
 
-    listener: CountingListener = field(init=False)
+    listener: Listener = field(init=False)
     events: list[ListenerEvent] = field(default_factory=list)
     react: Callable[[list[ListenerEvent]], None] = lambda _events: None
 
@@ -56,7 +44,7 @@ class Server:
 class Peer:
     """A connector and all that it has told. `react` is called with every turn."""
 
-    connector: CountingConnector = field(init=False)
+    connector: Connector = field(init=False)
     events: list[ConnectorEvent] = field(default_factory=list)
     react: Callable[[list[ConnectorEvent]], None] = lambda _events: None
 
@@ -299,7 +287,7 @@ class OverZmq:
 
     def until(self, condition: Callable[[], bool]) -> None:
         async def come_true() -> None:
-            while not condition():  # noqa: ASYNC110 (conditions look at counters too, which announce nothing)
+            while not condition():  # noqa: ASYNC110 (conditions look at outboxes too, which announce nothing)
                 await asyncio.sleep(0.001)
 
         self._loop.run_until_complete(asyncio.wait_for(come_true(), PATIENCE_SECONDS))

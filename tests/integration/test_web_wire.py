@@ -14,7 +14,7 @@ from scaler.cluster.combo import ReservedPorts
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.web.app import WebApp
 from scaler.monitor.web.server import listen, page_of, serve
-from scaler.net.connection import Listener, ListenerEvent, Opened, Received, Resumed
+from scaler.net.connection import ListenerEvent, Opened, Received, Resumed
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Explain,
@@ -39,7 +39,7 @@ class ToldScheduler:
         self._incarnation = incarnation
         self._answers = answers
         self._peers: list[bytes] = []
-        self._listener: Listener = SocketListener(
+        self._listener = SocketListener(
             [address], server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._turn
         )
 

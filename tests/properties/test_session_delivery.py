@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scaler.protocol.session import Receipt, Session, read_header
+from scaler.protocol.session import GapError, OutboxLimits, Session, read_header
 
 SESSION_ID = bytes(16)
 Frames = tuple[bytes, bytes]
@@ -18,7 +18,7 @@ class Side:
     """A session, the messages given to it, those that its transport keeps, and those that it has delivered."""
 
     def __init__(self) -> None:
-        self.session = Session(SESSION_ID, max_messages=10_000, max_bytes=10_000_000)
+        self.session = Session(SESSION_ID, OutboxLimits(10_000, 10_000_000))
         self.said: list[bytes] = []
         self.heard: list[bytes] = []
         self.inbox: deque[Frames] = deque()
@@ -33,11 +33,9 @@ class Side:
         for _ in range(min(most, len(self.transport))):
             to.append(self.transport.popleft())
 
-    def hear(self, frames: Frames, now: float) -> Receipt:
-        receipt = self.session.receive(frames[0], len(frames[1]), now)
-        if receipt is Receipt.NEW and read_header(frames[0]).sequence:
+    def hear(self, frames: Frames, now: float) -> None:
+        if self.session.receive(frames[0], len(frames[1]), now) and read_header(frames[0]).sequence:
             self.heard.append(frames[1])
-        return receipt
 
 
 class Delivery(RuleBasedStateMachine):
@@ -127,7 +125,9 @@ class Delivery(RuleBasedStateMachine):
 
     def _deliver(self, side: Side, most: int) -> None:
         for _ in range(min(most, len(side.inbox))):
-            if side.hear(side.inbox.popleft(), self.now) is Receipt.GAP:
+            try:
+                side.hear(side.inbox.popleft(), self.now)
+            except GapError:
                 self._disconnect()
                 return
 

@@ -13,7 +13,7 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.messages import ClientDetails, Hello, Message, Outcome, Role, WorkerDetails
-from scaler.protocol.session import Session
+from scaler.protocol.session import OutboxLimits, Session
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -349,7 +349,7 @@ class World(SteppedCore):
 
 
 def _session(session_id: bytes) -> Session:
-    return Session(session_id, max_messages=1_000_000, max_bytes=1 << 40)
+    return Session(session_id, OutboxLimits(1_000_000, 1 << 40))
 
 
 def _hello(actor: Actor) -> Hello:

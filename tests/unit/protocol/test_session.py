@@ -17,8 +17,9 @@ from scaler.protocol.session import (
     MAX_ATTACHMENTS,
     MAX_DESCRIPTORS,
     MAX_LOOSE_MESSAGES,
+    GapError,
     Header,
-    Receipt,
+    OutboxLimits,
     Session,
     check_attachments,
     peer_of,
@@ -29,7 +30,7 @@ SESSION_ID = b"peer-id." + b"nonce..."
 
 
 def session(max_messages: int = 1000, max_bytes: int = 10_000_000) -> Session:
-    return Session(SESSION_ID, max_messages=max_messages, max_bytes=max_bytes)
+    return Session(SESSION_ID, OutboxLimits(max_messages, max_bytes))
 
 
 def header(sequence: int, acknowledged: int = 0) -> bytes:
@@ -144,11 +145,12 @@ def test_a_full_outbox_takes_nothing_and_says_which_limit_was_reached() -> None:
 
 def test_duplicates_are_told_apart_and_a_gap_changes_nothing() -> None:
     receiver = session()
-    assert receiver.receive(header(1), 1, 0.0) is Receipt.NEW
-    assert receiver.receive(header(1), 1, 0.0) is Receipt.DUPLICATE
-    assert receiver.receive(header(3), 1, 0.0) is Receipt.GAP
+    assert receiver.receive(header(1), 1, 0.0)
+    assert not receiver.receive(header(1), 1, 0.0)
+    with pytest.raises(GapError):
+        receiver.receive(header(3), 1, 0.0)
     assert receiver.received == 1
-    assert receiver.receive(header(2), 1, 0.0) is Receipt.NEW
+    assert receiver.receive(header(2), 1, 0.0)
 
 
 def test_an_acknowledgement_of_what_was_never_sent_is_a_protocol_error_and_changes_nothing() -> None:
@@ -210,7 +212,7 @@ def test_during_the_handshake_sequenced_messages_wait() -> None:
 
 def test_a_session_id_has_sixteen_bytes() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
-        Session(b"short", max_messages=1, max_bytes=1)
+        Session(b"short", OutboxLimits())
 
 
 def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:

@@ -137,7 +137,7 @@ class Port:
         self.worker = self.cluster.worker("w")
         self.drain()
 
-    def _listen(self, *, admit: Any, on_events: Any) -> Recording:
+    def _listen(self, *, admit: Any, on_events: Any) -> Any:
         self.admit, self.on_events = admit, on_events
         return self.listener
 

@@ -1,0 +1,113 @@
+"""A server and peers over real sockets, and what tests of connections share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from scaler.ids import new_peer_id
+from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
+from scaler.net.connector import SocketConnector
+from scaler.net.listener import SocketListener
+from scaler.net.versions import own_hello
+from scaler.protocol.messages import (
+    PROTOCOL_VERSION,
+    GetObject,
+    Hello,
+    Refused,
+    Role,
+    StatStorage,
+    StorageReply,
+    StorageResult,
+    Welcome,
+)
+from scaler.protocol.session import Header, OutboxLimits
+
+SESSION_ID = bytes(range(16))
+OBJECT_BYTES = 60_000_000
+made: list[Callable[[], None]] = []
+"""How to close what the running test has made, the last one first; closing twice is fine."""
+
+
+class Servant:
+    """A storage server that answers; objects of whatever id have OBJECT_BYTES."""
+
+    def __init__(
+        self,
+        *addresses: str,
+        refuse: Refused | None = None,
+        has_local_listener: bool = False,
+        outbox: OutboxLimits | None = None,
+    ) -> None:
+        self.events: list[ListenerEvent] = []
+        self.when_greeted: Callable[[], None] = lambda: None
+        self._refuse = refuse
+        self.listener = SocketListener(
+            addresses or ("tcp://127.0.0.1:0",),
+            server_kind="object_storage",
+            admit=self._admit,
+            on_events=self._on_events,
+            outbox=outbox,
+            has_local_listener=has_local_listener,
+        )
+        made.append(self.listener.close)
+
+    @property
+    def address(self) -> str:
+        return self.listener.addresses[0].replace("0.0.0.0", "127.0.0.1")
+
+    def saw(self, kind: type[ListenerEvent]) -> bool:
+        return any(isinstance(event, kind) for event in self.events)
+
+    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+        self.when_greeted()
+        return self._refuse or Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+    def _on_events(self, events: list[ListenerEvent]) -> None:
+        self.events.extend(events)
+        for event in events:
+            if isinstance(event, Received) and isinstance(event.message, StatStorage):
+                self.listener.send(event.peer, StorageReply(event.message.request, StorageResult.OK))
+            elif isinstance(event, Received) and isinstance(event.message, GetObject):
+                self.listener.send(event.peer, StorageReply(1, StorageResult.OK), [bytes(OBJECT_BYTES)])
+
+
+class Asker:
+    """A client that can ask the server, to see that it still answers."""
+
+    def __init__(self, address: str) -> None:
+        self.events: list[ConnectorEvent] = []
+        self.connector = SocketConnector(
+            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_events=self.events.extend
+        )
+        made.append(self.connector.close)
+
+    async def ask(self, number: int) -> None:
+        self.connector.send(StatStorage(number))
+        await until(
+            lambda: any(
+                isinstance(event, Received) and event.message == StorageReply(number, StorageResult.OK)
+                for event in self.events
+            )
+        )
+
+
+async def until(condition: Callable[[], bool], seconds: float = 4.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 (what other threads and processes do announces nothing here)
+            await asyncio.sleep(0.001)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        try:
+            await test()
+        finally:
+            while made:
+                made.pop()()
+
+    asyncio.run(whole())
+
+
+def header(version: int = PROTOCOL_VERSION, sequence: int = 0, session: bytes = SESSION_ID) -> bytes:
+    return Header(version, 0, session, sequence, 0).pack()
