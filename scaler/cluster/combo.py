@@ -12,11 +12,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
+from typing import Literal, Self, TypedDict, TypeVar, Unpack
 
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
 from scaler.cluster.supervisor import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, Supervisor, component
 from scaler.config.addresses import check_address, local_address, port_of
+from scaler.config.load import model_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig
@@ -232,11 +233,9 @@ def _components(
         if name is not None and port_of(check_address(name)) == 0:
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
     values: dict[str, object] = {**settings}
-    for name in settings:
-        if name not in ComboSettings.__annotations__:
-            known = list(inspect.signature(SchedulerClusterCombo).parameters)
-            text = f"SchedulerClusterCombo() got an unexpected keyword argument {name!r}{nearest(name, known)}"
-            raise TypeError(text)
+    if unknown := [name for name in settings if name not in ComboSettings.__annotations__]:
+        near = nearest(unknown[0], list(inspect.signature(SchedulerClusterCombo).parameters))
+        raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown[0]!r}{near}")
     if "per_worker_queue_size" in values:
         if "per_worker_task_queue_size" in values:
             raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")
@@ -254,7 +253,7 @@ def _components(
     )
     components = [
         component("scheduler", scheduler, tier=SCHEDULER_TIER, name=_SCHEDULER),
-        component("cluster", workers.as_worker_manager(), tier=WORKERS_TIER, name=_WORKERS),
+        component("cluster", workers, tier=WORKERS_TIER, name=_WORKERS),
     ]
     if object_storage_address is not None:
         storage = _model(ObjectStorageServerConfig, values, bind_address=object_storage_address)
@@ -263,17 +262,11 @@ def _components(
 
 
 def _model(model: type[M], settings: Mapping[str, object], **own: object) -> M:
-    """Return the model with its part of the settings, which are checked, and our own values that are not None."""
+    """Return the model with its part of the settings, and our own values that are not None."""
     keys = {item.name for item in fields(model)}
-    values: dict[str, Any] = {"logging_level": "WARNING", "logging_paths": ("/dev/stderr",)}
-    values |= {name: value for name, value in own.items() if value is not None}
     given = {name: value for name, value in settings.items() if name in keys}
-    if not given:
-        return model(**values)
-    # Only now: pydantic costs the program 9 MB and 45 ms.
-    from scaler.config.load import model_of  # noqa: PLC0415
-
-    return model_of(model, values | given)
+    given |= {name: value for name, value in own.items() if value is not None}
+    return model_of(model, {"logging_level": "WARNING", "logging_paths": ("/dev/stderr",), **given})
 
 
 class ReservedPorts:

@@ -124,13 +124,8 @@ parse_object_storage_server = partial(
     _parse, ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, "Run an object storage."
 )
 parse_scheduler = partial(_parse, SchedulerConfig, SCHEDULER, "Run a scheduler.")
+parse_cluster = partial(_parse, ClusterConfig, CLUSTER, "Run a fixed set of local workers.")
 parse_webui = partial(_parse, WebUiConfig, WEBUI, "Serve the state of a cluster as web pages, JSON and metrics.")
-
-
-def parse_cluster(program: str, arguments: Sequence[str], environment: Environment) -> WorkerManagerConfig:
-    """Return the configuration of `scaler_cluster`, which runs a worker manager in fixed mode."""
-    purpose = "Run a fixed set of local workers."
-    return _parse(ClusterConfig, CLUSTER, purpose, program, arguments, environment).as_worker_manager()
 
 
 def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from scaler import logs
 from scaler.backoff import Backoff
 from scaler.component import Component, run_component
-from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError, UsageError
 from scaler.ids import new_peer_id
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
@@ -68,15 +68,15 @@ nothing again that exists already, removes only what it has created, and returns
 """
 
 
-def run(request: WorkerManagerConfig | Provision) -> int:
+def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
     """Run a worker manager until it is stopped, or provision what it needs, and return the exit code.
 
     0 after a signal or when the cluster was shut down, 1 when the scheduler refuses this manager or units may be left,
     2 when its type is not installed.
     """
-    if not isinstance(request, WorkerManagerConfig):
+    if not isinstance(request, WorkerManagerConfig | ClusterConfig):
         return provisioner_of(request.config.type)(request.config, request.verb, request.dry_run, _print)
-    config = request
+    config = request.as_worker_manager() if isinstance(request, ClusterConfig) else request
 
     async def main(component: Component) -> int:
         logs.identify(manager=config.worker_manager_id)

@@ -188,7 +188,7 @@ def test_the_older_command_and_section_of_symphony_need_neither_type_nor_name(fi
 
 @pytest.mark.parametrize("flag", ["-n", "-mtc", "--num-of-workers", "--max-task-concurrency"])
 def test_the_number_of_workers_has_its_names_everywhere(flag: str) -> None:
-    assert parse_cluster("scaler_cluster", ["ipc:///a", flag, "3"], {}).max_task_concurrency == 3
+    assert parse_cluster("scaler_cluster", ["ipc:///a", flag, "3"], {}).num_of_workers == 3
     assert worker_manager("baremetal_native", "ipc:///a", "-wmi", "m", flag, "3").max_task_concurrency == 3
 
 
