@@ -335,15 +335,19 @@ class Status(NamedTuple):
     functions: Annotated[tuple[FunctionRow, ...], INTERNAL] = ()
 
 
+_AGE_HELP = "Age of the state of which all other metrics are."
+_AGE = Column(help=_AGE_HELP, metric="scaler_state_age_seconds", volatile=True)
+
+
 class ConnectionRow(NamedTuple):
     """The web server's connection to the scheduler. age_seconds: of the last state, None before the first."""
 
-    connected: bool = False
+    connected: Annotated[bool, _gauge("scaler_scheduler_up", "1 while the scheduler is connected.")] = False
     address: str = ""
     trouble: Annotated[str, Column(help="Why there is no connection")] = ""
     incarnation: str = ""
     restarts: int = 0
-    age_seconds: Annotated[float | None, Column(volatile=True)] = None
+    age_seconds: Annotated[float | None, _AGE] = None
     interval_seconds: float = 0.0
     task_rows: Annotated[int, Column(help="How many of the last tasks a page lists")] = 0
     version: str = ""

@@ -8,8 +8,8 @@ import pytest
 
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module
-from scaler.monitor.web.app import WebApp
 from scaler.monitor.web.delta import MAX_TASKS_SENT, DeltaEncoder
+from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.stream import Broadcast
 from scaler.protocol.monitor_rows import ConnectionRow
 from tests.unit.monitor.web_rig import (

@@ -23,8 +23,7 @@ from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module
-from scaler.monitor.web.app import WebApp
-from scaler.monitor.web.server import listen, page_of, serve
+from scaler.monitor.web.server import WebApp, listen, page_of, serve
 from tests.integration.settings_rig import Command, command, within
 from tests.unit.monitor.web_rig import Browser, PreparedMonitor, status, web_config, worker
 

@@ -12,8 +12,7 @@ import httpx
 
 from scaler.cluster.combo import ReservedPorts
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.web.app import WebApp
-from scaler.monitor.web.server import listen, page_of, serve
+from scaler.monitor.web.server import WebApp, listen, page_of, serve
 from scaler.net.connection import ListenerEvent, Opened, Received, Resumed
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (

@@ -25,7 +25,7 @@ from starlette.responses import Response
 from scaler._version import __version__
 from scaler.monitor.model import Model
 from scaler.monitor.rows import columns
-from scaler.protocol.monitor_rows import FunctionRow, Status
+from scaler.protocol.monitor_rows import ConnectionRow, FunctionRow, Status
 
 Family = tuple[type[Any], str, str, tuple[str, ...], Iterable[tuple[Any, ...]]]
 """A metric: its kind, name, help and labels, and its samples: the values of the labels, then the figures."""
@@ -38,11 +38,10 @@ OTHER = "other"
 class Metrics(Collector):
     """The route `/metrics`: makes the metrics for each scrape."""
 
-    def __init__(self, model: Model, connected: Callable[[], bool], age_seconds: Callable[[], float | None]) -> None:
-        """age_seconds: returns the age of the last state, None while there is none."""
+    def __init__(self, model: Model, connection: Callable[[], ConnectionRow]) -> None:
+        """connection: returns the state of the connection to the scheduler."""
         self._model = model
-        self._connected = connected
-        self._age_seconds = age_seconds
+        self._connection = connection
         self._incarnation = 0
         self._names: set[str] = set()
         self._other_seconds = 0.0
@@ -57,12 +56,10 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric; those of the scheduler only after its first report."""
         yield InfoMetricFamily("scaler", "The web server of these metrics.", {"version": __version__})
-        yield GaugeMetricFamily("scaler_scheduler_up", "1 while the scheduler is connected.", float(self._connected()))
-        age = self._age_seconds()
-        if age is None:
+        connection, status = self._connection(), self._model.status
+        yield from _gauges(connection)
+        if connection.age_seconds is None:
             return
-        yield GaugeMetricFamily("scaler_state_age_seconds", "Age of the state of which all other metrics are.", age)
-        status = self._model.status
         yield from _gauges(status.totals)
         yield from _gauges(status.scheduler)
         if status.storage.address:
@@ -140,8 +137,10 @@ def _gauges(row: NamedTuple) -> Iterator[Metric]:
     """Yield the metrics of the columns of a row."""
     for name, (column, _) in columns(type(row)).items():
         value = getattr(row, name)
-        if column.metric and (value or not column.zero_is_none):
-            yield GaugeMetricFamily(column.metric, column.help, value / 100 if column.unit == "percent" else value)
+        if column.metric and value is not None and (value or not column.zero_is_none):
+            yield GaugeMetricFamily(
+                column.metric, column.help, value / 100 if column.unit == "percent" else float(value)
+            )
 
 
 def _label(text: str) -> str:

@@ -66,9 +66,9 @@ class Broadcast:
         """Number of the event that comes next."""
         self._readers: set[_Reader] = set()
         self._sent_at = self._left_at = self._loop.time()
-        self._quiet_timer: asyncio.TimerHandle | None = None
-        """Set while the log continues."""
-        self._update_timer: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+        """Not done while the log continues."""
         self._closed = False
 
     @property
@@ -77,14 +77,12 @@ class Broadcast:
 
     def changed(self) -> None:
         """Send an update as soon as the interval allows: the model may have changed."""
-        if self._quiet_timer is None or self._update_timer is not None or self._closed:
-            return
-        at = max(self._loop.time() + GATHER_SECONDS, self._sent_at + self._interval_seconds)
-        self._update_timer = self._loop.call_at(at, self._update)
+        self._changed.set()
 
     def close(self) -> None:
         self._closed = True
-        self._stop_log()
+        if self._writing is not None:
+            self._writing.cancel()
         for reader in self._readers:
             reader.changed.set()
 
@@ -107,7 +105,7 @@ class Broadcast:
     @contextlib.contextmanager
     def _reading(self, request: Request) -> Iterator[tuple[_Reader, bytes]]:
         """Add a browser; yield its reader, and what to send first."""
-        if self._quiet_timer is None:
+        if self._writing is None or self._writing.done():
             self._start_log()
         abort = request.scope.get("state", {}).get(ABORT, lambda: None)
         following = self._following(request.headers.get("last-event-id", ""))
@@ -154,30 +152,22 @@ class Broadcast:
         self._end += 1  # no browser can go on from before
         self._encoder.snapshot()
         self._left_at = self._sent_at = self._loop.time()
-        self._quiet_timer = self._loop.call_later(self._quiet_seconds, self._tick)
+        self._writing = self._loop.create_task(self._write())
 
-    def _stop_log(self) -> None:
-        for timer in (self._quiet_timer, self._update_timer):
-            if timer is not None:
-                timer.cancel()
-        self._quiet_timer = self._update_timer = None
-
-    def _tick(self) -> None:
-        """Send an event when there was none for long; stop when there are no readers."""
-        now = self._loop.time()
-        if not self._readers and now - self._left_at > LINGER_SECONDS:
-            self._stop_log()
-            return
-        quiet = now - self._sent_at
-        if quiet >= self._quiet_seconds:
-            self._update(even_unchanged=True)
-            quiet = 0.0
-        self._quiet_timer = self._loop.call_later(self._quiet_seconds - quiet, self._tick)
+    async def _write(self) -> None:
+        """Write updates to the log until there have been no readers for long."""
+        while self._readers or self._loop.time() - self._left_at <= LINGER_SECONDS:
+            is_quiet = False
+            try:
+                async with asyncio.timeout_at(self._sent_at + self._quiet_seconds):
+                    await self._changed.wait()
+                    await asyncio.sleep(max(GATHER_SECONDS, self._sent_at + self._interval_seconds - self._loop.time()))
+            except TimeoutError:
+                is_quiet = True
+            self._update(even_unchanged=is_quiet)
 
     def _update(self, *, even_unchanged: bool = False) -> None:
-        if self._update_timer is not None:
-            self._update_timer.cancel()
-            self._update_timer = None
+        self._changed.clear()
         update = self._encoder.update(even_unchanged=even_unchanged)
         if update is None:
             return

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from scaler.monitor.model import Model
 from scaler.monitor.web.metrics import MAX_FUNCTIONS, Metrics
+from scaler.protocol.monitor_rows import ConnectionRow
 from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, events, filled_model, status
 
 
@@ -17,7 +18,7 @@ class Scrapes:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._metrics = Metrics(model, lambda: True, lambda: 0.5)
+        self._metrics = Metrics(model, lambda: ConnectionRow(connected=True, age_seconds=0.5))
 
     def samples(self) -> dict[str, float]:
         reply = self._metrics.answer(Request({"type": "http", "headers": []}))

@@ -16,7 +16,7 @@ from scaler.errors import UnreachableError
 from scaler.monitor.connection import task_id_of
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
-from scaler.monitor.web.app import WebApp
+from scaler.monitor.web.server import WebApp
 from scaler.protocol.messages import TaskLog
 
 COLUMNS = [
