@@ -3,9 +3,8 @@
 A *call* carries all that its task needs: function, serializer, arguments and inputs, each as an inline payload; nothing
 in it refers to the object storage. A *result* carries the value, or the exception, and what the task cost and wrote.
 
-Both are blocks behind a head: magic (8 bytes), format and length of the JSON text that follows (u32 each, little
-endian), and then the blocks, each from a multiple of 16 on. The text has the versions of its maker, the lengths of the
-blocks, and all values that are no bytes.
+Both are an inline payload (see `scaler.serialization`) behind a head: magic (8 bytes), format (u32, little endian) and
+4 zeros. Its first part is a JSON text with the versions of its maker and all values that are no bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from scaler._version import __version__
@@ -21,14 +20,13 @@ from scaler.errors import ProtocolError, RefusedError
 from scaler.ids import show
 from scaler.net.versions import cloudpickle_version, python_version
 from scaler.protocol.messages import Outcome
-from scaler.serialization import Buffer
+from scaler.serialization import Buffer, parts_of, to_payload
 
-FORMAT = 3
+FORMAT = 4
 """Counts up when the bytes change their meaning, those of payloads too."""
 _CALL_MAGIC = b"scalcall"
 _RESULT_MAGIC = b"scalrslt"
-_HEAD = struct.Struct("<8sII")
-_ALIGNMENT = 16
+_HEAD = struct.Struct("<8sI4x")
 _RESULT_OUTCOMES = frozenset({Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY, Outcome.OBJECT_LOST})
 _CALL_VALUES = ("attempt", "name", "profiling", "stream_output", "limit_seconds", "once", "preload")
 _RESULT_VALUES = ("outcome", "duration_us", "cpu_us", "peak_bytes")
@@ -80,13 +78,12 @@ class CallResult:
     cpu_us: int = 0
     """0, as peak_bytes, when the task was not to be profiled."""
     peak_bytes: int = 0
-    stdout: Buffer = field(default=b"")
+    stdout: Buffer = b""
     """Empty, as stderr, when the output was not asked for."""
-    stderr: Buffer = field(default=b"")
+    stderr: Buffer = b""
 
 
 def pack_call(call: Call) -> bytes:
-    """Return the bytes of a call."""
     values = {"task": call.task.hex(), **{name: getattr(call, name) for name in _CALL_VALUES}}
     return _pack(_CALL_MAGIC, values, [call.retry_on, call.function, call.serializer, call.arguments, *call.inputs])
 
@@ -97,26 +94,16 @@ def unpack_call(data: Buffer) -> Call:
     Raises ProtocolError when the data is no call, RefusedError when it was made by versions that do not fit these.
     """
     head, blocks = _unpack(_CALL_MAGIC, data, "a call")
-    _check_versions(head["versions"], "the call was made by", "the job runs")
+    _check_versions(head.pop("versions"), "the call was made by", "the job runs")
     try:
         retry_on, function, serializer, arguments, *inputs = blocks
-        values = {name: head[name] for name in _CALL_VALUES}
-        task = bytes.fromhex(head["task"])
-    except (KeyError, ValueError) as error:
+        task = bytes.fromhex(head.pop("task"))
+        return Call(task, head.pop("attempt"), function, arguments, inputs, serializer, retry_on, **head)
+    except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a call lacks {error}") from None
-    return Call(
-        task=task,
-        function=function,
-        arguments=arguments,
-        inputs=inputs,
-        serializer=serializer,
-        retry_on=retry_on,
-        **values,
-    )
 
 
 def pack_result(result: CallResult) -> bytes:
-    """Return the bytes of a result."""
     values = {name: getattr(result, name) for name in _RESULT_VALUES}
     return _pack(_RESULT_MAGIC, values, [result.stdout, result.stderr, *result.parts])
 
@@ -128,27 +115,23 @@ def unpack_result(data: Buffer) -> CallResult:
     do not fit these; exceptions can be read by all.
     """
     head, blocks = _unpack(_RESULT_MAGIC, data, "a result")
+    versions = head.pop("versions")
     try:
+        outcome = head.pop("outcome")
         stdout, stderr, first, *rest = blocks
-        values = {name: head[name] for name in _RESULT_VALUES}
-    except (KeyError, ValueError) as error:
+        if outcome not in _RESULT_OUTCOMES:
+            raise ProtocolError(f"a result has the outcome {outcome}, which no job reports")
+        result = CallResult(Outcome(outcome), [first, *rest], stdout=stdout, stderr=stderr, **head)
+    except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a result lacks {error}") from None
-    if values["outcome"] not in _RESULT_OUTCOMES:
-        raise ProtocolError(f"a result has the outcome {values['outcome']}, which no job reports")
-    values["outcome"] = Outcome(values["outcome"])
-    if values["outcome"] is Outcome.SUCCESS:
-        _check_versions(head["versions"], "the result was made by", "its client's worker runs")
-    return CallResult(parts=[first, *rest], stdout=stdout, stderr=stderr, **values)
+    if result.outcome is Outcome.SUCCESS:
+        _check_versions(versions, "the result was made by", "its client's worker runs")
+    return result
 
 
 def _pack(magic: bytes, values: Mapping[str, object], blocks: Sequence[Buffer]) -> bytes:
     versions = [python_version(), cloudpickle_version(), __version__]
-    text = json.dumps({"versions": versions, "sizes": list(map(len, blocks)), **values}).encode()
-    pieces: list[Buffer] = [_HEAD.pack(magic, FORMAT, len(text)), text, bytes(-(_HEAD.size + len(text)) % _ALIGNMENT)]
-    for block in blocks:
-        pieces.append(block)
-        pieces.append(bytes(-len(block) % _ALIGNMENT))
-    return b"".join(pieces)
+    return _HEAD.pack(magic, FORMAT) + to_payload([json.dumps({"versions": versions, **values}).encode(), *blocks])
 
 
 def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list[memoryview]]:
@@ -156,26 +139,18 @@ def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list
     view = memoryview(data)
     if len(view) < _HEAD.size or view[:8] != magic:
         raise ProtocolError(f"{len(view)} bytes that should be {what} are not: they do not begin with {magic.decode()}")
-    _, form, length = _HEAD.unpack_from(view)
+    _, form = _HEAD.unpack_from(view)
     if form != FORMAT:
         raise RefusedError(
             f"{what} has format {form}, and scaler {__version__} here reads format {FORMAT}: "
             "install the same version of scaler where jobs run"
         )
-    offset = _HEAD.size + length
+    text, *blocks = parts_of(view[_HEAD.size :])
     try:
-        head: dict[str, Any] = json.loads(bytes(view[_HEAD.size : offset]))
-        sizes = [int(size) for size in head["sizes"]]
+        head: dict[str, Any] = json.loads(bytes(text))
         head["versions"] = [str(each)[:64] for each in head["versions"]]
     except (KeyError, TypeError, ValueError):
-        raise ProtocolError(f"{what} ends within its head") from None
-    blocks = []
-    for size in sizes:
-        offset += -offset % _ALIGNMENT
-        if offset + size > len(view):
-            raise ProtocolError(f"{what} of {len(view)} bytes says that a block ends at {offset + size}")
-        blocks.append(view[offset : offset + size])
-        offset += size
+        raise ProtocolError(f"{what} has no head") from None
     return head, blocks
 
 

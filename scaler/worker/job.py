@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from scaler.errors import ConfigError, ProtocolError, RefusedError
-from scaler.ids import content_id
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
     Buffer,
@@ -29,7 +28,7 @@ from scaler.serialization import (
 from scaler.worker.call import Call, CallResult, pack_result, unpack_call
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import failure_of, finish, run_preload
-from scaler.worker.processor.capture import PrintedOutput, RecordedOutput
+from scaler.worker.processor.capture import printed_output, recorded_output
 from scaler.worker.processor.resources import Meter
 
 MAX_LOADED = 64
@@ -39,49 +38,39 @@ NO_CLIENTS = (
     "submit its tasks from outside, or run it on a worker manager with workers"
 )
 
-
-_loaded: OrderedDict[bytes, tuple[Callable[..., Any], Serializer | None]] = OrderedDict()
 _preloaded: set[str] = set()
 
 
 def run_call(data: Buffer) -> bytes:
     """Run a packed call, and return its packed result. Raises nothing: whatever goes wrong is a result, too."""
-    context.refuse_clients(NO_CLIENTS)
+    context.refusal = NO_CLIENTS
     try:
         call = unpack_call(data)
     except (ProtocolError, RefusedError) as error:
         outcome, payload = failure_of(error, __file__)
         return pack_result(CallResult(outcome, [payload]))
-    meter = Meter() if call.profiling else None
-    recorded = RecordedOutput() if call.stream_output else PrintedOutput()
+    meter = Meter()
+    texts = bytearray(), bytearray()
     began_ns = time.monotonic_ns()
     try:
         _preload(call.preload)
         began_ns = time.monotonic_ns()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(recorded)
-            if meter is not None:
-                stack.enter_context(meter)
+        with (
+            recorded_output(texts) if call.stream_output else printed_output(texts),
+            meter if call.profiling else contextlib.nullcontext(),
+        ):
             value, serializer = _run(call)
-        duration_us = (time.monotonic_ns() - began_ns) // 1000
+        ended_ns = time.monotonic_ns()
         parts: Sequence[Buffer] = dump_value(value, serializer)
         outcome = Outcome.SUCCESS
     except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
-        duration_us = (time.monotonic_ns() - began_ns) // 1000
+        ended_ns = time.monotonic_ns()
         outcome, payload = failure_of(
             error, __file__, lambda error: isinstance(error, load_retry_on(bytes(call.retry_on)))
         )
         parts = [payload]
     return pack_result(
-        CallResult(
-            outcome=outcome,
-            parts=parts,
-            duration_us=duration_us,
-            cpu_us=0 if meter is None else meter.cpu_us,
-            peak_bytes=0 if meter is None else meter.peak_bytes,
-            stdout=recorded.stdout,
-            stderr=recorded.stderr,
-        )
+        CallResult(outcome, parts, (ended_ns - began_ns) // 1000, meter.cpu_us, meter.peak_bytes, *texts)
     )
 
 
@@ -97,7 +86,7 @@ def _preload(text: str) -> None:
 
 
 def _run(call: Call) -> tuple[Any, Serializer | None]:
-    function, serializer = _load(call)
+    function, serializer = _load(bytes(call.function), bytes(call.serializer))
 
     def value(index: int) -> Any:
         return load_value(parts_of(call.inputs[index]), serializer, f"input {index}")
@@ -106,15 +95,8 @@ def _run(call: Call) -> tuple[Any, Serializer | None]:
     return finish(function(*args, **kwargs)), serializer
 
 
-def _load(call: Call) -> tuple[Callable[..., Any], Serializer | None]:
-    """Load a call's function and serializer, or take those of an earlier call. Raises SerializationError."""
-    key = content_id(call.function, b"|", call.serializer)
-    loaded = _loaded.get(key)
-    if loaded is None:
-        serializer = load_serializer(parts_of(call.serializer)) if call.serializer else None
-        loaded = _loaded[key] = load_function(parts_of(call.function), serializer), serializer
-        if len(_loaded) > MAX_LOADED:
-            _loaded.popitem(last=False)
-    else:
-        _loaded.move_to_end(key)
-    return loaded
+@lru_cache(MAX_LOADED)
+def _load(function: bytes, serializer: bytes) -> tuple[Callable[..., Any], Serializer | None]:
+    """Load a call's function and serializer. Raises SerializationError."""
+    bound = load_serializer(parts_of(serializer)) if serializer else None
+    return load_function(parts_of(function), bound), bound

@@ -45,7 +45,7 @@ class Input:
 @pytest.fixture(autouse=True)
 def _clients_are_not_refused_afterwards() -> Any:
     yield
-    context.refuse_clients("")
+    context.refusal = ""
 
 
 def call_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
@@ -280,7 +280,7 @@ def test_other_versions_are_refused_by_name_on_both_ends(monkeypatch: pytest.Mon
 
 
 def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_module, "FORMAT", 4)
+    monkeypatch.setattr(call_module, "FORMAT", 5)
     call = pack_call(call_of(len, "x"))
     monkeypatch.undo()
-    assert "has format 4" in str(error_of(unpack_result(run_call(call))))
+    assert "has format 5" in str(error_of(unpack_result(run_call(call))))
