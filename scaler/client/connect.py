@@ -62,7 +62,7 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
     context = processor()
     if context is None:
         module = sys.modules.get("scaler.worker.processor.context")
-        refusal: str = "" if module is None else module.refusal()
+        refusal: str = "" if module is None else module.refusal
         raise UsageError(refusal or "a client outside of a task needs the scheduler's address: Client(address=...)")
     with _lock:
         loop = _nested.get(os.getpid())

@@ -5,8 +5,8 @@ and waits for requests on a socket. Each processor leads a process group of its 
 it. When the agent is gone, the fork server ends its processors, all that their tasks have started, and itself; it is in
 a session of its own so that it lives to do so. When the fork server is gone, the kernel kills its processors.
 
-Requests (agent to fork server): the processor's number, with its `Descriptors`.
-Reports (fork server to agent): `SPAWNED` with a pid and a pidfd, `EXITED` with a return code as in `subprocess`.
+Requests (agent to fork server): the processor's number, with its `Descriptors`. Reports (fork server to agent): the
+processor's number with a pid and a pidfd when it was started, with a return code when it has ended.
 
 A task with a client of its own may wait for other tasks, and each that waits keeps its processor. So when the first one
 imports its client, the fork server does so at once: the processors after it share that memory, and start without delay.
@@ -23,19 +23,16 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_others_born_with, end_with_parent
 from scaler.worker.frames import Descriptors
-from scaler.worker.processor.capture import TeeStream
 
 _REQUEST = struct.Struct("<I")
-_REPORT = struct.Struct("<BIi")
-_SPAWNED = 1
-_EXITED = 2
+_REPORT = struct.Struct("<Ii")
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
 """A task that has a client imports this first. By name: a worker knows nothing of clients."""
 _CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE)
@@ -44,21 +41,14 @@ _LATER_MODULES = ("scaler.object_storage.client",)
 """What it needs for large values only: imported when there is no request to serve."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """A processor was started. pidfd: a descriptor that names its process for sure; it belongs to the reader."""
+class ProcessReport(NamedTuple):
+    """A processor was started, or it has ended, and pidfd is None."""
 
     number: int
-    pid: int
-    pidfd: int
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """A processor has ended. returncode: as in `subprocess`, minus the signal for a killed process."""
-
-    number: int
-    returncode: int
+    value: int
+    """Its pid, or its return code as in `subprocess`: minus the signal for a killed process."""
+    pidfd: int | None
+    """Names its process for sure, and belongs to the reader."""
 
 
 class ForkServer:
@@ -82,23 +72,20 @@ class ForkServer:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
 
-    def reports(self) -> list[Spawned | Exited] | None:
+    def reports(self) -> list[ProcessReport] | None:
         """Return what has happened; None when the fork server is gone."""
-        found: list[Spawned | Exited] = []
+        found: list[ProcessReport] = []
         while True:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, _REPORT.size, 1)
             except BlockingIOError:
                 return found
             except ConnectionError:
-                return None
+                data = b""
             if not data:
                 return None
-            kind, number, value = _REPORT.unpack(data)
-            if kind == _SPAWNED:
-                found.append(Spawned(number, value, descriptors[0]))
-            else:
-                found.append(Exited(number, value))
+            number, value = _REPORT.unpack(data)
+            found.append(ProcessReport(number, value, descriptors[0] if descriptors else None))
 
     def close(self) -> None:
         """End the fork server and all its processors at once, and wait until it is gone."""
@@ -125,8 +112,8 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
             os.environ.pop(variable, None)
         end_with_parent(signal.SIGCONT, agent_pid)  # so that a stopped fork server sees the end of its agent, too
         # Streams of its own: the agent's may lead elsewhere, and hold what it has not written yet.
-        sys.stdout = TeeStream(1, "strict")
-        sys.stderr = TeeStream(2, "backslashreplace")
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
         code = _serve(theirs, config)
     except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
         sys.excepthook(*sys.exc_info())
@@ -147,8 +134,8 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
     _share()
     client_sign = os.eventfd(0)
     poll = select.poll()
-    poll.register(requests, select.POLLIN)
-    poll.register(client_sign, select.POLLIN)
+    for descriptor in (requests.fileno(), client_sign):
+        poll.register(descriptor, select.POLLIN)
     children: dict[int, tuple[int, int]] = {}
     later: tuple[str, ...] = ()
     while True:
@@ -168,33 +155,39 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
                 poll.unregister(descriptor)
                 number, pid = children.pop(descriptor)
                 os.close(descriptor)
-                returncode = _reap(pid)
-                with contextlib.suppress(ConnectionError):  # the agent is gone: that is read next
-                    requests.send(_REPORT.pack(_EXITED, number, returncode))
+                _report(requests, number, _reap(pid))
                 continue
             try:
                 data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST.size, len(Descriptors._fields))
             except ConnectionError:
                 data = b""
             if not data:
-                _end_all((pid for _, pid in children.values()), config.own_variables)
+                for _, pid in children.values():
+                    os.kill(pid, signal.SIGKILL)
+                    _reap(pid)
+                end_others_born_with(*config.own_variables)  # the agent's manager may be gone as well
                 return 0
             (number,) = _REQUEST.unpack(data)
             pid = os.fork()
             if not pid:
                 requests.close()
-                for pidfd in children:
-                    os.close(pidfd)
+                for child in children:
+                    os.close(child)
                 if client_sign >= 0:
                     sys.meta_path.insert(0, _ClientImportHook(client_sign))
-                return _become_processor(run_processor, Descriptors(*descriptors), config)
+                _detach()
+                return run_processor(Descriptors(*descriptors), config)
             for each in descriptors:
                 os.close(each)
             pidfd = os.pidfd_open(pid)
             children[pidfd] = (number, pid)
             poll.register(pidfd, select.POLLIN)
-            with contextlib.suppress(ConnectionError):
-                socket.send_fds(requests, [_REPORT.pack(_SPAWNED, number, pid)], [pidfd])
+            _report(requests, number, pid, [pidfd])
+
+
+def _report(requests: socket.socket, number: int, value: int, descriptors: Sequence[int] = ()) -> None:
+    with contextlib.suppress(ConnectionError):  # the agent is gone: that is read next
+        socket.send_fds(requests, [_REPORT.pack(number, value)], descriptors)
 
 
 def _import(names: Iterable[str]) -> None:
@@ -223,18 +216,9 @@ class _ClientImportHook:
                 os.close(self._descriptor)
 
 
-def _end_all(pids: Iterable[int], own_variables: Sequence[str]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        _reap(pid)
-    end_others_born_with(*own_variables)  # the agent's manager may be gone as well
-
-
-def _become_processor(
-    run_processor: Callable[[Descriptors, WorkerConfig], int],
-    descriptors: Descriptors,
-    config: WorkerConfig,
-) -> int:
+def _detach() -> None:
+    """Have a new processor lead a group of its own, with the signals and the input of any process, but no longer live
+    than the fork server."""
     end_with_parent(signal.SIGKILL, os.getppid())
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -243,7 +227,6 @@ def _become_processor(
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    return run_processor(descriptors, config)
 
 
 def _reap(pid: int) -> int:

@@ -3,31 +3,28 @@
 Tasks come on a socket of their own, because the agent may take them back. What they refer to (specs, definitions, the
 storage's address) is announced before, on another one: a processor reads there until it knows the spec of its task.
 
-A datagram begins with its kind. One larger than `LARGE_DATAGRAM_BYTES` travels as a memory file whose descriptor is
-attached to a LARGE datagram. Results are rows of `RESULT` followed by all their payloads, so that a processor can
-write them straight into the page that it shares with its agent (see `page.py`) and send that page's bytes as they are.
-
-A processor runs user code, so what it sends is not trusted: every length is checked, with ProtocolError if it is wrong.
+What the agent writes is a tuple of a kind and its values. A processor runs user code, so what it writes is not trusted:
+it writes structs whose lengths are checked, with ProtocolError if one is wrong. Results are rows of `RESULT` followed
+by all their payloads, so that a processor can write them straight into the page that it shares with its agent
+(`page.py`) and send that page's bytes as they are. All else is a `Note`.
 """
 
 from __future__ import annotations
 
 import marshal
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from scaler.errors import ProtocolError
+from scaler.serialization import Buffer
 
-Buffer = bytes | bytearray | memoryview
-
-LARGE_DATAGRAM_BYTES = 60 * 1024
-"""Larger ones go as a memory file, so a reader's buffer of this size holds any datagram."""
-MAX_FRAME_BYTES = 1024 * 1024 * 1024
-"""Largest memory file that a reader maps."""
-MAX_ATTACHED_FDS = 2
+LARGE = b"\0"
+"""Stands for a datagram that is a memory file, whose descriptor is attached. No other datagram is equal to it."""
+GRANT = b"G"
+"""Agent to processor, on the result socket: the slot that it asked for is its own again."""
 
 
 class Descriptors(NamedTuple):
@@ -40,10 +37,14 @@ class Descriptors(NamedTuple):
     crash_text: int
 
 
-class ToProcessor(IntEnum):
-    """Kinds on the task socket (TASK, END), on the definition socket (all others), and on both (LARGE)."""
+class ToProcessor:
+    """Kinds on the task socket (TASK, END) and on the definition socket (all others), with the values behind them.
+
+    Plain numbers, which marshal writes and reads fastest.
+    """
 
     TASK = 1
+    """attempt, number of the spec, id, payload, inputs"""
     END = 2
     SPEC = 3
     """number, function's id, serializer's id (may be empty), retry_on, name, profiling, stream_output, once: the task
@@ -54,7 +55,6 @@ class ToProcessor(IntEnum):
     """ids of functions, numbers of specs"""
     STORAGE = 6
     """address"""
-    LARGE = 7
 
 
 class ToAgent(IntEnum):
@@ -63,22 +63,54 @@ class ToAgent(IntEnum):
     RESULTS = 1
     READY = 2
     FAILED = 3
+    """text: why"""
     BLOCKED = 4
     UNBLOCKED = 5
     CHANNEL = 6
+    """identifier: of a nested client, whose socket is attached"""
     OUTPUT = 7
-    LARGE = 8
-    PRINTED = 9
+    """identifier: of the task whose stdout and stderr can be read from the attached pipes"""
+    PRINTED = 8
+    """identifier: of the task that printed; text, whether to stderr, and bytes that are missing before it"""
 
 
-GRANT = b"G"
-"""Agent to processor, on the result socket: the slot that it asked for is its own again."""
+def pack(*kind_and_values: Any) -> bytes:
+    """Return a datagram for a processor. Equal values give equal bytes: marshal does so up to version 2."""
+    return marshal.dumps(kind_and_values, 2)
 
-TASK = struct.Struct("<BxHI16sII")
-"""kind, attempt, spec number, task id, payload length, number of inputs; then payload, input lengths, inputs."""
-_LARGE = struct.Struct("<BQ")
-_PRINTED = struct.Struct("<B?Q16s")
-"""kind, whether to stderr, bytes that are missing before the text, task id; then the text."""
+
+unpack: Callable[[bytes], tuple[Any, ...]] = marshal.loads
+"""Returns kind and values of such a datagram. The agent makes them, so they need no checks."""
+
+
+_NOTE = struct.Struct("<B?Q16s")
+
+
+class Note(NamedTuple):
+    """A datagram of a processor that holds no results: see `ToAgent`."""
+
+    kind: ToAgent
+    text: bytes = b""
+    identifier: bytes = b""
+    is_stderr: bool = False
+    truncated: int = 0
+
+
+def pack_note(note: Note) -> bytes:
+    return _NOTE.pack(note.kind, note.is_stderr, note.truncated, note.identifier) + note.text
+
+
+def unpack_note(datagram: bytes) -> Note:
+    """Raises ProtocolError. A short identifier comes back with zeros behind it."""
+    if len(datagram) < _NOTE.size:
+        raise ProtocolError("a datagram is too short for its head")
+    number, is_stderr, truncated, identifier = _NOTE.unpack_from(datagram)
+    try:
+        kind = ToAgent(number)
+    except ValueError as error:
+        raise ProtocolError(f"a datagram has an unknown kind: {error}") from None
+    return Note(kind, datagram[_NOTE.size :], identifier, is_stderr, truncated)
+
 
 RESULT = struct.Struct("<16sHBBIQQI")
 """task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, payload length."""
@@ -106,56 +138,9 @@ class Snapshot(NamedTuple):
     finished: int
 
 
-# -- agent to processor --------------------------------------------------------------------------------------------
-
-
-def pack_task(spec: int, task: bytes, attempt: int, payload: bytes, inputs: Sequence[bytes]) -> bytes:
-    head = TASK.pack(ToProcessor.TASK, attempt, spec, task, len(payload), len(inputs))
-    if not inputs:
-        return head + payload
-    lengths = struct.pack(f"<{len(inputs)}I", *map(len, inputs))
-    return b"".join((head, payload, lengths, *inputs))
-
-
-def unpack_inputs(datagram: Buffer, offset: int, count: int) -> list[memoryview]:
-    """Return the inputs of a TASK datagram as views; offset is where their lengths begin."""
-    view = memoryview(datagram)
-    lengths = struct.unpack_from(f"<{count}I", view, offset)
-    offset += 4 * count
-    inputs = []
-    for length in lengths:
-        inputs.append(view[offset : offset + length])
-        offset += length
-    return inputs
-
-
-def pack_announcement(kind: ToProcessor, *values: Any) -> bytes:
-    """Return a datagram of the definition socket. Equal values give equal bytes: marshal does so up to version 2."""
-    return bytes((kind,)) + marshal.dumps(values, 2)
-
-
-def unpack_announcement(datagram: bytes) -> tuple[Any, ...]:
-    """Return the values of such a datagram. The agent makes them, so they need no checks."""
-    values: tuple[Any, ...] = marshal.loads(memoryview(datagram)[1:])  # noqa: S302 (as above)
-    return values
-
-
-def pack_large(kind: int, size_bytes: int) -> bytes:
-    """Return the datagram that announces an attached memory file; kind is the LARGE of either direction."""
-    return _LARGE.pack(kind, size_bytes)
-
-
-def unpack_large(datagram: Buffer) -> int:
-    """Return the size of the attached memory file. Raises ProtocolError when it makes no sense."""
-    if len(datagram) != _LARGE.size:
-        raise ProtocolError("a LARGE datagram has the wrong length")
-    size = int(_LARGE.unpack_from(datagram)[1])
-    if not 0 < size <= MAX_FRAME_BYTES:
-        raise ProtocolError(f"a memory file of {size} bytes is not within 1..{MAX_FRAME_BYTES}")
-    return size
-
-
-# -- processor to agent --------------------------------------------------------------------------------------------
+def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[Buffer]) -> bytes:
+    head = RESULTS.pack(ToAgent.RESULTS, len(rows), batch, sum(map(len, payloads)))
+    return b"".join((head, *(RESULT.pack(*row) for row in rows), *payloads))
 
 
 def unpack_results(datagram: Buffer) -> Results:
@@ -178,76 +163,7 @@ def results_of(batch: int, rows: memoryview, payloads: memoryview) -> Results:
     return Results(batch, unpacked, payloads)
 
 
-def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[Buffer]) -> bytes:
-    """Return a RESULTS datagram as one piece of bytes."""
-    size = sum(map(len, payloads))
-    head = RESULTS.pack(ToAgent.RESULTS, len(rows), batch, size)
-    return b"".join((head, *(RESULT.pack(*row) for row in rows), *payloads))
-
-
 def skip_rows(results: Results, count: int) -> Results:
     """Return the batch without its first rows and their payloads."""
     offset = sum(row[7] for row in results.rows[:count])
     return Results(results.batch, results.rows[count:], results.payloads[offset:])
-
-
-def pack_id(kind: ToAgent, identifier: bytes) -> bytes:
-    """Return a datagram that names what its attached descriptors are for: a nested client or a task."""
-    return bytes((kind,)) + identifier
-
-
-def unpack_id(datagram: Buffer, size_bytes: int) -> bytes:
-    """Return the id in such a datagram. Raises ProtocolError."""
-    if len(datagram) != 1 + size_bytes:
-        raise ProtocolError(f"a datagram of kind {datagram[0]} has the wrong length")
-    return bytes(datagram[1:])
-
-
-def pack_printed(task: bytes, is_stderr: bool, truncated: int, text: bytes) -> bytes:
-    return _PRINTED.pack(ToAgent.PRINTED, is_stderr, truncated, task) + text
-
-
-def unpack_printed(datagram: bytes) -> tuple[bytes, bool, int, bytes]:
-    """Return the id of the task that printed, whether to stderr, how much is missing before it, and what it printed.
-
-    Raises ProtocolError.
-    """
-    if len(datagram) < _PRINTED.size:
-        raise ProtocolError("a PRINTED datagram is too short")
-    _, is_stderr, truncated, task = _PRINTED.unpack_from(datagram)
-    return task, is_stderr, truncated, datagram[_PRINTED.size :]
-
-
-# -- nested channels: a stream of bodies ---------------------------------------------------------------------------
-
-_BODY = struct.Struct("<I")
-
-
-def pack_body_head(size_bytes: int) -> bytes:
-    """Return what precedes a body of this size on a nested channel."""
-    return _BODY.pack(size_bytes)
-
-
-class BodyReader:
-    """Cuts a stream into bodies, each behind its length (u32, little endian)."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._buffer = bytearray()
-        self._limit_bytes = limit_bytes
-
-    def feed(self, data: Buffer) -> Iterator[bytes]:
-        """Yield the bodies that are whole now. Raises ProtocolError when one would be above the limit."""
-        buffer = self._buffer
-        buffer += data
-        at = 0
-        while len(buffer) - at >= _BODY.size:
-            (size,) = _BODY.unpack_from(buffer, at)
-            if size > self._limit_bytes:
-                raise ProtocolError(f"a message of {size} bytes is above the limit of {self._limit_bytes}")
-            end = at + _BODY.size + size
-            if len(buffer) < end:
-                break
-            yield bytes(memoryview(buffer)[at + _BODY.size : end])
-            at = end
-        if at:
-            del buffer[:at]

@@ -1,11 +1,11 @@
-"""The status page that a processor shares with its agent: what it runs since when, and results that are not sent yet.
+"""What agent and processor share besides sockets: the status page, and memory files for datagrams that are large.
+
+The page says what a processor runs since when, and has the results that are not sent yet. So the agent knows at any
+time what runs, and can take results that wait behind a task that turned out long, or that a dead processor left.
 
 Words (u64, little endian): tasks begun since birth, when the last of them began (monotonic nanoseconds), tasks
 finished, number of the current batch of results, rows in it. Behind them lie the rows and the payloads of the current
 batch. Only the processor writes; each word is written whole, and last among what it announces.
-
-So the agent knows at any time what runs, and can take results that wait behind a task that turned out long, or that
-a dead processor left.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ import socket
 
 from scaler.errors import ProtocolError
 from scaler.worker.frames import (
-    LARGE_DATAGRAM_BYTES,
-    MAX_ATTACHED_FDS,
+    LARGE,
     RESULT,
     RESULTS,
     ResultRow,
     Results,
     Snapshot,
     ToAgent,
-    pack_large,
     pack_results,
     results_of,
-    unpack_large,
 )
 
+DATAGRAM_BYTES = 60 * 1024
+"""Larger ones go as a memory file, so a reader's buffer of this size holds any datagram."""
+MAX_FILE_BYTES = 1024 * 1024 * 1024
+"""Largest memory file that is read."""
 MAX_ROWS = 256
 MAX_PAYLOAD_BYTES = 48 * 1024
-ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_ATTACHED_FDS * array.array("i").itemsize)
+_ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 _WORDS_BYTES = 64
 _PAYLOADS_AT = _WORDS_BYTES + MAX_ROWS * RESULT.size
-PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
+_PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
 
 _BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS = range(5)
 
@@ -45,7 +46,7 @@ _BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS = range(5)
 def make_page() -> int:
     """Return the descriptor of a new page, for both sides to map."""
     descriptor = os.memfd_create("scaler-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, PAGE_BYTES)
+    os.ftruncate(descriptor, _PAGE_BYTES)
     # User code shares this page: were it cut short, the agent would crash at its next read.
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return descriptor
@@ -55,8 +56,7 @@ class PageReader:
     """The agent's side."""
 
     def __init__(self, descriptor: int) -> None:
-        self._map = mmap.mmap(descriptor, PAGE_BYTES, prot=mmap.PROT_READ)
-        self._view = memoryview(self._map)
+        self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES, prot=mmap.PROT_READ))
         self._words = self._view[:_WORDS_BYTES].cast("Q")
 
     def snapshot(self) -> Snapshot:
@@ -80,11 +80,6 @@ class PageReader:
             return None
         return results_of(batch, memoryview(packed), memoryview(payloads))
 
-    def close(self) -> None:
-        self._words.release()
-        self._view.release()
-        self._map.close()
-
 
 class PageWriter:
     """The processor's side: collects results in the page, and sends them. Belongs to the processor's main thread.
@@ -93,15 +88,10 @@ class PageWriter:
     """
 
     def __init__(self, descriptor: int, results: socket.socket) -> None:
-        self._map = mmap.mmap(descriptor, PAGE_BYTES)
-        self._view = memoryview(self._map)
+        self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES))
         self._words = self._view[:_WORDS_BYTES].cast("Q")
         self._socket = results
-        self._begun = 0
-        self._finished = 0
-        self._rows = 0
-        self._at = 0
-        self._batch = 0
+        self._begun = self._finished = self._rows = self._at = self._batch = 0
         self.oldest_ns = 0
         """When the oldest result that is not sent was added; 0: there is none."""
 
@@ -120,7 +110,7 @@ class PageWriter:
         self._finished += 1
         words = self._words
         if end > MAX_PAYLOAD_BYTES:
-            send_datagram(self._socket, pack_results(self._batch, [row], [payload]), ToAgent.LARGE)
+            send(self._socket, pack_results(self._batch, [row], [payload]))
             self._next_batch()
         else:
             RESULT.pack_into(self._view, _WORDS_BYTES + self._rows * RESULT.size, *row)
@@ -150,47 +140,43 @@ class PageWriter:
         self._words[_BATCH] = self._batch
 
 
-def send_datagram(end: socket.socket, datagram: bytes, large: int, flags: int = 0) -> None:
-    """Send a datagram, as a memory file behind a datagram of kind `large` when it is too big to go as it is.
-
-    Raises BlockingIOError when flags say not to wait and there is no room.
-    """
-    if len(datagram) <= LARGE_DATAGRAM_BYTES:
+def send(end: socket.socket, datagram: bytes, flags: int = 0) -> None:
+    """Send a datagram of any size. Raises BlockingIOError when flags say not to wait and there is no room."""
+    if len(datagram) <= DATAGRAM_BYTES:
         end.send(datagram, flags)
         return
-    descriptor = os.memfd_create("scaler-datagram", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(datagram)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-        end.sendmsg([pack_large(large, len(datagram))], attached, flags)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(os.memfd_create("scaler-datagram"), "wb") as file:
+        file.write(datagram)
+        file.flush()
+        end.sendmsg([LARGE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))], flags)
 
 
-def descriptors_of(attached: list[tuple[int, int, bytes]]) -> list[int]:
-    """Return the descriptors that `recvmsg` received."""
-    found = array.array("i")
+def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
+    """Return a datagram, empty at the end of the socket, with descriptors that came with it and are the caller's.
+
+    Raises BlockingIOError when flags say not to wait and there is none, ProtocolError when its memory file is none.
+    """
+    datagram, attached, _, _ = end.recvmsg(DATAGRAM_BYTES, _ANCILLARY_BYTES, flags)
+    if not attached:
+        return datagram, []
+    descriptors = array.array("i")
     for _, _, data in attached:
-        found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
-
-
-def read_file(datagram: bytes, descriptors: list[int]) -> bytes:
-    """Return what the memory file of a LARGE datagram holds, and close it. Raises ProtocolError."""
+        descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    if datagram != LARGE:
+        return datagram, list(descriptors)
     try:
-        if len(descriptors) != 1:
-            raise ProtocolError("a LARGE datagram comes with one descriptor")
-        size = unpack_large(datagram)
-        try:
-            # Not mapped: its maker could cut it short meanwhile, which would end this process.
-            whole = os.pread(descriptors[0], size, 0)
-        except OSError as error:
-            raise ProtocolError(f"a memory file of {size} bytes cannot be read: {error}") from error
-        if len(whole) != size:
-            raise ProtocolError(f"a memory file has {len(whole)} bytes and not {size}")
-        return whole
+        return _read_file(descriptors[0]), []
     finally:
-        while descriptors:
-            os.close(descriptors.pop())
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _read_file(descriptor: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    if not 0 < size <= MAX_FILE_BYTES:
+        raise ProtocolError(f"a memory file of {size} bytes is not within 1..{MAX_FILE_BYTES}")
+    try:
+        # Not mapped: its maker could cut it short meanwhile, which would end this process.
+        return os.pread(descriptor, size, 0)
+    except OSError as error:
+        raise ProtocolError(f"a memory file of {size} bytes cannot be read: {error}") from error

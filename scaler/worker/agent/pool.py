@@ -32,7 +32,7 @@ from scaler.worker.agent.events import (
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.state import CANCELLED, RECALLED, AgentState, Attempt, KillReason, KnownSpec
-from scaler.worker.frames import Results, Snapshot, ToProcessor, pack_announcement, pack_task, skip_rows
+from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
 MAX_FAILED_STARTS = 3
 """Processors that fail one after the other before they are ready; then the agent ends."""
@@ -335,8 +335,8 @@ class ProcessorPool:
     def _act(self, processor: PooledProcessor, verb: Verb) -> None:
         self._state.commands.append(ActOnProcessor(processor.number, verb))
 
-    def _announce(self, processor: PooledProcessor, kind: ToProcessor, *values: Any) -> None:
-        self._state.commands.append(DispatchTasks(processor.number, [pack_announcement(kind, *values)], []))
+    def _announce(self, processor: PooledProcessor, kind: int, *values: Any) -> None:
+        self._state.commands.append(DispatchTasks(processor.number, [pack(kind, *values)], []))
 
     def _forget(self, processor: PooledProcessor, specs: set[int], functions: set[bytes]) -> None:
         if specs or functions:
@@ -375,7 +375,7 @@ class ProcessorPool:
             if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
                 self._state.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
                 continue
-            command.tasks.append(pack_task(spec.number, item.id, item.attempt, item.payload, item.inputs))
+            command.tasks.append(pack(ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs))
             item.executor = number
             item.cost_us = spec.mean_us
             processor.work_us += item.cost_us
@@ -390,11 +390,11 @@ class ProcessorPool:
             return False
         for identifier in spec.functions:
             if identifier not in processor.functions:
-                announcements.append(pack_announcement(ToProcessor.DEFINITION, identifier, payloads[identifier]))
+                announcements.append(pack(ToProcessor.DEFINITION, identifier, payloads[identifier]))
                 processor.functions.add(identifier)
         wire = spec.wire
         values = wire.function, wire.serializer, wire.retry_on, wire.name, wire.profiling, wire.stream_output
-        announcements.append(pack_announcement(ToProcessor.SPEC, spec.number, *values, wire.retries == 0))
+        announcements.append(pack(ToProcessor.SPEC, spec.number, *values, wire.retries == 0))
         processor.specs.add(spec.number)
         return True
 

@@ -8,12 +8,11 @@ import os
 import signal
 import socket
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
-from scaler.ids import ID_BYTES, PEER_ID_BYTES
+from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Relay, RelayClosed
 from scaler.worker.agent.events import (
@@ -28,22 +27,21 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.relays import Relays
+from scaler.worker.agent.relays import Relays, Sender
 from scaler.worker.agent.shell import Agent, MakeConnector
-from scaler.worker.fork_server import ForkServer, Spawned
+from scaler.worker.fork_server import ForkServer
 from scaler.worker.frames import (
     GRANT,
-    LARGE_DATAGRAM_BYTES,
-    TASK,
     Descriptors,
     Snapshot,
     ToAgent,
     ToProcessor,
-    unpack_id,
-    unpack_printed,
+    pack,
+    unpack,
+    unpack_note,
     unpack_results,
 )
-from scaler.worker.page import ANCILLARY_BYTES, PageReader, descriptors_of, make_page, read_file, send_datagram
+from scaler.worker.page import PageReader, make_page, receive
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """What a socket to or from a processor holds; more waits in the agent, or makes the processor wait."""
@@ -51,43 +49,9 @@ MAX_READ_PER_WAKEUP = 64
 """Datagrams of one processor in one iteration of the loop, so that others get their turn."""
 CRASH_TEXT_BYTES = 4096
 """Of what the interpreter wrote while it crashed, at most this much is shown."""
-_END = bytes((ToProcessor.END,))
+_END = pack(ToProcessor.END)
 _ATTACHED = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}
 """How many descriptors come with a datagram; none with all others."""
-
-
-class _Sender:
-    """The sending end of a socket to a processor. Datagrams that it has no room for wait here."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
-        self._loop = loop
-        self.end = end
-        self.unsent: deque[bytes] = deque()
-
-    def send(self, datagrams: Iterable[bytes]) -> None:
-        is_full = bool(self.unsent)
-        self.unsent.extend(datagrams)
-        if not is_full and not self._send_unsent():
-            self._loop.add_writer(self.end, self._on_writable)
-
-    def close(self) -> None:
-        self._loop.remove_writer(self.end)
-        self.end.close()
-
-    def _on_writable(self) -> None:
-        if self._send_unsent():
-            self._loop.remove_writer(self.end)
-
-    def _send_unsent(self) -> bool:
-        """Returns False when some still wait."""
-        with contextlib.suppress(ConnectionError):  # the processor is gone, which will be reported
-            while self.unsent:
-                try:
-                    send_datagram(self.end, self.unsent[0], ToProcessor.LARGE, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    return False
-                self.unsent.popleft()
-        return True
 
 
 class _Processor:
@@ -96,8 +60,8 @@ class _Processor:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         tasks, self.unread = _socket_pair()
         definitions, self.their_definitions = _socket_pair()
-        self.tasks = _Sender(loop, tasks)
-        self.definitions = _Sender(loop, definitions)
+        self.tasks = Sender(loop, tasks)
+        self.definitions = Sender(loop, definitions)
         self.results, self.their_results = _socket_pair()
         page = make_page()
         crash_text = os.memfd_create("scaler-crash-text", os.MFD_CLOEXEC)
@@ -123,7 +87,6 @@ class _Processor:
     def close(self) -> None:
         for end in (self.results, self.tasks, self.unread, self.definitions):
             end.close()
-        self.page.close()
         os.close(self.descriptors.crash_text)
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -231,13 +194,12 @@ class ProcessorAgent(Agent):
         return TasksReclaimed(number, unread, results, processor.page.snapshot())
 
     def _take_unread(self, processor: _Processor) -> list[bytes]:
-        datagrams = [
-            read_file(datagram, descriptors) if descriptors else datagram
-            for datagram, descriptors in _datagrams(processor.unread)
-        ]
-        datagrams += processor.tasks.unsent
-        processor.tasks.unsent.clear()
-        tasks = [TASK.unpack_from(datagram)[3] for datagram in datagrams if datagram[0] == ToProcessor.TASK]
+        datagrams: list[bytes] = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                datagrams.append(receive(processor.unread, socket.MSG_DONTWAIT)[0])
+        datagrams += processor.tasks.take_back()
+        tasks = [values[3] for values in map(unpack, datagrams) if values[0] == ToProcessor.TASK]
         if len(tasks) < len(datagrams):
             processor.tasks.send([_END])
         return tasks
@@ -271,14 +233,14 @@ class ProcessorAgent(Agent):
         for report in reports:
             number = report.number
             processor = self._processors[number]
-            if isinstance(report, Spawned):
-                processor.pid, processor.pidfd = report.pid, report.pidfd
+            if report.pidfd is not None:
+                processor.pid, processor.pidfd = report.value, report.pidfd
                 if processor.is_killed:
                     processor.signal(signal.SIGKILL)
                 continue
             inputs += self._read(number)
             inputs.append(self._reclaim(number))
-            text = describe_exit(report.returncode)
+            text = describe_exit(report.value)
             crash = os.pread(processor.descriptors.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
             text = f"{text}\n{crash}" if crash else text
             inputs.append(ProcessorReported(number, ProcessorEvent.EXITED, text))
@@ -291,15 +253,15 @@ class ProcessorAgent(Agent):
         """Read what a processor has sent: return what is for the core, and pass on the rest."""
         end = self._processors[number].results
         found: list[AgentInput] = []
-        for datagram, descriptors in _datagrams(end, limit):
-            if not datagram:
-                # Its process is ending, which the fork server will report; until then this would be readable for ever.
-                self._loop.remove_reader(end)
-                self._fork_server.wake()
-                break
+        for _ in range(limit):
+            descriptors: list[int] = []
             try:
-                if datagram[0] == ToAgent.LARGE:
-                    datagram = read_file(datagram, descriptors)  # noqa: PLW2901 (what it stands for)
+                datagram, descriptors = receive(end, socket.MSG_DONTWAIT)
+                if not datagram:
+                    # Its process is ending, which the fork server will report; this would be readable until then.
+                    self._loop.remove_reader(end)
+                    self._fork_server.wake()
+                    break
                 if datagram[0] == ToAgent.RESULTS:
                     results = unpack_results(datagram)
                     if self._pipes.pipes:
@@ -307,43 +269,30 @@ class ProcessorAgent(Agent):
                             self._pipes.drain(row[0])
                     found.append(ResultsReceived(number, results))
                 else:
-                    self._take_datagram(number, datagram, descriptors, found)
-            except (ProtocolError, ValueError) as error:
+                    self._take_note(number, datagram, descriptors, found)
+            except (BlockingIOError, ConnectionError):
+                break
+            except ProtocolError as error:
                 found.append(ProcessorReported(number, ProcessorEvent.INVALID_DATAGRAM, str(error)))
+            for descriptor in descriptors:
+                os.close(descriptor)
         return found
 
-    def _take_datagram(self, number: int, datagram: bytes, descriptors: list[int], found: list[AgentInput]) -> None:
+    def _take_note(self, number: int, datagram: bytes, descriptors: list[int], found: list[AgentInput]) -> None:
         """Take in a datagram that holds no results. Takes descriptors that are used out of the list."""
-        kind = ToAgent(datagram[0])
-        if len(descriptors) != _ATTACHED.get(kind, 0):
-            raise ProtocolError(f"a {kind.name} datagram came with {len(descriptors)} descriptors")
-        match kind:
-            case ToAgent.READY | ToAgent.FAILED | ToAgent.BLOCKED | ToAgent.UNBLOCKED:
-                text = datagram[1:].decode("utf-8", "replace")
-                found.append(ProcessorReported(number, ProcessorEvent[kind.name], text))
+        note = unpack_note(datagram)
+        if len(descriptors) != _ATTACHED.get(note.kind, 0):
+            raise ProtocolError(f"a {note.kind.name} datagram came with {len(descriptors)} descriptors")
+        match note.kind:
             case ToAgent.CHANNEL:
-                self._relays.open(unpack_id(datagram, PEER_ID_BYTES), number, descriptors.pop())
+                self._relays.open(note.identifier[:PEER_ID_BYTES], number, descriptors.pop())
             case ToAgent.OUTPUT:
-                task = unpack_id(datagram, ID_BYTES)
-                self._pipes.open(task, tuple(descriptors))
+                self._pipes.open(note.identifier, tuple(descriptors))
                 descriptors.clear()
             case ToAgent.PRINTED:
-                self._prints.add(*unpack_printed(datagram))
-            case _:
-                raise ProtocolError("a memory file holds another one")
-
-
-def _datagrams(end: socket.socket, limit: int = sys.maxsize) -> Iterator[tuple[bytes, list[int]]]:
-    """Yield what has come, with the descriptors attached. Those that are left in the list are closed afterwards."""
-    for _ in range(limit):
-        try:
-            datagram, attached, _, _ = end.recvmsg(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
-        except (BlockingIOError, ConnectionError):
-            return
-        descriptors = descriptors_of(attached) if attached else []
-        yield datagram, descriptors
-        for descriptor in descriptors:
-            os.close(descriptor)
+                self._prints.add(note.identifier, note.is_stderr, note.truncated, note.text)
+            case kind:
+                found.append(ProcessorReported(number, ProcessorEvent[kind.name], note.text.decode("utf-8", "replace")))
 
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:

@@ -1,31 +1,76 @@
-"""Channels of clients that live inside tasks: streams from and to processors, relayed in the agent's own session."""
+"""Datagrams to processors that may have to wait, and channels of clients that live inside tasks.
+
+The agent relays what comes over a channel in its own session.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable
 from functools import partial
+from typing import NamedTuple
 
 from scaler.errors import ProtocolError
 from scaler.protocol.messages import MAX_BATCH_BYTES, Relay, RelayClosed
 from scaler.worker.agent.events import ProcessorEvent, ProcessorReported
 from scaler.worker.agent.shell import Agent
-from scaler.worker.frames import BodyReader, pack_body_head
+from scaler.worker.page import receive, send
 
 MAX_CHANNELS = 10_000
 MAX_UNREAD_BYTES = 256 * 1024 * 1024
 """What waits for a nested client that does not read; beyond it the channel ends."""
-_READ_BYTES = 256 * 1024
-_READS_PER_WAKEUP = 16
+_READS_PER_WAKEUP = 64
 
 
-@dataclass(slots=True)
-class _Channel:
-    end: socket.socket
+class Sender:
+    """The sending end of a socket to a processor. Datagrams that it has no room for wait here."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
+        self._loop = loop
+        self.end = end
+        self.unsent: deque[bytes] = deque()
+        self.unsent_bytes = 0
+
+    def send(self, datagrams: Iterable[bytes]) -> None:
+        is_full = bool(self.unsent)
+        for datagram in datagrams:
+            self.unsent.append(datagram)
+            self.unsent_bytes += len(datagram)
+        if not is_full and not self._send_unsent():
+            self._loop.add_writer(self.end, self._on_writable)
+
+    def take_back(self) -> list[bytes]:
+        """Return what waits here, and send it no more."""
+        taken, self.unsent, self.unsent_bytes = list(self.unsent), deque(), 0
+        return taken
+
+    def close(self) -> None:
+        self._loop.remove_writer(self.end)
+        self.end.close()
+
+    def _on_writable(self) -> None:
+        if self._send_unsent():
+            self._loop.remove_writer(self.end)
+
+    def _send_unsent(self) -> bool:
+        """Returns False when some still wait."""
+        with contextlib.suppress(ConnectionError):  # the processor is gone, which will be reported
+            while self.unsent:
+                try:
+                    send(self.end, self.unsent[0], socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return False
+                self.unsent_bytes -= len(self.unsent.popleft())
+        return True
+
+
+class _Channel(NamedTuple):
+    sender: Sender
     number: int
-    reader: BodyReader = field(default_factory=lambda: BodyReader(MAX_BATCH_BYTES))
-    unsent: bytearray = field(default_factory=bytearray)
 
 
 class Relays:
@@ -42,8 +87,7 @@ class Relays:
         if client in self._channels or len(self._channels) >= MAX_CHANNELS:
             end.close()  # the client sees the end of its channel
             return
-        end.setblocking(False)
-        self._channels[client] = _Channel(end, number)
+        self._channels[client] = _Channel(Sender(self._loop, end), number)
         self._loop.add_reader(end, partial(self._read, client))
 
     def deliver(self, client: bytes, body: bytes) -> int | None:
@@ -51,11 +95,8 @@ class Relays:
         channel = self._channels.get(client)
         if channel is None:
             return None
-        is_waiting = bool(channel.unsent)
-        channel.unsent += pack_body_head(len(body)) + body
-        if not is_waiting:
-            self._write(client)
-        elif len(channel.unsent) > MAX_UNREAD_BYTES:
+        channel.sender.send([body])
+        if channel.sender.unsent_bytes > MAX_UNREAD_BYTES:
             self.close(client)
         return channel.number
 
@@ -63,9 +104,8 @@ class Relays:
         """End a channel."""
         channel = self._channels.pop(client, None)
         if channel is not None:
-            self._loop.remove_reader(channel.end)
-            self._loop.remove_writer(channel.end)
-            channel.end.close()
+            self._loop.remove_reader(channel.sender.end)
+            channel.sender.close()
             self._agent.send(RelayClosed(client))
 
     def close_all(self) -> None:
@@ -78,35 +118,15 @@ class Relays:
             if channel is None:
                 return
             try:
-                data = channel.end.recv(_READ_BYTES)
+                body, descriptors = receive(channel.sender.end, socket.MSG_DONTWAIT)
+                for descriptor in descriptors:  # none of them means anything here
+                    os.close(descriptor)
             except BlockingIOError:
                 return
-            except ConnectionError:
-                data = b""
-            if not data:
+            except (ConnectionError, ProtocolError):
+                body = b""
+            if not 0 < len(body) <= MAX_BATCH_BYTES:
                 self.close(client)
                 return
             self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.NESTED_TRAFFIC))
-            try:
-                for body in channel.reader.feed(data):
-                    self._agent.send(Relay(client, body))
-            except ProtocolError:
-                self.close(client)
-                return
-
-    def _write(self, client: bytes) -> None:
-        channel = self._channels.get(client)
-        if channel is None:
-            return
-        try:
-            sent = channel.end.send(channel.unsent)
-        except BlockingIOError:
-            sent = 0
-        except ConnectionError:
-            self.close(client)
-            return
-        del channel.unsent[:sent]
-        if channel.unsent:
-            self._loop.add_writer(channel.end, partial(self._write, client))
-        else:
-            self._loop.remove_writer(channel.end)
+            self._agent.send(Relay(client, body))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
 import socket
@@ -13,16 +12,12 @@ import threading
 from collections.abc import Callable, Iterator
 
 from scaler.errors import ClientClosedError, ProtocolError
-from scaler.ids import new_peer_id
-from scaler.protocol.messages import MAX_BATCH_BYTES
-from scaler.worker.frames import BodyReader, ToAgent, pack_body_head, pack_id
-from scaler.worker.processor.capture import PrintForwarder
+from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
+from scaler.worker.page import receive, send
 
-_READ_BYTES = 256 * 1024
-_GRANT_BYTES = 16
-
+refusal = ""
+"""Why tasks of this process cannot have clients through a worker; empty when they can."""
 _current: ProcessorContext | None = None
-_no_clients = ""
 
 
 def current() -> ProcessorContext | None:
@@ -37,17 +32,6 @@ def enter(context: ProcessorContext) -> None:
     _current = context
 
 
-def refuse_clients(why: str) -> None:
-    """Note that tasks of this process cannot have clients through a worker, and why."""
-    global _no_clients  # noqa: PLW0603 (as above)
-    _no_clients = why
-
-
-def refusal() -> str:
-    """Return why tasks of this process cannot have clients through a worker; empty when they can."""
-    return _no_clients
-
-
 class NestedChannel:
     """A nested client's way to the scheduler: encoded messages in both directions, in order, through the agent.
 
@@ -55,11 +39,8 @@ class NestedChannel:
     does.
     """
 
-    def __init__(self, end: socket.socket, peer: bytes) -> None:
-        self.peer = peer
-        """The peer id under which the scheduler knows this client."""
+    def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._reader = BodyReader(MAX_BATCH_BYTES)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when there is something to receive."""
@@ -68,7 +49,7 @@ class NestedChannel:
     def send(self, body: bytes) -> None:
         """Send an encoded message. Raises ClientClosedError when the channel has ended."""
         try:
-            self._socket.sendall(pack_body_head(len(body)) + body)
+            send(self._socket, body)
         except OSError as error:
             raise ClientClosedError("the channel of a client inside a task has ended") from error
 
@@ -77,14 +58,14 @@ class NestedChannel:
         ready: list[bytes] = []
         while True:
             try:
-                data = self._socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-                ready.extend(self._reader.feed(data))
+                body, _ = receive(self._socket, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return ready
             except (OSError, ProtocolError):
-                data = b""
-            if not data:
+                body = b""
+            if not body:
                 return ready or None
+            ready.append(body)
 
     def close(self) -> None:
         """End the channel: the scheduler forgets this client. Harmless when repeated."""
@@ -98,7 +79,6 @@ class ProcessorContext:
         self.pid = os.getpid()
         self.task_id = b""
         """The running task; empty between tasks."""
-        self.printing = PrintForwarder(lambda: self.task_id, control.send)
         self.object_storage_address = ""
         self._control = control
         self._flush_results = flush_results
@@ -109,17 +89,15 @@ class ProcessorContext:
         self._is_lent = False
         """Suspended by `lend`, not by a wait."""
         self._grant_is_due = False
-        """Not suspended, and the grant that `take_back` asked for has not been read."""
+        """Not suspended, and the grant of the slot that was asked back has not been read."""
         self._task_count = 0
 
-    def open_channel(self, peer: bytes | None = None) -> NestedChannel:
-        """Open a channel for a client inside this process. peer: its peer id; chosen here when left out."""
-        chosen = new_peer_id() if peer is None else peer
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
-        self._control.sendmsg([pack_id(ToAgent.CHANNEL, chosen)], attached)
-        theirs.close()
-        return NestedChannel(ours, chosen)
+    def open_channel(self, peer: bytes) -> NestedChannel:
+        """Open a channel for a client inside this process, which the scheduler knows under this peer id."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._control, [pack_note(Note(ToAgent.CHANNEL, identifier=peer))], [theirs.fileno()])
+        return NestedChannel(ours)
 
     @contextlib.contextmanager
     def blocked(self) -> Iterator[None]:
@@ -129,7 +107,15 @@ class ProcessorContext:
         waiting until the last of them goes on. A wait that ends with a TimeoutError does not wait any longer: the task
         goes on beside the one that has its slot, until it waits again or ends.
         """
-        task_count = self.begin_wait()
+        with self._lock:
+            task_count = self._task_count
+            if not self.is_waiting and threading.current_thread() is threading.main_thread():
+                self._flush_results()
+            self._waits += 1
+            self._is_lent = False
+            if not self.is_suspended:
+                self._read_grant()
+                self._suspend()
         is_late = False
         try:
             yield
@@ -137,49 +123,31 @@ class ProcessorContext:
             is_late = True
             raise
         finally:
-            self.end_wait(task_count, is_late)
+            with self._lock:
+                if task_count == self._task_count:  # else the task has ended before this thread of it
+                    self._waits -= 1
+                    if is_late and self.is_suspended:
+                        self._is_lent = not self._waits
+                    elif not self._waits:
+                        self._ask_back()
+                        self._read_grant()
 
     @property
     def is_waiting(self) -> bool:
         """True while the task waits in `blocked`, and its slot is lent for that reason."""
         return self.is_suspended and not self._is_lent
 
-    def begin_wait(self) -> int:
-        """Enter a wait; returns what `end_wait` takes."""
-        with self._lock:
-            self._waits += 1
-            if self._is_lent or not self.is_suspended:
-                if threading.current_thread() is threading.main_thread():
-                    self._flush_results()
-                self._is_lent = False
-            if not self.is_suspended:
-                self._read_grant()
-                self._suspend()
-            return self._task_count
-
-    def end_wait(self, task_count: int, is_late: bool = False) -> None:
-        """Leave a wait that began during this task, and get a slot when it was the last one and is not late."""
-        with self._lock:
-            if task_count != self._task_count:
-                return
-            self._waits -= 1
-            if is_late and self.is_suspended:
-                self._is_lent = not self._waits
-            elif not self._waits:
-                self._resume()
-
     def lend(self) -> None:
         """Lend the slot of a task that waits outside of `blocked`. Does not wait: it may do nothing, so ask again."""
         if self.is_suspended or not self._lock.acquire(blocking=False):
             return
         try:
-            if self.is_suspended or (self._grant_is_due and not self._grant_is_here()):
-                return
-            self._is_lent = True  # before the question: `end_task` looks at the one after it has changed the other
-            if self.task_id:
-                self._suspend()
-            else:
-                self._is_lent = False
+            if not self.is_suspended and self._read_grant(socket.MSG_DONTWAIT):
+                self._is_lent = True  # before the question: `end_task` looks at the one after it has changed the other
+                if self.task_id:
+                    self._suspend()
+                else:
+                    self._is_lent = False
         finally:
             self._lock.release()
 
@@ -189,9 +157,7 @@ class ProcessorContext:
             return
         try:
             if self._is_lent:
-                self._is_lent = self.is_suspended = False
-                self._grant_is_due = True
-                self._control.send(bytes((ToAgent.UNBLOCKED,)))
+                self._ask_back()
         finally:
             self._lock.release()
 
@@ -205,28 +171,24 @@ class ProcessorContext:
                 self._is_lent = False
                 self._flush_results()  # they need not wait for the slot
                 if self.is_suspended:
-                    self._resume()
+                    self._ask_back()
                 self._read_grant()
 
     def _suspend(self) -> None:
         self.is_suspended = True
-        self._control.send(bytes((ToAgent.BLOCKED,)))
+        self._control.send(pack_note(Note(ToAgent.BLOCKED)))
 
-    def _resume(self) -> None:
-        self._control.send(bytes((ToAgent.UNBLOCKED,)))
-        self.is_suspended = False
+    def _ask_back(self) -> None:
+        self.is_suspended = self._is_lent = False
         self._grant_is_due = True
-        self._read_grant()
+        self._control.send(pack_note(Note(ToAgent.UNBLOCKED)))
 
-    def _read_grant(self) -> None:
+    def _read_grant(self, flags: int = 0) -> bool:
+        """Read the grant that was asked for. Returns False when flags say not to wait, and it is not here yet."""
         if self._grant_is_due:
-            self._control.recv(_GRANT_BYTES)
+            try:
+                self._control.recv(len(GRANT), flags)
+            except BlockingIOError:
+                return False
             self._grant_is_due = False
-
-    def _grant_is_here(self) -> bool:
-        try:
-            self._control.recv(_GRANT_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        self._grant_is_due = False
         return True

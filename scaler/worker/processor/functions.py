@@ -11,15 +11,14 @@ from scaler.errors import ObjectLostError
 from scaler.ids import show
 from scaler.protocol.messages import is_stored, stored_reference
 from scaler.serialization import (
+    Buffer,
     Serializer,
     load_function,
     load_retry_on,
     load_serializer,
-    load_value,
     parts_of,
     size_of,
 )
-from scaler.worker.frames import Buffer
 
 if TYPE_CHECKING:  # most processors never need it
     from scaler.object_storage.client import BlockingStorage
@@ -28,8 +27,6 @@ FETCH_SECONDS = 10.0
 """How long a task waits for an object that the storage does not have; then it is lost."""
 CACHE_BYTES = 256 * 1024 * 1024
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
-MAX_LOADED = 1024
-"""Functions and serializers that a processor keeps loaded."""
 
 
 class StoredObjects:
@@ -111,67 +108,53 @@ class LoadedSpec:
     serializer: Serializer | None = None
     retry_types: tuple[type[BaseException], ...] | None = None
 
+    def is_to_retry(self, error: BaseException) -> bool:
+        """Return True if the user asked to run the task again after such an error. Raises SerializationError."""
+        if self.retry_types is None:
+            self.retry_types = load_retry_on(self.retry_on)
+        return isinstance(error, self.retry_types)
+
 
 class FunctionCache:
-    """The specs and definitions that the agent has announced; functions stay loaded while they are in use."""
+    """The specs and definitions that the agent has announced, with the functions that were loaded from them."""
 
     def __init__(self, objects: StoredObjects) -> None:
         self._objects = objects
-        self._definitions: dict[bytes, bytes] = {}
-        self._functions: OrderedDict[tuple[bytes, bytes], Callable[..., Any]] = OrderedDict()
+        self._functions: dict[tuple[bytes, bytes], Callable[..., Any]] = {}
         self._serializers: dict[bytes, Serializer] = {}
+        self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
 
-    def define(self, identifier: bytes, payload: bytes) -> None:
-        self._definitions[identifier] = payload
+    def add_spec(self, *values: Any) -> None:
+        """Take in the values of a SPEC datagram."""
+        spec = LoadedSpec(*values)
+        self.specs[spec.number] = spec
 
     def forget(self, definitions: Sequence[bytes], specs: Sequence[int]) -> None:
         for number in specs:
             self.specs.pop(number, None)
         for identifier in definitions:
-            self._definitions.pop(identifier, None)
+            self.definitions.pop(identifier, None)
             self._serializers.pop(identifier, None)
             for key in [key for key in self._functions if identifier in key]:
                 del self._functions[key]
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
         """Load a spec's function and serializer. Raises SerializationError or ObjectLostError."""
-        if spec.serializer_id:
-            spec.serializer = self._serializer(spec.serializer_id)
-        key = (spec.function_id, spec.serializer_id)
-        function = self._functions.get(key)
-        if function is None:
-            function = self._functions[key] = load_function(self._parts(spec.function_id), spec.serializer)
-            if len(self._functions) > MAX_LOADED:
-                self._functions.popitem(last=False)
-        else:
-            self._functions.move_to_end(key)
-        spec.function = function
-        return function
-
-    def is_to_retry(self, spec: LoadedSpec, error: BaseException) -> bool:
-        """Return True if the user asked to run the task again after such an error. Raises SerializationError."""
-        if spec.retry_types is None:
-            spec.retry_types = load_retry_on(spec.retry_on) if spec.retry_on else ()
-        return isinstance(error, spec.retry_types)
-
-    def inputs(self, payloads: Sequence[Buffer], serializer: Serializer | None) -> Callable[[int], Any]:
-        """Return a function that gives the value of each input of a task, by its index."""
-
-        def value(index: int) -> Any:
-            return load_value(self._objects.parts(payloads[index]), serializer, f"input {index}")
-
-        return value
-
-    def _serializer(self, identifier: bytes) -> Serializer:
-        serializer = self._serializers.get(identifier)
-        if serializer is None:
-            serializer = self._serializers[identifier] = load_serializer(self._parts(identifier))
-        return serializer
+        identifier = spec.serializer_id
+        if identifier:
+            if identifier not in self._serializers:
+                self._serializers[identifier] = load_serializer(self._parts(identifier))
+            spec.serializer = self._serializers[identifier]
+        key = (spec.function_id, identifier)
+        if key not in self._functions:
+            self._functions[key] = load_function(self._parts(spec.function_id), spec.serializer)
+        spec.function = self._functions[key]
+        return spec.function
 
     def _parts(self, identifier: bytes) -> Sequence[memoryview]:
         try:
-            payload = self._definitions[identifier]
+            payload = self.definitions[identifier]
         except KeyError:
             raise ObjectLostError(f"definition {show(identifier)} is not known to the processor") from None
         return self._objects.parts(payload)

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 import traceback
-from functools import partial
+from collections.abc import Callable, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -23,22 +23,14 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
-from scaler.serialization import dump_value, load_arguments, size_of, to_payload
-from scaler.worker.frames import (
-    LARGE_DATAGRAM_BYTES,
-    TASK,
-    Descriptors,
-    ToAgent,
-    ToProcessor,
-    unpack_announcement,
-    unpack_inputs,
-)
-from scaler.worker.page import ANCILLARY_BYTES, PageWriter, descriptors_of, read_file
+from scaler.serialization import dump_value, load_arguments, load_value, size_of, to_payload
+from scaler.worker.frames import Descriptors, Note, ToAgent, ToProcessor, pack_note, unpack
+from scaler.worker.page import PageWriter, receive, send
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import failure_of, finish, run_preload
-from scaler.worker.processor.capture import TeeStream, captured_output
+from scaler.worker.processor.capture import PrintForwarder, captured_output, teed_streams
 from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoredObjects
-from scaler.worker.processor.resources import GarbagePolicy, Meter
+from scaler.worker.processor.resources import CHECK_NS, GarbagePolicy, Meter
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import BlockingStorage
@@ -48,13 +40,13 @@ FLUSH_NS = 1_000_000
 _WEIGHT = 0.25
 _NONE_PAYLOAD = pickle.dumps(None, 5)
 _PICKLE = 0x80
+_UNMEASURED = Meter()
+_NOTHING = contextlib.nullcontext()
 
 
 def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     """Be a processor until the agent says END. Returns the exit code of the process."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
-    tasks = socket.socket(fileno=descriptors.tasks)
-    definitions = socket.socket(fileno=descriptors.definitions)
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
     os.close(descriptors.page)
@@ -63,11 +55,11 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
             run_preload(config.preload)
         except BaseException:  # noqa: BLE001 (the agent reports whatever the operator's hook raises)
             text = f"preload {config.preload} failed:\n{traceback.format_exc(limit=-20)}"
-            results.send(bytes((ToAgent.FAILED,)) + text.encode("utf-8", "replace")[: LARGE_DATAGRAM_BYTES - 1])
+            send(results, pack_note(Note(ToAgent.FAILED, text.encode("utf-8", "replace"))))
             return 1
     try:
-        results.send(bytes((ToAgent.READY,)))
-        _Processor(tasks, definitions, results, page, config).loop()
+        results.send(pack_note(Note(ToAgent.READY)))
+        _Processor(descriptors, results, page, config).loop()
     except ConnectionError:
         return 1  # the agent is gone, and its fork server ends with it
     with contextlib.suppress(ValueError, OSError):
@@ -83,20 +75,20 @@ def _connect(address: str) -> BlockingStorage:
 
 class _Processor:
     def __init__(
-        self,
-        tasks: socket.socket,
-        definitions: socket.socket,
-        results: socket.socket,
-        page: PageWriter,
-        config: WorkerConfig,
+        self, descriptors: Descriptors, control: socket.socket, results: PageWriter, config: WorkerConfig
     ) -> None:
-        self._tasks = tasks
-        self._definitions = definitions
-        self._control = results
-        self._results = page
+        self._tasks = socket.socket(fileno=descriptors.tasks)
+        self._definitions = socket.socket(fileno=descriptors.definitions)
+        self._control = control
+        self._results = results
         self._objects = StoredObjects(_connect)
         self._functions = FunctionCache(self._objects)
-        self._context = context.ProcessorContext(results, self._results.flush)
+        self._announcements: dict[int, Callable[..., None]] = {
+            ToProcessor.SPEC: self._functions.add_spec,
+            ToProcessor.DEFINITION: self._functions.definitions.__setitem__,
+            ToProcessor.FORGET: self._functions.forget,
+            ToProcessor.STORAGE: self._use_storage,
+        }
         self._garbage = GarbagePolicy(
             config.garbage_collect_interval_seconds,
             config.trim_memory_threshold_bytes,
@@ -104,68 +96,50 @@ class _Processor:
             time.monotonic_ns(),
         )
         self._poll = select.poll()
-        self._poll.register(tasks, select.POLLIN)
+        self._poll.register(self._tasks, select.POLLIN)
+        self._context = context.ProcessorContext(control, results.flush)
         context.enter(self._context)
-        self._printing = self._context.printing
-        TeeStream.forward = self._printing.write
+        self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
 
     def loop(self) -> None:
         """Work until the agent says END."""
-        read = self._tasks.recvmsg
-        task_kind = ToProcessor.TASK.value
+        tasks = self._tasks
         run = self._run
-        while True:
-            try:
-                datagram, attached, _, _ = read(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                self._results.flush()
-                datagram, attached = self._wait()
-            if attached:
-                datagram = read_file(datagram, descriptors_of(attached))
-            if not datagram or datagram[0] != task_kind:
-                return
-            run(datagram)
-
-    def _wait(self) -> tuple[bytes, list[tuple[int, int, bytes]]]:
-        """Wait for a datagram, and tend to memory meanwhile."""
-        pause = self._garbage.pause_ms(time.monotonic_ns())
-        if pause is not None and not self._poll.poll(pause):
-            self._garbage.idle(time.monotonic_ns())
-        datagram, attached, _, _ = self._tasks.recvmsg(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES)
-        return datagram, attached
+        with teed_streams(self._printing.write):
+            while True:
+                try:
+                    datagram, _ = receive(tasks, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    self._results.flush()
+                    if self._garbage.is_due and not self._poll.poll(CHECK_NS / 1e6):
+                        self._garbage.idle(time.monotonic_ns())
+                    datagram, _ = receive(tasks)
+                if not datagram:
+                    return
+                values = unpack(datagram)
+                if values[0] != ToProcessor.TASK:
+                    return
+                run(values)
 
     def _learn(self, number: int) -> LoadedSpec:
         """Read announcements until this spec is known: the agent sends them before the first task that needs them."""
         specs = self._functions.specs
         while number not in specs:
             try:
-                datagram, attached, _, _ = self._definitions.recvmsg(
-                    LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT
-                )
+                datagram, _ = receive(self._definitions, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 raise ProtocolError(f"the agent sent a task of spec {number}, which it never announced") from None
-            self._take_announcement(read_file(datagram, descriptors_of(attached)) if attached else datagram)
+            kind, *values = unpack(datagram)
+            self._announcements[kind](*values)
         return specs[number]
 
-    def _take_announcement(self, datagram: bytes) -> None:
-        match ToProcessor(datagram[0]):
-            case ToProcessor.SPEC:
-                spec = LoadedSpec(*unpack_announcement(datagram))
-                self._functions.specs[spec.number] = spec
-            case ToProcessor.DEFINITION:
-                self._functions.define(*unpack_announcement(datagram))
-            case ToProcessor.FORGET:
-                self._functions.forget(*unpack_announcement(datagram))
-            case ToProcessor.STORAGE:
-                (address,) = unpack_announcement(datagram)
-                self._objects.move(address)
-                self._context.object_storage_address = address
-            case ToProcessor.TASK | ToProcessor.END | ToProcessor.LARGE as kind:
-                raise ProtocolError(f"a {kind.name} datagram came on the definition socket")
+    def _use_storage(self, address: str) -> None:
+        self._objects.move(address)
+        self._context.object_storage_address = address
 
-    def _run(self, datagram: bytes) -> None:
-        """Run one task, and add its result."""
-        _, attempt, number, task, length, count = TASK.unpack_from(datagram)
+    def _run(self, values: tuple[Any, ...]) -> None:
+        """Run the task of a TASK datagram, and add its result."""
+        _, attempt, number, task, arguments, inputs = values
         spec = self._functions.specs.get(number) or self._learn(number)
         results = self._results
         began_ns = time.monotonic_ns()
@@ -177,13 +151,17 @@ class _Processor:
             results.flush()
         results.begin(began_ns)
         self._context.task_id = task
-        meter = None
+        meter = _UNMEASURED
         try:
             if spec.profiling or spec.stream_output:
                 meter = Meter()
-                value = self._call_watched(meter, task, spec, datagram, length, count)
+                with (
+                    captured_output(self._printing, self._control, task) if spec.stream_output else _NOTHING,
+                    meter if spec.profiling else _NOTHING,
+                ):
+                    value = self._call(spec, arguments, inputs)
             else:
-                value = self._call(spec, datagram, length, count)
+                value = self._call(spec, arguments, inputs)
             ended_ns = time.monotonic_ns()
             outcome = 0
             payload = _NONE_PAYLOAD if value is None and spec.serializer is None else b""
@@ -197,23 +175,15 @@ class _Processor:
                     del parts
         except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
             ended_ns = time.monotonic_ns()
-            outcome, payload = failure_of(error, __file__, partial(self._functions.is_to_retry, spec))
+            outcome, payload = failure_of(error, __file__, spec.is_to_retry)
         if self._printing.has_partial_line:
             self._printing.flush()
         duration_ns = ended_ns - began_ns
         mean_ns = spec.mean_ns
         spec.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
+        duration_us = min(duration_ns // 1000, 0xFFFFFFFF)
         results.add(
-            (
-                task,
-                attempt,
-                outcome,
-                spec.profiling,
-                min(duration_ns // 1000, 0xFFFFFFFF),
-                0 if meter is None else meter.cpu_us,
-                0 if meter is None else meter.peak_bytes,
-                len(payload),
-            ),
+            (task, attempt, outcome, spec.profiling, duration_us, meter.cpu_us, meter.peak_bytes, len(payload)),
             payload,
             ended_ns,
         )
@@ -222,35 +192,22 @@ class _Processor:
         self._context.end_task()
         self._garbage.after_task(ended_ns)
 
-    def _call_watched(
-        self, meter: Meter, task: bytes, spec: LoadedSpec, datagram: bytes, length: int, count: int
-    ) -> Any:
-        """Call under a meter and with captured output, as the spec asks."""
-        try:
-            with contextlib.ExitStack() as stack:
-                if spec.stream_output:
-                    stack.enter_context(captured_output(self._control, task))
-                    self._printing.is_captured = True
-                if spec.profiling:
-                    stack.enter_context(meter)
-                return self._call(spec, datagram, length, count)
-        finally:
-            self._printing.is_captured = False
-
-    def _call(self, spec: LoadedSpec, datagram: bytes, length: int, count: int) -> Any:
+    def _call(self, spec: LoadedSpec, arguments: bytes, inputs: Sequence[bytes]) -> Any:
         function = spec.function
         if function is None:
             function = self._functions.load(spec)
-        payload = memoryview(datagram)[TASK.size : TASK.size + length]
-        if not count and spec.serializer is None and length and payload[0] == _PICKLE:
+        if not inputs and spec.serializer is None and arguments and arguments[0] == _PICKLE:
             # The common case without detours: no references, and the arguments are one pickle.
             try:
-                arguments = pickle.loads(payload)  # noqa: S301 (running users' code is what a processor is for)
+                args = pickle.loads(arguments)  # noqa: S301 (running users' code is what a processor is for)
             except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
-                arguments = None
-            if type(arguments) is tuple:
-                result = function(*arguments)
+                args = None
+            if type(args) is tuple:
+                result = function(*args)
                 return finish(result) if type(result) is CoroutineType else result
-        inputs = self._functions.inputs(unpack_inputs(datagram, TASK.size + length, count), spec.serializer)
-        args, kwargs = load_arguments(self._objects.parts(payload, is_own=True), inputs, spec.serializer)
+
+        def value(index: int) -> Any:
+            return load_value(self._objects.parts(inputs[index]), spec.serializer, f"input {index}")
+
+        args, kwargs = load_arguments(self._objects.parts(arguments, is_own=True), value, spec.serializer)
         return finish(function(*args, **kwargs))

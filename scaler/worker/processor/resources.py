@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from scaler.processes import give_memory_back
 
 CHECK_NS = 100_000_000
-"""Resident memory is checked at most this often."""
+"""Resident memory is checked at most this often, and once this long after the last task."""
 _STATM = Path("/proc/self/statm")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
@@ -33,24 +33,19 @@ class GarbagePolicy:
         self._collected_ns = now_ns
         self._checked_ns = now_ns
         self._trim_above = 0
-        self._is_due = False
+        self.is_due = False
+        """A task has run since the last check of an idle processor."""
 
     def after_task(self, now_ns: int) -> None:
         """Do what is due. Cheap when nothing is."""
-        self._is_due = True
+        self.is_due = True
         if now_ns - self._checked_ns >= CHECK_NS:
             self._check(now_ns)
-
-    def pause_ms(self, now_ns: int) -> int | None:
-        """Return how long an idle processor waits before it calls `idle`; None: until there is a task."""
-        if not self._is_due:
-            return None
-        return max(0, CHECK_NS - (now_ns - self._checked_ns)) // 1_000_000 + 1
 
     def idle(self, now_ns: int) -> None:
         """Check once more after the last task."""
         self._check(now_ns)
-        self._is_due = False
+        self.is_due = False
 
     def _check(self, now_ns: int) -> None:
         self._checked_ns = now_ns
@@ -79,21 +74,13 @@ class Meter:
     cpu_us = 0
     peak_bytes = 0
 
-    def __enter__(self) -> Meter:
-        try:
+    def __enter__(self) -> None:
+        with contextlib.suppress(OSError):  # not allowed here: then the peak is that of the process so far
             _CLEAR_REFS.write_text(_RESET_PEAK, "ascii")  # the kernel measures the peak from now on
-            self._has_reset = True
-        except OSError:  # not allowed here
-            self._has_reset = False
         self._cpu_ns = time.process_time_ns()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cpu_us = (time.process_time_ns() - self._cpu_ns) // 1000
-        peaks = []
-        if self._has_reset:
-            lines = _STATUS.read_text("ascii", "replace").splitlines()
-            peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+        lines = _STATUS.read_text("ascii", "replace").splitlines()
+        peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
         self.peak_bytes = 1024 * (peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,30 +14,29 @@ from hypothesis import strategies as st
 from scaler.errors import ProtocolError
 from scaler.worker.agent.pool import PooledProcessor
 from scaler.worker.frames import (
-    LARGE_DATAGRAM_BYTES,
-    TASK,
-    BodyReader,
+    LARGE,
+    Note,
     ResultRow,
     Results,
+    ToAgent,
     ToProcessor,
-    pack_announcement,
-    pack_body_head,
+    pack,
+    pack_note,
     pack_results,
-    pack_task,
     skip_rows,
-    unpack_announcement,
-    unpack_inputs,
+    unpack,
+    unpack_note,
     unpack_results,
 )
 from scaler.worker.page import (
-    ANCILLARY_BYTES,
+    DATAGRAM_BYTES,
     MAX_PAYLOAD_BYTES,
     MAX_ROWS,
     PageReader,
     PageWriter,
-    descriptors_of,
     make_page,
-    read_file,
+    receive,
+    send,
 )
 
 TASK_ID = b"t" * 16
@@ -46,23 +46,30 @@ def row(payload: bytes, task: bytes = TASK_ID) -> ResultRow:
     return (task, 1, 0, 0, 17, 0, 0, len(payload))
 
 
-@given(st.binary(max_size=100), st.lists(st.binary(max_size=50), max_size=5))
-def test_a_task_comes_out_as_it_went_in(payload: bytes, inputs: list[bytes]) -> None:
-    datagram = pack_task(7, TASK_ID, 3, payload, inputs)
-    _, attempt, spec, task, length, count = TASK.unpack_from(datagram)
-    assert (attempt, spec, task) == (3, 7, TASK_ID)
-    assert datagram[TASK.size : TASK.size + length] == payload
-    assert [bytes(each) for each in unpack_inputs(datagram, TASK.size + length, count)] == inputs
-
-
-@given(st.binary(max_size=40), st.text(max_size=20))
-def test_an_announcement_comes_out_as_it_went_in(retry_on: bytes, name: str) -> None:
-    spec = (9, b"f" * 16, b"", retry_on, name, True, False, True)
-    datagram = pack_announcement(ToProcessor.SPEC, *spec)
-    assert datagram[0] == ToProcessor.SPEC
-    assert unpack_announcement(datagram) == spec
+@given(st.binary(max_size=100), st.lists(st.binary(max_size=50), max_size=5), st.text(max_size=20))
+def test_what_the_agent_writes_comes_out_as_it_went_in(payload: bytes, inputs: list[bytes], name: str) -> None:
+    task = (3, 7, TASK_ID, payload, tuple(inputs))
+    spec = (9, b"f" * 16, b"", payload, name, True, False, True)
     forgotten = [b"a" * 16, b"b" * 16], [1, 70_000]
-    assert unpack_announcement(pack_announcement(ToProcessor.FORGET, *forgotten)) == forgotten
+    for kind, values in ((ToProcessor.TASK, task), (ToProcessor.SPEC, spec), (ToProcessor.FORGET, forgotten)):
+        assert unpack(pack(kind, *values)) == (kind, *values)
+
+
+@given(st.sampled_from(ToAgent), st.binary(max_size=30), st.binary(max_size=16), st.booleans(), st.integers(0, 2**60))
+def test_a_note_comes_out_as_it_went_in(
+    kind: ToAgent, text: bytes, identifier: bytes, is_stderr: bool, truncated: int
+) -> None:
+    note = Note(kind, text, identifier.ljust(16, b"\0"), is_stderr, truncated)
+    assert unpack_note(pack_note(note._replace(identifier=identifier))) == note
+
+
+@given(st.binary(max_size=60))
+def test_any_datagram_is_a_note_or_refused(data: bytes) -> None:
+    try:
+        note = unpack_note(data)
+    except ProtocolError:
+        return
+    assert (len(note.identifier), data.endswith(note.text)) == (16, True)
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
@@ -92,31 +99,55 @@ def test_a_broken_result_datagram_is_an_error_or_whole(place: int, change: bytes
     assert sum(each[7] for each in results.rows) == len(results.payloads)
 
 
-@given(st.lists(st.binary(max_size=100), max_size=10), st.integers(1, 50))
-def test_bodies_come_out_of_a_stream_however_it_is_cut(bodies: list[bytes], step: int) -> None:
-    stream = b"".join(pack_body_head(len(body)) + body for body in bodies)
-    reader = BodyReader(1000)
-    found = [body for at in range(0, len(stream), step) for body in reader.feed(stream[at : at + step])]
-    assert found == bodies
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs
 
 
-def test_a_body_above_the_limit_is_refused_before_it_is_read() -> None:
-    with pytest.raises(ProtocolError, match="limit"):
-        list(BodyReader(1000).feed(pack_body_head(1001)))
+@pytest.mark.parametrize("size", [1, DATAGRAM_BYTES, DATAGRAM_BYTES + 1, 3_000_000])
+def test_a_datagram_of_any_size_arrives_whole(pair: tuple[socket.socket, socket.socket], size: int) -> None:
+    datagram = b"\x07" + os.urandom(size - 1)
+    send(pair[0], datagram)
+    assert receive(pair[1]) == (datagram, [])
+
+
+def test_descriptors_arrive_with_their_datagram(pair: tuple[socket.socket, socket.socket]) -> None:
+    socket.send_fds(pair[0], [b"two"], [0, 1])
+    datagram, descriptors = receive(pair[1])
+    assert (datagram, len(descriptors)) == (b"two", 2)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_a_memory_file_that_is_none_is_refused_and_closed(
+    pair: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    path = tmp_path / "written to only"
+    path.write_bytes(b"text")
+    reader, writer = os.pipe()
+    only_written = os.open(path, os.O_WRONLY)
+    before = set(Path("/proc/self/fd").iterdir())
+    for bad, why in ((reader, "0 bytes is not within"), (only_written, "4 bytes cannot be read")):
+        socket.send_fds(pair[0], [LARGE], [bad])
+        with pytest.raises(ProtocolError, match=why):
+            receive(pair[1])
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    for descriptor in (reader, writer, only_written):
+        os.close(descriptor)
 
 
 @pytest.fixture
-def page() -> Iterator[tuple[PageWriter, PageReader, socket.socket]]:
+def page(pair: tuple[socket.socket, socket.socket]) -> Iterator[tuple[PageWriter, PageReader, socket.socket]]:
+    ours, theirs = pair
     descriptor = make_page()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        yield PageWriter(descriptor, theirs), PageReader(descriptor), ours
+    yield PageWriter(descriptor, theirs), PageReader(descriptor), ours
     os.close(descriptor)
 
 
 def received(end: socket.socket) -> Results:
-    datagram, attached, _, _ = end.recvmsg(LARGE_DATAGRAM_BYTES, ANCILLARY_BYTES, socket.MSG_DONTWAIT)
-    return unpack_results(read_file(datagram, descriptors_of(attached)) if attached else datagram)
+    return unpack_results(receive(end, socket.MSG_DONTWAIT)[0])
 
 
 def test_the_page_shows_what_runs_and_what_is_not_sent(page: tuple[PageWriter, PageReader, socket.socket]) -> None:

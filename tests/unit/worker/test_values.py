@@ -5,7 +5,7 @@ from typing import cast
 
 from scaler.object_storage.client import BlockingStorage
 from scaler.protocol.messages import stored_reference
-from scaler.worker.frames import Buffer
+from scaler.serialization import Buffer
 from scaler.worker.processor.functions import StoredObjects
 
 IDENTIFIER = b"client-A" + bytes(8)

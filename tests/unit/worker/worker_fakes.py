@@ -19,7 +19,7 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.frames import TASK, ResultRow, Results, Snapshot, ToProcessor, pack_task
+from scaler.worker.frames import ResultRow, Results, Snapshot, ToProcessor, pack, unpack
 
 
 class FakeProcessor:
@@ -39,12 +39,12 @@ class FakeProcessor:
         self.killed = False
         self.ended = False
         self.released = False
-        self.announced: list[ToProcessor] = []
+        self.announced: list[int] = []
 
     def begin(self, now: float) -> None:
         """Read on to the next task and begin it."""
         datagram = self.unread.pop(0)
-        _, attempt, _, task, _, _ = TASK.unpack_from(datagram)
+        _, attempt, _, task, _, _ = unpack(datagram)
         self.running = (task, attempt)
         self.begun += 1
         self.begun_at = now
@@ -68,7 +68,7 @@ class FakeProcessor:
         return Results(self.batch, list(self.page), memoryview(b"." * len(self.page)))
 
     def tasks(self) -> list[bytes]:
-        return [TASK.unpack_from(datagram)[3] for datagram in self.unread]
+        return [unpack(datagram)[3] for datagram in self.unread]
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.begun, self.begun_at, self.finished)
@@ -80,7 +80,7 @@ class FakeProcessor:
         if place is not None and place < len(taken) and self.running is None and not self.killed:
             # It reads one while they are taken.
             self.reads_while_taken = None
-            self.unread = [pack_task(0, taken.pop(place), 1, b"", ())]
+            self.unread = [pack(ToProcessor.TASK, 1, 0, taken.pop(place), b"", ())]
             self.begin(self.begun_at)
             if self.finishes_while_taken:
                 self.finish()
@@ -103,7 +103,7 @@ class FakeProcessors:
     def perform(self, command: Command) -> AgentInput | None:
         if isinstance(command, DispatchTasks):
             processor = self.processors[command.number]
-            processor.announced += [ToProcessor(datagram[0]) for datagram in command.announcements]
+            processor.announced += [unpack(datagram)[0] for datagram in command.announcements]
             processor.unread += command.tasks
             return None
         assert isinstance(command, ActOnProcessor)
