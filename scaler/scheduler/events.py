@@ -206,22 +206,22 @@ class Events:
 
 def _ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
     outcome = ended.outcomes[index]
-    text, traceback = "; ".join(ended.attempt_errors(index)), ""
+    (group, worker), record = ended.run_of(index), ended.record_of(index)
+    text, traceback = "; ".join(record.texts), ""
     if outcome not in (Outcome.SUCCESS, Outcome.CANCELLED):
         failure = ended.failure(index)
         text, traceback = failure.text, failure.traceback
-    duration_us, cpu_us, peak_bytes = ended.profile(index)
     return TaskRow(
         id=ended.ids[index].hex(),
         state=state_name(outcome),
-        function=ended.function(index)[:MAX_TEXT],
-        worker=ended.worker(index)[:MAX_TEXT],
-        client=ended.client(index)[:MAX_TEXT],
-        attempt=ended.attempt(index),
+        function=group.spec.name[:MAX_TEXT],
+        worker=worker[:MAX_TEXT],
+        client=group.client.name[:MAX_TEXT],
+        attempt=record.attempt,
         ended_at=at,
-        duration_us=duration_us,
-        cpu_us=cpu_us,
-        peak_bytes=peak_bytes,
+        duration_us=ended.duration_us[index],
+        cpu_us=ended.cpu_us[index] if ended.cpu_us else 0,
+        peak_bytes=ended.peak_bytes[index] if ended.peak_bytes else 0,
         text=text[:MAX_FAILURE_TEXT],
         traceback=traceback[:MAX_TRACEBACK],
     )

@@ -17,7 +17,7 @@ from scaler.config.servers import SchedulerConfig
 from scaler.net.connection import Received
 from scaler.policy.load import load_policy
 from scaler.policy.view import Wanted
-from scaler.protocol.messages import Done, Output, Printed, Submit
+from scaler.protocol.messages import Done, Output, Printed, Relay, Submit
 from scaler.recorder import ROW_BYTES
 from scaler.scheduler.core.commands import Input
 from scaler.scheduler.core.core import SchedulerCore
@@ -39,6 +39,8 @@ def size_of(item: Input) -> int:
             return ROW_BYTES + len(message.text)
         if isinstance(message, Printed):
             return _columns(message.texts)
+        if isinstance(message, Relay):
+            return ROW_BYTES + len(message.body)
     return ROW_BYTES
 
 

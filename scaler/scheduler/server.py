@@ -17,7 +17,7 @@ from typing import assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.servers import SchedulerConfig
-from scaler.errors import ProtocolError, UsageError
+from scaler.errors import UsageError
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped
 from scaler.net.address import advertised, beside
@@ -30,16 +30,13 @@ from scaler.policy.guard import GuardedPolicy
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView
 from scaler.processes import Load, LoadMeter, give_memory_back
-from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
-    MAY_SEND,
     ForgetObjects,
     ForgetOwner,
     Hello,
     ManagerDetails,
     RefusalReason,
     Refused,
-    Relay,
     Role,
     Server,
     StatStorage,
@@ -55,7 +52,6 @@ from scaler.scheduler.core.commands import (
     ForgetOwned,
     ForgetStored,
     Input,
-    NestedOpened,
     PolicyAnswered,
     Publish,
     Send,
@@ -71,7 +67,6 @@ from scaler.scheduler.status import ServerStatus
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
 """At least, for workers and managers too, whose own setting is how often they report."""
-MAX_NESTED_CLIENTS = 100_000
 
 YOUNG_OBJECTS = 10_000
 """New objects after which the collector visits the young ones: some two milliseconds."""
@@ -235,34 +230,10 @@ class SchedulerServer:
     # -- steps
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
-        inputs: list[Input] = []
         for event in arrived:
             if type(event) is Received:
                 self._received[type(event.message).__name__] += 1
-                if type(event.message) is Relay:
-                    try:
-                        self._unwrap(event.peer, event.message, inputs)
-                    except ProtocolError as error:
-                        ids = about(worker=event.peer.hex())
-                        _log.warning("worker %s relayed %s", event.peer.hex(), escaped(str(error)), extra=ids)
-                    continue
-            inputs.append(event)
-        self._step(inputs)
-
-    def _unwrap(self, worker: bytes, relay: Relay, inputs: list[Input]) -> None:
-        """Turn what a worker relays into an input from the client inside its task. Raises ProtocolError."""
-        message = decode(relay.body)
-        if type(message) not in MAY_SEND[Server.SCHEDULER][Role.CLIENT]:
-            raise ProtocolError(f"a {type(message).__name__}, which no client may send")
-        clients = self._core.state.clients
-        client = clients.get(relay.client)
-        if client is None:
-            if len(clients) >= MAX_NESTED_CLIENTS:
-                raise ProtocolError(f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")
-            inputs.append(NestedOpened(relay.client, worker))
-        elif client.via is None or client.via.id != worker:
-            raise ProtocolError("a message of a client that is not in its tasks")
-        inputs.append(Received(relay.client, message))
+        self._step(arrived)
 
     def _step(self, inputs: Sequence[Input]) -> None:
         now = self._loop.time()
@@ -279,12 +250,8 @@ class SchedulerServer:
         self._longest_step_seconds = max(self._longest_step_seconds, done_at - now)
         for command in commands:
             if type(command) is Send:
-                message = command.message
-                self._sent[type(message).__name__] += 1
-                if command.via is None:
-                    self._listener.send(command.peer, message)
-                else:
-                    self._listener.send(command.via, Relay(command.peer, encode(message)))
+                self._sent[type(command.message).__name__] += 1
+                self._listener.send(command.peer, command.message)
             else:
                 self._perform(command)
         self._schedule(self._core.next_step_at(done_at))

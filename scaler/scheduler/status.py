@@ -30,7 +30,6 @@ from scaler.protocol.monitor_rows import (
     WorkerRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.elastic import pending_units
 from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, Task, Worker
 
 VERSION = 1
@@ -226,18 +225,17 @@ def state_name(outcome: int) -> str:
 
 def _manager(record: ManagerRecord) -> ManagerRow:
     details, decision = record.details, record.decision
-    units = record.status.units if record.status is not None else []
     return ManagerRow(
         id=details.manager_id[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
         desired=record.desired[0] if record.desired is not None else None,
         running=len(record.running_units),
-        pending=len(pending_units(record)),
-        failed=sum(unit.state is UnitState.FAILED for unit in units),
-        units=len(units),
+        pending=len(record.pending_units),
+        failed=sum(unit.state is UnitState.FAILED for unit in record.units),
+        units=len(record.units),
         unit_slots=details.unit_slots,
         max_slots=details.max_concurrency,
         capabilities=str(record.offers)[:MAX_TEXT],
-        trouble=record.status.degraded_reason[:MAX_TEXT] if record.status is not None else "",
+        trouble=record.trouble[:MAX_TEXT],
         reason=decision.reason[:MAX_TEXT] if decision is not None else "",
     )

@@ -42,7 +42,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.commands import Command, ForgetStored, Input, Send
 from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
-from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.driver import Cluster, delivered
 
 CLIENTS = ("alice", "bob", "nest1", "nest2")
 WORKERS = ("w1", "w2", "w3", "w4")
@@ -149,7 +149,8 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         for command in self.cluster.commands[self.judged :]:
             self.judged += 1
             if isinstance(command, Send):
-                self.model.judge(command.peer.rstrip(b".").decode("latin-1"), command.message)
+                peer, message = delivered(command)
+                self.model.judge(peer.rstrip(b".").decode("latin-1"), message)
             elif isinstance(command, ForgetStored):
                 self.model.forgets(command.ids)
 

@@ -35,7 +35,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core import commands as core_commands
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Waiting
 from tests.scenarios.transcript import Command
-from tests.unit.scheduler.driver import FUNCTION, Cluster
+from tests.unit.scheduler.driver import FUNCTION, Cluster, delivered
 
 
 class Story:
@@ -194,7 +194,8 @@ class Story:
 
     def _tell(self, command: core_commands.Command) -> list[str]:
         match command:
-            case core_commands.Send(peer, message):
+            case core_commands.Send():
+                peer, message = delivered(command)
                 text = self._message(message)
                 return [f"{self._peer(peer)} <- {text}"] if text else []
             case core_commands.Expel(peer, reason):

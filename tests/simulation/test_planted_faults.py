@@ -94,15 +94,15 @@ FAULTS: dict[str, Fault] = {
     "an outcome is told twice": (
         Tasks,
         "_end_one",
-        "self._deliver(task, outcome, payload, duration_us, cpu_us, peak_bytes)",
-        "self._deliver(task, outcome, payload, 0, 0, 0); self._deliver(task, outcome, payload, 0, 0, 0)",
+        "self._outbox.finish(task, outcome, payload if deliver",
+        "self._outbox.finish(task, outcome, payload, 0, 0, 0); self._outbox.finish(task, outcome, payload if deliver",
         "ended twice",
     ),
     "a group's definitions are never released": (
         ObjectTable,
-        "release_functions",
-        "function.uses -= 1",
-        "function.uses -= 0",
+        "unuse",
+        "entry.uses -= 1",
+        "entry.uses -= 0",
         "counted wrong",
     ),
     "needs are ignored when workers are chosen": (
@@ -122,8 +122,8 @@ FAULTS: dict[str, Fault] = {
     "a worker that fell silent is never given up": (
         SchedulerCore,
         "_expire",
-        "elif now - worker.last_message_at > config.worker_timeout_seconds:",
-        "elif now < worker.last_message_at:",
+        "elif silent > config.worker_timeout_seconds:",
+        "elif silent < 0:",
         "tasks still wait",
     ),
     "a recalled task is not marked, and is recalled again and again": (

@@ -26,8 +26,8 @@ class ClusterState:
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         """In the order in which they joined, which is that of the policy's view."""
-        self.departed: dict[bytes, list[ClientRecord]] = {}
-        """Clients that left but whose last tasks have not come back yet, by id: one may leave several times."""
+        self.departed: dict[ClientRecord, None] = {}
+        """Clients that left but whose last tasks have not come back yet; one that comes back may leave again."""
         self.objects = ObjectTable()
         self.ready = ReadyQueues()
         self.waiting = 0
@@ -67,5 +67,4 @@ class ClusterState:
     def all_clients(self) -> Iterator[ClientRecord]:
         """Yield the clients that are here, then those that left and still have tasks on workers."""
         yield from self.clients.values()
-        for clients in self.departed.values():
-            yield from clients
+        yield from self.departed

@@ -16,14 +16,6 @@ from scaler.scheduler.core.facts import Fact
 
 
 @dataclass(frozen=True, slots=True)
-class NestedOpened:
-    """A client inside a task sent its first message, through this worker."""
-
-    peer: bytes
-    via: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyAnswered:
     """The scaling policy answered the last AskPolicy. complaint: what was wrong with the policy; mostly empty."""
 
@@ -38,19 +30,18 @@ class MonitoringChanged:
     is_watched: bool
 
 
-Input = ListenerEvent | NestedOpened | PolicyAnswered | MonitoringChanged
+Input = ListenerEvent | PolicyAnswered | MonitoringChanged
 
 
 @dataclass(slots=True)
 class Send:
-    """Send a message to a peer; via is the worker that relays to a nested client, None for a direct peer.
+    """Send a message to a peer.
 
     Not frozen, unlike the others: one is made for every message, and making a frozen one takes three times as long.
     """
 
     peer: bytes
     message: Message
-    via: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,28 +11,20 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from scaler.config.servers import SchedulerConfig
-from scaler.errors import UsageError
+from scaler.errors import ProtocolError, UsageError
 from scaler.ids import ID_BYTES, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.policy.view import Allocation
 from scaler.protocol import messages
+from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import (
-    Command,
-    Expel,
-    ForgetOwned,
-    Input,
-    MonitoringChanged,
-    NestedOpened,
-    PolicyAnswered,
-    Stop,
-)
+from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, Input, MonitoringChanged, PolicyAnswered, Stop
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.placement import Balance, Placement
+from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
@@ -44,6 +36,7 @@ QUARANTINE_FAILURES = 5
 TICK_SECONDS = 0.25
 """The shell steps at least this often; a longer gap was a stall of the scheduler, and extends every peer's deadline."""
 EXPIRY_SECONDS = 0.5
+MAX_NESTED_CLIENTS = 100_000
 _NOT_ITS_OWN = "it is a task of another client, which may ask for itself; monitors may ask for all"
 
 
@@ -56,21 +49,12 @@ class SchedulerCore:
         self._outbox = Outbox(self.state)
         self._tasks = Tasks(self.state, self._outbox)
         self._submission = Submission(self.state, self._tasks, config.max_number_of_tasks_waiting)
-        self._placement = Placement(self.state, self._tasks, allocation)
-        self._balance = Balance(
-            self.state,
-            self._placement,
-            self._tasks,
-            config.load_balance_seconds,
-            config.load_balance_trigger_times,
-            now,
-        )
-        self._elastic = Elastic(self.state, self._placement, self._outbox, now)
+        self._placement = Placement(self.state, self._tasks, allocation, config)
+        self._elastic = Elastic(self.state, self._placement, self._outbox)
         self._next_expiry = now
         self._has_more = False
         self._retained_until: dict[bytes, float] = {}
         """Clients that were given up, and when the storage forgets their objects."""
-        self._touched: dict[Worker, None] = {}
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
         """Apply a batch of inputs at monotonic time `now` (seconds) and return what is to be done, in order."""
@@ -89,19 +73,14 @@ class SchedulerCore:
             self._next_expiry = time + EXPIRY_SECONDS
             self._expire(time)
         self._tasks.wake(time)
-        for worker in self._touched:
-            if not worker.tasks:
-                worker.note_idle(time)
-            self._placement.update(worker)
-        self._touched.clear()
         if state.objects.withdrawn:
             self._outbox.withdraw_functions()
         had_backlog = self._placement.has_backlog
         self._has_more = self._placement.place(time)
         if self._placement.has_backlog and not had_backlog:
             self._elastic.hurry()
-        if state.overloaded or time >= self._balance.next_check:
-            self._balance.step(time)
+        if state.overloaded or time >= self._placement.next_check:
+            self._placement.balance(time)
         if time >= self._elastic.next_plan:
             self._elastic.step(time)
         return self._outbox.flush()
@@ -111,7 +90,7 @@ class SchedulerCore:
         if self._has_more:
             return now
         soonest = now + TICK_SECONDS
-        check_at = (self._balance.poll_again_at, self._balance.next_check) if self.state.overloaded else ()
+        check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.overloaded else ()
         for at in (self._tasks.next_wake, self._elastic.next_plan, *check_at):
             if at is not None:
                 soonest = min(soonest, at + self.state.stalled_seconds)
@@ -124,10 +103,6 @@ class SchedulerCore:
         match item:
             case Opened(peer, hello):
                 self._opened(peer, hello, now)
-            case NestedOpened(peer, via):
-                worker = self.state.workers.get(via)
-                if worker is not None and self.state.peer(peer) is None:
-                    self.state.clients[peer] = ClientRecord(peer, f"in a task on {worker.name}", now, worker)
             case Broken(peer) | Resumed(peer):
                 record = self.state.peer(peer)
                 if record is not None:
@@ -211,7 +186,6 @@ class SchedulerCore:
 
     def _worker_left(self, worker: Worker, why: str, now: float) -> None:
         del self.state.workers[worker.id]
-        self._touched.pop(worker, None)
         self._placement.remove(worker)
         self._elastic.worker_left(worker)
         self.state.objects.worker_left(worker.id)
@@ -226,23 +200,20 @@ class SchedulerCore:
 
     def _expire(self, now: float) -> None:
         """End the sessions of peers that were silent, or whose connection was broken, for too long."""
-        config = self._config
-        for worker in list(self.state.workers.values()):
-            if worker.broken_at is not None and now - worker.broken_at > BREAK_GRACE_SECONDS:
-                self._give_up(worker.id, f"was gone for {now - worker.broken_at:.1f} s", now)
-            elif now - worker.last_message_at > config.worker_timeout_seconds:
-                self._give_up(worker.id, f"was silent for {now - worker.last_message_at:.0f} s", now)
-        for client in list(self.state.clients.values()):
-            if client.via is None and now - client.last_message_at > config.client_timeout_seconds:
-                self._give_up(client.id, f"was silent for {now - client.last_message_at:.0f} s", now)
-        for record in list(self.state.managers.values()):
-            broken = record.broken_at is not None and now - record.broken_at > BREAK_GRACE_SECONDS
-            if broken or now - record.last_message_at > config.worker_timeout_seconds:
-                self._give_up(record.id, "was gone for too long", now)
+        state, config = self.state, self._config
+        for record in [*state.workers.values(), *state.clients.values(), *state.managers.values()]:
+            silent = now - record.last_message_at
+            if isinstance(record, ClientRecord):
+                if record.via is None and silent > config.client_timeout_seconds:
+                    self._give_up(record.id, f"was silent for {silent:.0f} s", now)
+            elif record.broken_at is not None and now - record.broken_at > BREAK_GRACE_SECONDS:
+                self._give_up(record.id, f"was gone for {now - record.broken_at:.1f} s", now)
+            elif silent > config.worker_timeout_seconds:
+                self._give_up(record.id, f"was silent for {silent:.0f} s", now)
         for owner in [owner for owner, until in self._retained_until.items() if until <= now]:
             del self._retained_until[owner]
             self._outbox.add(ForgetOwned(owner))
-        self.state.ready.drop_empty()
+        state.ready.drop_empty()
 
     # -- messages
 
@@ -280,7 +251,7 @@ class SchedulerCore:
             case messages.Pin(ids):
                 for identifier in ids:
                     if len(identifier) == ID_BYTES and identifier.startswith(client.id):
-                        objects.pin(identifier)
+                        objects.pin(identifier, client.id)
             case messages.Clear():
                 self._tasks.cancel(client, list(client.tasks))
                 for identifier in objects.pinned_by(client.id):
@@ -313,31 +284,30 @@ class SchedulerCore:
         match message:
             case messages.Done():
                 self._tasks.done(worker, message, now)
-                self._touched[worker] = None
-                if worker.failures_in_row >= QUARANTINE_FAILURES and not worker.draining:
+                self._placement.touched[worker] = None
+                if worker.failures_in_row:
                     self._quarantine(worker)
             case messages.Returned():
                 self._tasks.returned(worker, message, now)
-                self._touched[worker] = None
+                self._placement.touched[worker] = None
             case messages.Suspended():
                 self._tasks.suspended(worker, message)
-                self._touched[worker] = None
+                self._placement.touched[worker] = None
             case messages.WorkerHeartbeat():
                 worker.keep_heartbeat(message, now)
+            case messages.Relay():
+                self._relayed(worker, message, now)
             case messages.RelayClosed(nested):
                 client = self.state.clients.get(nested)
                 if client is not None and client.via is worker:
                     self._client_left(client, "its task's process ended", now)
             case messages.Output(task, is_stderr, text):
-                client = self.state.clients.get(owner_of(task))
+                client = self._printed(task, is_stderr, text)
                 if client is not None:
-                    self.state.logs.add(task, is_stderr, text)
                     self._outbox.send_to_client(client, message)
-            case messages.Printed():
-                columns = zip(message.ids, message.are_stderr, message.truncated_bytes, message.texts, strict=True)
-                for task, is_stderr, lost, text in columns:
-                    if owner_of(task) in self.state.clients:
-                        self.state.logs.add(task, is_stderr, text, lost)
+            case messages.Printed(ids, are_stderr, truncated_bytes, texts):
+                for row in zip(ids, are_stderr, texts, truncated_bytes, strict=True):
+                    self._printed(*row)
             case messages.Started(ids):
                 self._tasks.started(worker, ids)
             case messages.Drain(reason):
@@ -348,13 +318,41 @@ class SchedulerCore:
             case _:
                 self._not_allowed(worker.id, message)
 
+    def _printed(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> ClientRecord | None:
+        """Keep what a task wrote, and return its client; None when that has left."""
+        client = self.state.clients.get(owner_of(task))
+        if client is not None:
+            self.state.logs.add(task, is_stderr, text, lost)
+        return client
+
+    def _relayed(self, worker: Worker, relay: messages.Relay, now: float) -> None:
+        """Apply a message of a client inside a task of this worker, which joins with its first one."""
+        client = self.state.peer(relay.client)
+        try:
+            message = decode(relay.body)
+            if type(message) not in messages.MAY_SEND[messages.Server.SCHEDULER][messages.Role.CLIENT]:
+                raise ProtocolError(f"a {type(message).__name__}, which no client may send")
+            if client is None:
+                if len(self.state.clients) >= MAX_NESTED_CLIENTS:
+                    raise ProtocolError(f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")
+                client = ClientRecord(relay.client, f"in a task on {worker.name}", now, worker)
+                self.state.clients[relay.client] = client
+            elif not isinstance(client, ClientRecord) or client.via is not worker:
+                raise ProtocolError("a message of a client that is not in its tasks")
+        except ProtocolError as error:
+            self._protocol_error(worker.id, f"relayed {error}")
+            return
+        client.received(now)
+        self._client_sent(client, message)
+
     def _quarantine(self, worker: Worker) -> None:
-        """Give a worker no more tasks, unless all fail, or there is only one: then the tasks are at fault."""
+        """Give a failing worker no more tasks, unless all fail, or there is only one: then the tasks are at fault."""
+        if worker.failures_in_row < QUARANTINE_FAILURES or worker.draining:
+            return
         if all(other.failures_in_row or other.draining for other in self.state.workers.values()):
             return
         why = f"{worker.failures_in_row} tasks in a row ended in a failure of the worker"
-        worker.drain(quarantined=True)
-        self._outbox.send(worker.id, messages.Drain(f"quarantined: {why}"))
+        self._elastic.drain(worker, f"quarantined: {why}", quarantined=True)
         self._outbox.publish(peer_incident("quarantined", "worker", worker, why))
 
     def _not_allowed(self, peer: bytes, message: Message) -> None:

@@ -11,17 +11,17 @@ stays in force meanwhile.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from scaler.needs import Needs
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
-from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState, UnitStatus
+from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.facts import Incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.state import ManagerRecord, ScalingDecided, ScalingInputs, Worker
+from scaler.scheduler.core.state import ALIVE, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
 
 PLAN_SECONDS = 0.5
 """How often the policy is asked."""
@@ -34,37 +34,39 @@ REPORT_AGAIN_SECONDS = 60.0
 STARTUP_WEIGHT = 0.3
 MAX_UNITS_NAMED = 1000
 """Units that one Desired names of each kind; the others are named in the next ones."""
-_ALIVE = (UnitState.PENDING, UnitState.RUNNING)
 
 
 class Elastic:
     """Worker managers, their units, and the policy's decisions about them."""
 
-    def __init__(self, state: ClusterState, placement: Placement, outbox: Outbox, now: float) -> None:
+    def __init__(self, state: ClusterState, placement: Placement, outbox: Outbox) -> None:
         self._state = state
         self._placement = placement
         self._outbox = outbox
         self.next_plan = math.inf
         """When the policy is asked next."""
-        self._planned_at = now
+        self._planned_at = state.now
         self._view: ClusterView | None = None
         """The last one that the policy was shown; None while it knows of no managers."""
         self._asked_at: float | None = None
         """When the policy was asked for the answer that is missing."""
-        self._reported_at: float | None = None
+        self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
 
     # -- managers and their workers
 
     def join(self, peer: bytes, details: ManagerDetails, now: float) -> None:
         """Add a manager that came, or came back; its workers may have been here before it."""
-        record = ManagerRecord(peer, details.manager_id, now, details)
+        record = self._state.managers[peer] = ManagerRecord(peer, details.manager_id, now, details)
         for worker in self._state.workers.values():
             if worker.details.manager_id == details.manager_id:
                 record.running_units[worker.details.unit_id] = worker
         record.joined_units = set(record.running_units)
-        self._state.managers[peer] = record
         self.next_plan = now
+
+    def leave(self, now: float) -> None:
+        if not self._state.managers:
+            self.next_plan = now
 
     def status(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None:
         """Take in how a manager and its units are."""
@@ -72,9 +74,8 @@ class Elastic:
             self.next_plan = now
         record.status = status
         record.status_at = now
-        listed = {unit.unit_id for unit in status.units}
-        record.left_units &= listed
-        record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in _ALIVE}
+        record.left_units &= {unit.unit_id for unit in status.units}
+        record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in ALIVE}
 
     def worker_joined(self, worker: Worker, now: float) -> None:
         record = self._state.manager_named(worker.details.manager_id)
@@ -83,7 +84,7 @@ class Elastic:
         unit_id = worker.details.unit_id
         record.running_units[unit_id] = worker
         record.joined_units.add(unit_id)
-        for unit in record.status.units if record.status is not None else ():
+        for unit in record.units:
             if unit.unit_id == unit_id:
                 took = unit.age_seconds + (now - record.status_at)
                 old = record.startup_seconds
@@ -103,15 +104,11 @@ class Elastic:
             del record.running_units[worker.details.unit_id]
             record.left_units.add(worker.details.unit_id)
 
-    def drain(self, worker: Worker, reason: str) -> None:
+    def drain(self, worker: Worker, reason: str, *, quarantined: bool = False) -> None:
         """Send a worker nothing more, and a Drain that says so."""
-        worker.drain()
+        worker.drain(quarantined=quarantined)
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))
-
-    def leave(self, now: float) -> None:
-        if not self._state.managers:
-            self.next_plan = now
 
     # -- the decision
 
@@ -120,32 +117,27 @@ class Elastic:
         self.next_plan = min(self.next_plan, self._planned_at + QUICK_PLAN_SECONDS)
 
     def step(self, now: float) -> None:
-        """Ask the policy: it is time."""
-        if not self._state.managers:
-            self.next_plan = math.inf if self._asked_at is None else now + PLAN_SECONDS
-            if self._view is not None and self._asked_at is None:
-                # The policy forgets them: one that comes back soon would get back what it had, with work or without.
-                self._ask(ClusterView(now, self._demand(), ()), now)
-                self._view = None
-            return
+        """Ask the policy, unless it still thinks: it is time."""
         self._planned_at = now
         self.next_plan = now + PLAN_SECONDS
-        if self._asked_at is None:
-            managers = tuple(_view_of(record, now) for record in self._state.managers.values())
-            self._view = ClusterView(now, self._demand(), managers)
-            self._ask(self._view, now)
-        else:
+        if self._asked_at is not None:
             seconds = now - self._asked_at
-            reported_at = self._reported_at
-            if seconds >= SLOW_POLICY_SECONDS and (reported_at is None or now - reported_at >= REPORT_AGAIN_SECONDS):
+            if seconds >= SLOW_POLICY_SECONDS and now - self._reported_at >= REPORT_AGAIN_SECONDS:
                 self._reported_at = now
                 text = f"the scaling policy has not answered for {seconds:.1f} s; its last good answer stays"
                 self._outbox.publish(Incident("policy", "scaling policy", text, {}))
             self._apply()
-
-    def _ask(self, view: ClusterView, now: float) -> None:
-        self._asked_at = now
-        self._outbox.add(AskPolicy(view))
+            return
+        managers = tuple(_view_of(record, now) for record in self._state.managers.values())
+        # When the last manager has left, the policy is asked once more, and forgets it: one that comes back soon would
+        # get back what it had, with work or without.
+        if managers or self._view is not None:
+            view = ClusterView(now, self._demand(), managers)
+            self._asked_at = now
+            self._outbox.add(AskPolicy(view))
+            self._view = view if managers else None
+        if not managers:
+            self.next_plan = math.inf
 
     def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:
         self._asked_at = None
@@ -162,9 +154,8 @@ class Elastic:
                 continue
             if record.details.fixed:
                 # It gets only the workers that have joined, and those that get no more tasks, which it replaces.
-                self._send_desired(
-                    record, Wanted(len(record.running_units), "those that get no more tasks are to be replaced")
-                )
+                wanted = Wanted(len(record.running_units), "those that get no more tasks are to be replaced")
+                self._send_desired(record, wanted)
             elif wanted is not None:
                 self._shrink(record, wanted)
                 self._send_desired(record, wanted)
@@ -176,29 +167,27 @@ class Elastic:
             assigned += len(worker.tasks)
             running += min(worker.busy, worker.slots) + len(worker.blocked)
         started = running / assigned if assigned else 1.0
-        rows: dict[tuple[Needs, str], list[float]] = {}
+        alike: dict[tuple[Needs, str], list[Group]] = {}
         for client in self._state.clients.values():
             for group in client.groups.values():
-                row = rows.setdefault((group.needs, group.spec.name), [0.0, 0.0, 0.0, 0.0])
-                row[0] += group.ready
-                row[1] += group.assigned
-                if group.timing.measured:
-                    row[2] = max(row[2], group.timing.seconds)
-                    row[3] = 1.0
+                alike.setdefault((group.needs, group.spec.name), []).append(group)
         demand: list[Demand] = []
-        for (needs, name), (ready, sent, seconds, measured) in rows.items():
+        for (needs, name), groups in alike.items():
+            ready = sum(group.ready for group in groups)
+            sent = sum(group.assigned for group in groups)
             begun = round(sent * started)
+            measured = [group.timing.seconds for group in groups if group.timing.measured]
             if ready or sent:
-                demand.append(Demand(needs, name, int(ready + sent - begun), begun, seconds if measured else None))
+                demand.append(Demand(needs, name, ready + sent - begun, begun, max(measured, default=None)))
         return tuple(demand)
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
         """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
-        pending = sorted(pending_units(record), key=lambda unit: unit.age_seconds)
-        staying = _staying(record)
+        pending, staying = record.pending_units, record.staying
         surplus = len(staying) + len(pending) - wanted.units
         if surplus <= 0:
             return
+        pending.sort(key=lambda unit: unit.age_seconds)
         record.unwanted_units.update(unit.unit_id for unit in pending[:surplus])
         staying.sort(key=lambda worker: (len(worker.tasks), worker.idle_since))
         for worker in staying[: max(0, surplus - len(pending))]:
@@ -207,8 +196,8 @@ class Elastic:
     def _send_desired(self, record: ManagerRecord, wanted: Wanted) -> None:
         draining = {unit: not worker.tasks for unit, worker in record.running_units.items() if worker.draining}
         draining.update((unit, True) for unit in record.unwanted_units if unit not in record.running_units)
-        for unit in record.status.units if record.status is not None else ():
-            if unit.state not in _ALIVE:
+        for unit in record.units:
+            if unit.state not in ALIVE:
                 draining.pop(unit.unit_id, None)  # its manager sees it end, and does not count it
         drained = tuple(sorted(unit for unit, is_empty in draining.items() if is_empty)[:MAX_UNITS_NAMED])
         desired = (wanted.units, drained, len(draining) - len(drained))
@@ -222,45 +211,22 @@ class Elastic:
     def _decide(self, record: ManagerRecord, wanted: Wanted) -> None:
         """Publish a decision that differs from the last one; other numbers in its reason are no difference."""
         before = record.decision
-        trouble = record.status.degraded_reason if record.status is not None else ""
-        if before is not None and before.units == wanted.units and bool(before.inputs.trouble) == bool(trouble):
+        if before is not None and before.units == wanted.units and bool(before.inputs.trouble) == bool(record.trouble):
             return
         view = self._view
-        shown = [manager for manager in view.managers if manager.manager_id == record.name] if view is not None else []
-        if view is None or not shown:
-            return  # the manager came after the policy was asked
-        draining = sum(worker.draining for worker in record.running_units.values()) + len(record.unwanted_units)
-        units = "1 unit" if wanted.units == 1 else f"{wanted.units} units"
-        reason = f"{units}: {wanted.reason}"
-        record.decision = ScalingDecided(record.name, wanted.units, draining, reason, _inputs(shown[0], view))
-        self._outbox.publish(record.decision)
-
-
-def pending_units(record: ManagerRecord) -> list[UnitStatus]:
-    """Return the units that were started and whose worker is not connected yet."""
-    if record.status is None:
-        return []
-    return [
-        unit
-        for unit in record.status.units
-        if unit.state in _ALIVE
-        and unit.unit_id not in record.running_units
-        and unit.unit_id not in record.left_units
-        and unit.unit_id not in record.unwanted_units
-    ]
-
-
-def _staying(record: ManagerRecord) -> list[Worker]:
-    """Return the workers that count for the policy.
-
-    Those out of contact may be lost. Then their manager replaces them, and they must not count twice.
-    """
-    return [worker for worker in record.running_units.values() if worker.is_willing]
+        if view is None:
+            return
+        for manager in view.managers:
+            if manager.manager_id == record.name:  # else it came after the policy was asked
+                draining = sum(worker.draining for worker in record.running_units.values()) + len(record.unwanted_units)
+                reason = f"{'1 unit' if wanted.units == 1 else f'{wanted.units} units'}: {wanted.reason}"
+                inputs = _inputs(manager, view.demand)
+                record.decision = ScalingDecided(record.name, wanted.units, draining, reason, inputs)
+                self._outbox.publish(record.decision)
 
 
 def _view_of(record: ManagerRecord, now: float) -> ManagerView:
-    details = record.details
-    staying = _staying(record)
+    details, staying = record.details, record.staying
     return ManagerView(
         manager_id=details.manager_id,
         kind=details.kind,
@@ -268,16 +234,16 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         max_slots=details.max_concurrency,
         unit_slots=details.unit_slots,
         units_running=len(staying),
-        pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in pending_units(record)),
+        pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in record.pending_units),
         idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
         startup_seconds=record.startup_seconds,
-        trouble=record.status.degraded_reason if record.status is not None else "",
+        trouble=record.trouble,
         fixed=details.fixed,
     )
 
 
-def _inputs(manager: ManagerView, view: ClusterView) -> ScalingInputs:
-    rows = [row for row in view.demand if row.needs.fits(manager.offers)]
+def _inputs(manager: ManagerView, demand: Iterable[Demand]) -> ScalingInputs:
+    rows = [row for row in demand if row.needs.fits(manager.offers)]
     return ScalingInputs(
         queued=sum(row.queued for row in rows),
         running=sum(row.running for row in rows),

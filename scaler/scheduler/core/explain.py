@@ -13,7 +13,6 @@ from scaler.ids import ID_BYTES
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.elastic import pending_units
 from scaler.scheduler.core.facts import TasksEnded
 from scaler.scheduler.core.state import (
     Assigned,
@@ -127,7 +126,7 @@ def _queued(
     parts = [f"{line}, for {_count(slots, 'slot')} that could run it"]
     if task.errors is not None and task.errors.texts:
         parts.append(f"it runs again after {_last_error(task)}")
-    parts += [_manager(record, now) for record in could if pending_units(record)][:MAX_NAMED]
+    parts += [_manager(record, now) for record in could if record.pending_units][:MAX_NAMED]
     return "; ".join(parts)
 
 
@@ -153,15 +152,15 @@ def _manager(record: ManagerRecord, now: float) -> str:
         return f"{name} is out of contact"
     if record.status is None:
         return f"{name} has just come"
-    pending = pending_units(record)
+    pending = record.pending_units
     if pending:
         oldest = max(unit.age_seconds for unit in pending) + now - record.status_at
         usual = f" of about {record.startup_seconds:.0f} s" if record.startup_seconds is not None else ""
         first = "its first unit" if not record.running_units else _count(len(pending), "unit")
         why = next((f" ({unit.reason})" for unit in pending if unit.reason), "")
         return f"{name} waits for {first}, {oldest:.0f} s{usual}{why}"
-    if record.status.degraded_reason:
-        return f"{name} is in trouble: {record.status.degraded_reason}"
+    if record.trouble:
+        return f"{name} is in trouble: {record.trouble}"
     if record.details.fixed:
         return f"{name} has no worker that could run it, and starts only what it is configured to"
     if record.decision is None:
@@ -173,21 +172,27 @@ def _manager(record: ManagerRecord, now: float) -> str:
 
 def _ended(ended: TasksEnded, index: int, now: float) -> str:
     outcome = ended.outcomes[index]
-    errors = [_line(text) for text in ended.attempt_errors(index)]
-    where = f" on worker {ended.worker(index)}" if ended.worker(index) else ""
+    _, worker = ended.run_of(index)
+    record = ended.record_of(index)
+    attempt = f"attempt {record.attempt}"
+    errors = [_line(text) for text in record.texts]
     age = now - ended.step_at
-    when = f"{'just now' if age < JUST_NOW_SECONDS else f'{_seconds(age)} ago'}{where}"
-    if outcome == Outcome.SUCCESS:
-        earlier = f"; that was attempt {ended.attempt(index)}, after {'; '.join(errors)}" if errors else ""
-        return f"it ended {when}, and took {_seconds(ended.duration_us[index] * 1e-6)}{earlier}"
-    what = ended.failure(index).text[:MAX_TEXT]
-    if outcome == Outcome.CANCELLED:
-        return f"it was cancelled {when}"
-    if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
-        before = [line for line in errors if not line.startswith(f"attempt {ended.attempt(index)} ")]
-        earlier = f"; before that, {'; '.join(before)}" if before else ""
-        return f"it raised {' '.join(what.split())}, {when}, in attempt {ended.attempt(index)}{earlier}"
-    return f"it failed {when}: {what}"
+    when = "just now" if age < JUST_NOW_SECONDS else f"{_seconds(age)} ago"
+    if worker:
+        when += f" on worker {worker}"
+    match outcome:
+        case Outcome.SUCCESS:
+            earlier = f"; that was {attempt}, after {'; '.join(errors)}" if errors else ""
+            return f"it ended {when}, and took {_seconds(ended.duration_us[index] * 1e-6)}{earlier}"
+        case Outcome.CANCELLED:
+            return f"it was cancelled {when}"
+        case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
+            what = " ".join(ended.failure(index).text[:MAX_TEXT].split())
+            before = [line for line in errors if not line.startswith(f"{attempt} ")]
+            earlier = f"; before that, {'; '.join(before)}" if before else ""
+            return f"it raised {what}, {when}, in {attempt}{earlier}"
+        case _:
+            return f"it failed {when}: {ended.failure(index).text[:MAX_TEXT]}"
 
 
 def _seconds(seconds: float) -> str:

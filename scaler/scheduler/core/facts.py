@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import TaskLog
@@ -42,19 +41,18 @@ class FailureRecord:
     texts: list[str]
 
 
+_FIRST_ATTEMPT = FailureRecord(1, b"", [])
+
+
 @dataclass(slots=True, eq=False)
 class TasksEnded:
     """Tasks that ended in one step, in columns, without their results: one fact per batch of any size.
 
-    Tasks of one function that end on one worker mostly follow each other, so function and worker are stored per run of
-    such tasks, and cost nothing per task. The tasks themselves are not stored: each would be an object for the garbage
-    collector to visit. The columns are filled by their owner.
+    Tasks of one group that end on one worker mostly follow each other, so group and worker are stored per run of them,
+    and cost nothing per task. The tasks themselves are not stored: each would be an object for the garbage collector to
+    visit. The columns are filled by their owner.
     """
 
-    group: Group
-    """Of the last run, as `state`."""
-    state: TaskState
-    """The state in which the tasks ended."""
     ids: list[bytes]
     outcomes: list[int]
     duration_us: list[int]
@@ -65,61 +63,38 @@ class TasksEnded:
     """By index, the tasks that failed, were cancelled, or were sent more than once."""
     step_at: float = 0.0
     """The clock's time of the step in which the tasks ended."""
-    _runs: list[tuple[int, Group, TaskState]] = field(default_factory=list)
-    """Complete runs: the index behind their last task, their group, their state."""
+    run_starts: list[int] = field(default_factory=list)
+    """Of each run, the index of its first task."""
+    run_groups: list[Group] = field(default_factory=list)
+    run_states: list[TaskState] = field(default_factory=list)
+    """Of each run, the state in which its tasks ended."""
+    group: Group | None = None
+    """Of the last run, as `state`."""
+    state: TaskState | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def begin_run(self, group: Group, state: TaskState) -> None:
         """Begin a run: the next task is of another group or worker than the last one."""
-        self._runs.append((len(self.ids), self.group, self.state))
+        self.run_starts.append(len(self.ids))
+        self.run_groups.append(group)
+        self.run_states.append(state)
         self.group = group
         self.state = state
 
-    def close(self, now: float) -> None:
-        """Add the durations of these tasks to the sums of their functions. Call once, when no more tasks come."""
-        self.step_at = now
-        begin = 0
-        for end, group, _ in self._runs:
-            group.function.wall_us += sum(self.duration_us[begin:end])
-            begin = end
-        self.group.function.wall_us += sum(self.duration_us[begin:] if begin else self.duration_us)
+    def run_of(self, index: int) -> tuple[Group, str]:
+        """Return the group of a task and the name of the worker that had it when it ended; empty for none."""
+        run = bisect_right(self.run_starts, index) - 1
+        return self.run_groups[run], getattr(self.run_states[run], "worker", "")
 
-    def function(self, index: int) -> str:
-        return self._run(index)[0].spec.name
-
-    def client(self, index: int) -> str:
-        return self._run(index)[0].client.name
-
-    def worker(self, index: int) -> str:
-        """Return the name of the worker that had it when it ended; empty for none."""
-        return getattr(self._run(index)[1], "worker", "")
-
-    def attempt(self, index: int) -> int:
-        """Return how often it was sent to a worker."""
-        record = self.failure_records.get(index)
-        return 1 if record is None else record.attempt
-
-    def attempt_errors(self, index: int) -> list[str]:
-        record = self.failure_records.get(index)
-        return [] if record is None else record.texts
+    def record_of(self, index: int) -> FailureRecord:
+        """Return how often a task was sent to a worker, and what went wrong."""
+        return self.failure_records.get(index, _FIRST_ATTEMPT)
 
     def failure(self, index: int) -> FailureTexts:
         """Return the texts of a task that did not succeed."""
         return failure_texts(self.outcomes[index], self.failure_records[index].payload)
-
-    def profile(self, index: int) -> tuple[int, int, int]:
-        """Return wall time and CPU time in microseconds, and the memory peak in bytes; 0 for unknown."""
-        if not self.cpu_us:
-            return self.duration_us[index], 0, 0
-        return self.duration_us[index], self.cpu_us[index], self.peak_bytes[index]
-
-    def _run(self, index: int) -> tuple[Group, TaskState]:
-        run = bisect_right(self._runs, index, key=itemgetter(0))
-        if run == len(self._runs):
-            return self.group, self.state
-        return self._runs[run][1:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
 from scaler.ids import is_task, owner_of
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Waiting
 
 
@@ -15,8 +17,9 @@ def check(state: ClusterState) -> None:
     _check_clients(state, clients)
     _check_tasks(state, clients)
     _check_workers(state)
-    _check_dependencies(state)
-    _check_objects(state)
+    for client in state.clients.values():
+        _check_dependencies(client)
+    _check_objects(state, clients)
 
 
 def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
@@ -25,11 +28,12 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
         assert client.via is None or client.via.id in state.workers, f"client {client.name} lives in a lost worker"
         numbers = [batch.number for batch in client.unacknowledged]
         assert numbers == sorted(set(numbers)), f"client {client.name} has Finished numbers out of order"
-    for client in clients[len(state.clients) :]:
+    for client in state.departed:
         assert client.terminated, "a departed client is terminated"
         assert client.tasks, "a departed client without tasks is forgotten"
         for task in client.tasks.values():
             assert type(task.state) is Recalled, "what a departed client had running is recalled"
+            assert task.state.cancel, "a task of a terminated client is not asked back to run again"
     for client in clients:
         for spec, group in client.groups.items():
             assert group.spec == spec, "a group is filed under its spec"
@@ -45,101 +49,81 @@ def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
     waiting = 0
     for client in clients:
         for identifier, task in client.tasks.items():
-            group = task.group
+            name, group = f"task {identifier.hex()}", task.group
             assert task.id == identifier, "a task is filed under its id"
             assert group.client is client, "a task's group is its client's"
             live[group] += 1
             match task.state:
                 case Ready():
-                    assert queued.pop(task.id, 0) == 1, f"ready task {identifier.hex()} is not once in its queue"
+                    assert queued.pop(identifier, 0) == 1, f"ready {name} is not once in its queue"
                     ready[group] += 1
-                case Waiting(missing=missing):
-                    assert missing > 0, f"task {identifier.hex()} waits for nothing"
+                case Waiting() | Delayed():
                     waiting += 1
-                case Delayed():
-                    waiting += 1
-                case Assigned(worker=worker):
-                    assert worker.tasks.get(identifier) is task, f"{identifier.hex()} is not among its worker's tasks"
-                    assert worker.id in state.workers, f"task {identifier.hex()} is on a lost worker"
-                    assigned[group] += 1
-                case Recalled(worker=worker, cancel=cancel):
-                    assert worker.tasks.get(identifier) is task, f"{identifier.hex()} is not among its worker's tasks"
-                    assert worker.id in state.workers, f"task {identifier.hex()} is recalled from a lost worker"
-                    assert cancel or not client.terminated, (
-                        "a task of a terminated client is not asked back to run again"
-                    )
+                case Assigned(worker=worker) | Recalled(worker=worker):
+                    assert worker.tasks.get(identifier) is task, f"{name} is not among its worker's tasks"
+                    assert worker.id in state.workers, f"{name} is on a lost worker"
                     assigned[group] += 1
                 case _:
-                    raise AssertionError(f"task {identifier.hex()} ended and is still listed")
+                    raise AssertionError(f"{name} ended and is still listed")
     assert not queued, f"{len(queued)} tasks are queued and not listed as ready"
     assert state.waiting == waiting, f"{state.waiting} tasks counted as waiting, {waiting} wait"
-    for client in clients:
-        for group in client.groups.values():
-            counted = (group.live, group.ready, group.assigned)
-            true = (live[group], ready[group], assigned[group])
-            assert counted == true, f"group {group.spec.name} counts {counted}, and has {true}"
-    assert set(live) == {group for client in clients for group in client.groups.values()}, "a task's group is listed"
+    groups = {group for client in clients for group in client.groups.values()}
+    assert set(live) == groups, "a task's group is listed"
+    for group in groups:
+        counted = (group.live, group.ready, group.assigned)
+        true = (live[group], ready[group], assigned[group])
+        assert counted == true, f"group {group.spec.name} counts {counted}, and has {true}"
 
 
 def _check_workers(state: ClusterState) -> None:
-    pools = {pool.offers: pool for pool in state.pools.values()}
     for worker in state.workers.values():
-        name = worker.name
+        name, pool = worker.name, state.pools[worker.offers]
         assert worker.busy <= worker.limit + worker.slots, f"{name} has {worker.busy} tasks beyond {worker.limit}"
         recalled = sum(type(task.state) is Recalled for task in worker.tasks.values())
         assert worker.recalled == recalled, f"{name} counts {worker.recalled} recalled tasks, and has {recalled}"
         counted = Counter(task.group.timing for key, task in worker.tasks.items() if key not in worker.blocked)
         assert worker.by_function == counted, f"{name} counts its tasks by function wrong: {counted.total()} there are"
         assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
-        pool = pools[worker.offers]
         assert (worker in state.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
         willing = worker.is_willing and worker.busy < worker.limit
         assert (worker in pool.idle) == (willing and worker.busy < worker.slots), f"{name} is idle, or is not"
         for task in worker.tasks.values():
             assert task.group.needs.fits(worker.offers), f"{name} has a task that it cannot run"
-    for pool in pools.values():
-        assert pool.workers == sum(worker.offers == pool.offers for worker in state.workers.values()), "pool size"
-        assert all(worker.id in state.workers for worker in [*pool.idle, *pool.prefetching]), (
-            "a lost worker is in a pool"
-        )
+    assert {offers: pool.workers for offers, pool in state.pools.items()} == Counter(
+        worker.offers for worker in state.workers.values()
+    ), "pool size"
+    for worker in chain.from_iterable([*pool.idle, *pool.prefetching] for pool in state.pools.values()):
+        assert worker.id in state.workers, "a lost worker is in a pool"
 
 
-def _check_dependencies(state: ClusterState) -> None:
+def _check_dependencies(client: ClientRecord) -> None:
     """Every value that a task or client may still name is retained, and counted right."""
     uses: Counter[bytes] = Counter()
-    for client in state.clients.values():
-        for task in client.tasks.values():
-            missing = 0
-            for reference in task.references:
-                if not is_task(reference):
-                    continue
-                assert owner_of(reference) == client.id, f"task {task.id.hex()} depends on another client's"
-                if reference in client.tasks:
-                    missing += 1
-                else:
-                    uses[reference] += 1
-            if type(task.state) is Waiting:
-                assert task.state.missing == missing, f"task {task.id.hex()} misses {missing}, not {task.state.missing}"
-            else:
-                assert missing == 0 or client.terminated, f"task {task.id.hex()} is beyond waiting and misses {missing}"
-    for client in state.clients.values():
-        sent = {identifier for batch in client.unacknowledged for identifier in batch.ids}
-        for key, retained in client.retained.items():
-            assert retained.unacknowledged == (key in sent), f"{key.hex()} is unacknowledged, or is not"
-            assert retained.uses == uses[key], f"{key.hex()} counts {retained.uses} uses, has {uses[key]}"
-            assert retained.uses or retained.unacknowledged, f"{key.hex()} is retained for nothing"
+    for task in client.tasks.values():
+        name = f"task {task.id.hex()}"
+        references = list(filter(is_task, task.references))
+        assert all(owner_of(reference) == client.id for reference in references), f"{name} depends on another client's"
+        uses.update(reference for reference in references if reference not in client.tasks)
+        missing = sum(reference in client.tasks for reference in references)
+        if type(task.state) is Waiting:
+            assert 0 < task.state.missing == missing, f"{name} misses {missing}, not {task.state.missing}"
+        else:
+            assert missing == 0, f"{name} is beyond waiting and misses {missing}"
+    sent = {identifier for batch in client.unacknowledged for identifier in batch.ids}
+    for key, retained in client.retained.items():
+        assert retained.unacknowledged == (key in sent), f"{key.hex()} is unacknowledged, or is not"
+        assert retained.uses == uses[key], f"{key.hex()} counts {retained.uses} uses, has {uses[key]}"
+        assert retained.uses or retained.unacknowledged, f"{key.hex()} is retained for nothing"
 
 
-def _check_objects(state: ClusterState) -> None:
-    used: Counter[bytes] = Counter()
-    for client in state.all_clients():
-        for spec in client.groups:
-            used.update(identifier for identifier in (spec.function, spec.serializer) if identifier)
-    for key, function in state.objects.functions.items():
-        assert function.uses or function.pinned_by, f"function {key.hex()} is kept for nothing"
+def _check_objects(state: ClusterState, clients: list[ClientRecord]) -> None:
+    objects = state.objects
+    used = Counter(identifier for client in clients for spec in client.groups for identifier in functions_of(spec))
+    pinned = Counter(chain.from_iterable(objects.pins.values()))
+    assert objects.pins.keys() <= state.clients.keys(), "a client that has left pins something"
+    for key, entry in chain(objects.functions.items(), objects.stored.items()):
+        assert entry.uses > 0 or entry.pins, f"object {key.hex()} is kept for nothing"
+        assert entry.pins == pinned[key], f"the pins of object {key.hex()} are counted wrong"
+    for key, function in objects.functions.items():
         assert function.uses == used[key], f"the uses of function {key.hex()} are counted wrong"
-        assert function.pinned_by <= state.clients.keys(), "a client that has left pins a function"
         assert function.announced_to <= state.workers.keys(), "a lost worker was sent a function"
-    for key, stored in state.objects.stored.items():
-        assert stored.uses > 0 or stored.pinned, f"object {key.hex()} is kept for nothing"
-        assert not stored.pinned or owner_of(key) in state.clients, f"{key.hex()}: the client that pins it has left"

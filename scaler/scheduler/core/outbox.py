@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
-from scaler.protocol.codec import split
+from scaler.protocol.codec import encode, split
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     Finished,
@@ -12,12 +13,14 @@ from scaler.protocol.messages import (
     ForgetObjects,
     Message,
     Recall,
+    Relay,
     Run,
     RunGroup,
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy, Command, Expel, ForgetOwned, ForgetStored, Publish, Send, Stop
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
+from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
 _ROW_BYTES = 64
@@ -46,9 +49,9 @@ class Outbox:
         self._facts: list[Fact] = []
         self._results: dict[ClientRecord, _Results] = {}
         self._runs: dict[Worker, Run] = {}
-        self._columns: dict[Group, dict[Worker, RunGroup]] = {}
+        self._run_bytes: defaultdict[Worker, int] = defaultdict(int)
+        self._columns: defaultdict[Group, dict[Worker, RunGroup]] = defaultdict(dict)
         """Where the next attempts of a group go: part of a Run in `_runs`."""
-        self._run_bytes: dict[Worker, int] = {}
         self._recalls: dict[tuple[Worker, bool], Recall] = {}
 
     # -- to clients
@@ -60,18 +63,15 @@ class Outbox:
         """
         group = task.group
         client = group.client
-        state = task.state
         results = self._results.get(client)
         if results is None:
             message = Finished(0, [], [], [], [])
-            ended = TasksEnded(
-                group, state, message.ids, message.outcomes, message.duration_us, message.cpu_us, message.peak_bytes
-            )
+            ended = TasksEnded(message.ids, message.outcomes, message.duration_us, message.cpu_us, message.peak_bytes)
             results = self._results[client] = _Results(message, ended)
         else:
             message, ended = results.message, results.ended
-            if group is not ended.group or state is not ended.state:
-                ended.begin_run(group, state)
+        if group is not ended.group or task.state is not ended.state:
+            ended.begin_run(group, task.state)
         if outcome or task.attempt != 1:
             texts = task.errors.texts if task.errors is not None else []
             record = FailureRecord(task.attempt, payload if outcome else b"", texts)
@@ -80,6 +80,7 @@ class Outbox:
         message.outcomes.append(outcome)
         message.payloads.append(payload)
         message.duration_us.append(duration_us)
+        group.function.wall_us += duration_us
         if group.spec.profiling:
             _pad_profiles(message, len(message.ids) - 1)
             message.cpu_us.append(cpu_us)
@@ -93,7 +94,7 @@ class Outbox:
         if message.cpu_us:
             _pad_profiles(message, len(message.ids))
         ended = results.ended
-        ended.close(self._state.now)
+        ended.step_at = self._state.now
         self._state.history.add(ended)
         if self.is_watched:
             self._facts.append(ended)
@@ -104,20 +105,21 @@ class Outbox:
             self.send_to_client(client, message)
 
     def send_to_client(self, client: ClientRecord, message: Message) -> None:
-        self._commands.append(Send(client.id, message, client.via.id if client.via is not None else None))
+        """Send to a client; to one inside a task through its worker."""
+        if client.via is None:
+            self._commands.append(Send(client.id, message))
+        else:
+            self._commands.append(Send(client.via.id, Relay(client.id, encode(message))))
 
     # -- to workers
 
     def run(self, worker: Worker, task: Task, inputs: tuple[bytes, ...]) -> None:
         """Add one attempt to the worker's next Run."""
-        group = task.group
-        of_group = self._columns.get(group)
-        if of_group is None:
-            of_group = self._columns[group] = {}
+        of_group = self._columns[task.group]
         columns = of_group.get(worker)
         size = len(task.payload) + _ROW_BYTES
         if columns is None:
-            columns = of_group[worker] = RunGroup(group.spec, [task.id], [task.attempt], [task.payload])
+            columns = of_group[worker] = RunGroup(task.group.spec, [task.id], [task.attempt], [task.payload])
             size += self._add_to_run(worker, columns)
         else:
             columns.ids.append(task.id)
@@ -127,10 +129,10 @@ class Outbox:
             columns.inputs.extend([()] * (len(columns.ids) - 1 - len(columns.inputs)))
             columns.inputs.append(inputs)
             size += sum(map(len, inputs))
-        self._run_bytes[worker] = size = self._run_bytes.get(worker, 0) + size
-        if size > SPLIT_BATCH_BYTES:
-            self._commands.append(Send(worker.id, self._runs.pop(worker)))
-            self._forget_columns(worker)
+        self._run_bytes[worker] += size
+        if self._run_bytes[worker] > SPLIT_BATCH_BYTES:
+            self._commands.append(Send(worker.id, self._runs[worker]))
+            self._forget_run(worker)
 
     def _add_to_run(self, worker: Worker, columns: RunGroup) -> int:
         """Add a group to the worker's next Run. Returns the size of the functions that the worker does not have yet."""
@@ -140,21 +142,19 @@ class Outbox:
         else:
             run.groups.append(columns)
         size = 0
-        functions = self._state.objects.functions
-        spec = columns.spec
-        for identifier in (spec.function, spec.serializer) if spec.serializer else (spec.function,):
-            function = functions[identifier]
+        for identifier in functions_of(columns.spec):
+            function = self._state.objects.functions[identifier]
             if worker.id not in function.announced_to:
                 function.announced_to.add(worker.id)
                 run.functions.append((identifier, function.payload))
                 size += len(function.payload)
         return size
 
-    def _forget_columns(self, worker: Worker) -> None:
-        """Begin a new Run for this worker."""
-        self._run_bytes.pop(worker, None)
-        for of_group in self._columns.values():
-            of_group.pop(worker, None)
+    def _forget_run(self, worker: Worker) -> None:
+        if self._runs.pop(worker, None) is not None:
+            del self._run_bytes[worker]
+            for of_group in self._columns.values():
+                of_group.pop(worker, None)
 
     def recall(self, worker: Worker, task: Task, kill: bool) -> None:
         """Add one attempt to the worker's next Recall. A Run of this step that names it goes out before."""
@@ -166,8 +166,7 @@ class Outbox:
 
     def discard(self, worker: Worker) -> None:
         """Drop what was collected for a worker that has left."""
-        if self._runs.pop(worker, None) is not None:
-            self._forget_columns(worker)
+        self._forget_run(worker)
         self._recalls.pop((worker, True), None)
         self._recalls.pop((worker, False), None)
 
@@ -192,8 +191,8 @@ class Outbox:
         if self._runs:
             commands.extend([Send(worker.id, run) for worker, run in self._runs.items()])
             self._runs = {}
-            self._columns = {}
-            self._run_bytes = {}
+            self._run_bytes.clear()
+            self._columns.clear()
         if self._recalls:
             commands.extend(Send(worker.id, recall) for (worker, _), recall in self._recalls.items())
             self._recalls = {}

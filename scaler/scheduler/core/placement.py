@@ -12,9 +12,11 @@ than it can start until it finishes something.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import islice
 
+from scaler.config.servers import SchedulerConfig
 from scaler.needs import Needs
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import MAX_BATCH_BYTES, Outcome
@@ -48,19 +50,25 @@ POLL_AGAIN_SECONDS = 0.005
 
 
 class Placement:
-    """The workers with credit, and the pass that uses it up."""
+    """The workers with credit, the pass that uses it up, and balancing."""
 
-    def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation) -> None:
-        self._state = state
+    def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation, config: SchedulerConfig) -> None:
         self._ready = state.ready
         self._tasks = tasks
         self._allocation = allocation
+        self._check_seconds = config.load_balance_seconds
+        self._checks = config.load_balance_trigger_times
         self._pools = state.pools
         self._overloaded = state.overloaded
         self._pool_of: dict[Worker, WorkerPool] = {}
         self._fitting: dict[Needs, list[WorkerPool]] = {}
+        self.touched: dict[Worker, None] = {}
+        """Workers whose tasks changed in this step."""
         self.has_backlog = False
         """The last pass left ready tasks that no worker has room for."""
+        self.next_check = state.now + self._check_seconds
+        self.poll_again_at: float | None = None
+        """Set when a task was left where it is because it starts soon."""
 
     # -- workers
 
@@ -75,6 +83,7 @@ class Placement:
 
     def remove(self, worker: Worker) -> None:
         worker.join_side(None)
+        self.touched.pop(worker, None)
         self._overloaded.pop(worker, None)
         pool = self._pool_of.pop(worker)
         pool.workers -= 1
@@ -114,6 +123,11 @@ class Placement:
 
     def place(self, now: float) -> bool:
         """Give ready tasks to workers with credit. Returns True when more could be placed in another step."""
+        for worker in self.touched:
+            if not worker.tasks:
+                worker.note_idle(now)
+            self.update(worker)
+        self.touched.clear()
         budget = MAX_PLACED_PER_STEP
         waiting = self._ready.waiting()
         for queue in waiting:
@@ -207,62 +221,37 @@ class Placement:
             queue.put_back(task)
         return given
 
+    # -- balancing
 
-class Balance:
-    """Takes tasks back from workers where they wait, for workers that have nothing to do."""
-
-    def __init__(
-        self, state: ClusterState, placement: Placement, tasks: Tasks, check_seconds: float, checks: int, now: float
-    ) -> None:
-        self._state = state
-        self._placement = placement
-        self._tasks = tasks
-        self._check_seconds = check_seconds
-        self._checks = checks
-        self.next_check = now + check_seconds
-        self.poll_again_at: float | None = None
-
-    def step(self, now: float) -> None:
-        """Recall tasks for idle workers, and from workers that make no progress."""
+    def balance(self, now: float) -> None:
+        """Recall tasks from workers that make no progress, and for idle workers."""
         self.poll_again_at = None
         if now >= self.next_check:
             self.next_check = now + self._check_seconds
-            self._relieve_stalled(now)
-        if self._state.overloaded:
-            self._serve_idle(now)
-
-    def _serve_idle(self, now: float) -> None:
-        state = self._state
-        pools = [pool for pool in state.pools.values() if pool.idle]
-        if not pools:
+            for worker in list(self._overloaded):
+                if worker.check_progress(now, self._check_seconds, self._checks):
+                    self._recall_last(worker, None, now)
+                    self.update(worker)
+        pools = [pool for pool in self._pools.values() if pool.idle]
+        if not pools or not self._overloaded:
             return
-        overloaded = list(islice(state.overloaded, MAX_OVERLOADED_COMPARED))
+        overloaded = list(islice(self._overloaded, MAX_OVERLOADED_COMPARED))
         busiest = self._busiest(overloaded, now)
         served = 0
         for pool in pools:
             # What no worker with these offers can run is compared once for all of them.
-            candidates = deque(busiest)
+            candidates = iter(list(busiest))
             for idle in islice(pool.idle, MAX_IDLE_SERVED - served):
                 served += 1
-                relieved = self._relieve_one(candidates, idle, now)
+                relieved = next((worker for worker in candidates if self._recall_last(worker, idle, now)), None)
                 if relieved is not None:
-                    del busiest[relieved]
-        if len(state.overloaded) > MAX_OVERLOADED_COMPARED:
+                    busiest.remove(relieved)
+        if len(self._overloaded) > MAX_OVERLOADED_COMPARED:
             # Those compared go to the back, so that the next step compares others.
             for worker in overloaded:
-                state.overloaded.move_to_end(worker)
+                self._overloaded.move_to_end(worker)
 
-    def _relieve_one(self, candidates: deque[Worker], idle: Worker, now: float) -> Worker | None:
-        """Recall tasks for an idle worker from the first candidate that has some, and return that candidate."""
-        while candidates:
-            worker = candidates.popleft()
-            waiting = worker.busy - worker.slots
-            wanted = max(1, waiting * idle.slots // (idle.slots + worker.slots))
-            if self._recall_last(worker, wanted, idle, now):
-                return worker
-        return None
-
-    def _busiest(self, overloaded: list[Worker], now: float) -> dict[Worker, None]:
+    def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
         """Return those from which it is worth to take tasks, the busiest first."""
         candidates = [
             (max(worker.load / worker.slots, now - worker.progressed_at), index, worker)
@@ -272,15 +261,18 @@ class Balance:
         worth = [row for row in candidates if row[0] >= WORTH_MOVING_SECONDS]
         if len(worth) < len(candidates):
             self.poll_again_at = now + POLL_AGAIN_SECONDS
-        worth.sort(reverse=True)
-        return dict.fromkeys(worker for _, _, worker in worth)
+        return [worker for _, _, worker in sorted(worth, reverse=True)]
 
-    def _recall_last(self, worker: Worker, wanted: int, idle: Worker | None, now: float) -> int:
-        """Recall tasks from the end of a worker's queue: those that would start last. Returns how many."""
+    def _recall_last(self, worker: Worker, idle: Worker | None, now: float) -> int:
+        """Recall tasks that would start last: all that wait, or an idle worker's share. Returns how many."""
+        wanted = worker.busy - worker.slots
+        last: Iterable[Task] = reversed(worker.tasks.values())
+        if idle is not None:
+            wanted = max(1, wanted * idle.slots // (idle.slots + worker.slots))
+            last = islice(last, MAX_TASKS_COMPARED)
         chosen: list[Task] = []
-        last = reversed(worker.tasks.values())
-        for task in last if idle is None else islice(last, MAX_TASKS_COMPARED):
-            if len(chosen) >= wanted or worker.busy - len(chosen) <= worker.slots:
+        for task in last:
+            if len(chosen) >= wanted:
                 break
             if task.id in worker.blocked:
                 continue
@@ -290,9 +282,3 @@ class Balance:
                 chosen.append(task)
         self._tasks.recall(worker, reversed(chosen))
         return len(chosen)
-
-    def _relieve_stalled(self, now: float) -> None:
-        for worker in list(self._state.overloaded):
-            if worker.check_progress(now, self._check_seconds, self._checks):
-                self._recall_last(worker, len(worker.tasks), None, now)
-                self._placement.update(worker)

@@ -21,12 +21,22 @@ from typing import Final
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
-from scaler.protocol.messages import Finished, ManagerDetails, ManagerStatus, Spec, WorkerDetails, WorkerHeartbeat
+from scaler.protocol.messages import (
+    Finished,
+    ManagerDetails,
+    ManagerStatus,
+    Spec,
+    UnitState,
+    UnitStatus,
+    WorkerDetails,
+    WorkerHeartbeat,
+)
 
 UNKNOWN_DURATION_SECONDS = 0.05
 """Assumed duration of a task whose function was never measured."""
 DURATION_WEIGHT = 0.2
 """Weight of a new measurement in the moving average of a function's duration."""
+ALIVE = (UnitState.PENDING, UnitState.RUNNING)
 
 
 @dataclass(slots=True, eq=False)
@@ -87,10 +97,9 @@ class Delayed:
 
 @dataclass(slots=True, eq=False)
 class Assigned:
-    """One instance per worker, shared by all its tasks. terminated: their state once they end there."""
+    """One instance per worker, shared by all its tasks."""
 
     worker: Worker
-    terminated: Terminated
 
 
 @dataclass(slots=True, eq=False)
@@ -212,25 +221,27 @@ class Worker(PeerRecord):
     limit: int = field(init=False)
     """The most tasks that it may have."""
     assigned: Assigned = field(init=False)
-    tasks: dict[bytes, Task] = field(default_factory=dict, init=False)
-    blocked: frozenset[bytes] = field(default=frozenset(), init=False)
+    terminated: Terminated = field(init=False)
+    """The states of its tasks, and of those that end here."""
+    tasks: dict[bytes, Task] = field(default_factory=dict)
+    blocked: frozenset[bytes] = frozenset()
     """Ids of started tasks that wait for tasks of their own and have lent their slots."""
-    by_function: dict[Timing, int] = field(default_factory=dict, init=False)
+    by_function: dict[Timing, int] = field(default_factory=dict)
     """Its tasks per function, without the blocked ones."""
-    recalled: int = field(default=0, init=False)
-    sent: int = field(default=0, init=False)
+    recalled: int = 0
+    sent: int = 0
     """Tasks that it was sent so far."""
-    side: OrderedDict[Worker, None] | None = field(default=None, init=False)
+    side: OrderedDict[Worker, None] | None = None
     """The side of its pool that it is in; None without credit."""
-    stalled: bool = field(default=False, init=False)
-    draining: bool = field(default=False, init=False)
-    quarantined: bool = field(default=False, init=False)
-    failures_in_row: int = field(default=0, init=False)
-    checks_without_progress: int = field(default=0, init=False)
+    stalled: bool = False
+    draining: bool = False
+    quarantined: bool = False
+    failures_in_row: int = 0
+    checks_without_progress: int = 0
     progressed_at: float = field(init=False)
     """When it last finished or began a task."""
     idle_since: float = field(init=False)
-    heartbeat: WorkerHeartbeat | None = field(default=None, init=False)
+    heartbeat: WorkerHeartbeat | None = None
     heartbeat_at: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -239,12 +250,13 @@ class Worker(PeerRecord):
         self.offers = Offers.of(self.details.capabilities)
         self.slots = self.details.slots
         self.limit = self.slots * (1 + self.details.queue_size)
-        self.assigned = Assigned(self, Terminated(self.name))
+        self.assigned = Assigned(self)
+        self.terminated = Terminated(self.name)
         self.progressed_at = self.idle_since = self.heartbeat_at = self.last_message_at
 
     @property
     def busy(self) -> int:
-        """The number of tasks that take a slot or wait for one; blocked tasks do not."""
+        """Tasks that take a slot or wait for one; blocked tasks do not."""
         return len(self.tasks) - len(self.blocked)
 
     @property
@@ -259,8 +271,6 @@ class Worker(PeerRecord):
     def is_willing(self) -> bool:
         """True while it may get tasks."""
         return not self.draining and self.broken_at is None
-
-    # -- its tasks
 
     def take(self, task: Task, now: float) -> None:
         if len(self.tasks) == len(self.blocked):
@@ -308,8 +318,6 @@ class Worker(PeerRecord):
         self.side = side
         if side is not None:
             side[self] = None
-
-    # -- how it does
 
     def note_progress(self, now: float, healthy: bool) -> None:
         """Note results. healthy: the code of a task came to its end, so that the worker itself works."""
@@ -399,3 +407,26 @@ class ManagerRecord(PeerRecord):
 
     def __post_init__(self) -> None:
         self.offers = Offers.of(self.details.capabilities)
+
+    @property
+    def units(self) -> list[UnitStatus]:
+        return self.status.units if self.status is not None else []
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot start units now; empty when all is well."""
+        return self.status.degraded_reason if self.status is not None else ""
+
+    @property
+    def pending_units(self) -> list[UnitStatus]:
+        """Units that were started and whose worker is not connected yet."""
+        others = self.running_units.keys() | self.left_units | self.unwanted_units
+        return [unit for unit in self.units if unit.state in ALIVE and unit.unit_id not in others]
+
+    @property
+    def staying(self) -> list[Worker]:
+        """Workers that count for the policy.
+
+        Those out of contact may be lost. Then their manager replaces them, and they must not count twice.
+        """
+        return [worker for worker in self.running_units.values() if worker.is_willing]

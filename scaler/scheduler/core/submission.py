@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from scaler.ids import TASK_KIND
 from scaler.needs import Needs
-from scaler.protocol.messages import Spec, Submit, TaskGroup
+from scaler.protocol.messages import Outcome, Spec, Submit, TaskGroup
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.state import ClientRecord, Function, Group, Task, Timing
+from scaler.scheduler.core.objects import functions_of
+from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_TASKS_PER_CLIENT = 10_000_000
@@ -39,7 +42,8 @@ class Submission:
             if objects.knows(columns.spec):
                 self._take_in(client, columns, referencing, wrong)
             else:
-                self._reject(client, columns, "its function or serializer was never defined")
+                unlisted = self._make_group(client, columns.spec, 0, Timing())
+                self._reject(unlisted, columns.ids, "its function or serializer was never defined")
         for task in referencing:
             self._tasks.resolve(task)
         self._tasks.acknowledge(client, message.acknowledged)
@@ -55,8 +59,9 @@ class Submission:
         tasks = client.tasks
         retained = client.retained
         ready: list[Task] = []
+        rejected: list[bytes] = []
         references = columns.references
-        departed = self._state.departed.get(client.id, ())
+        departed = self._state.departed and [each for each in self._state.departed if each.id == client.id]
         before = len(tasks)
         for index, identifier in enumerate(columns.ids):
             if identifier in tasks or identifier in retained:
@@ -65,7 +70,7 @@ class Submission:
                 wrong.append(f"task id {identifier.hex()} is not this client's")
                 continue
             if capacity <= 0:
-                self._tasks.reject(Task(identifier, group, b"", ()), self._full(client))
+                rejected.append(identifier)
                 continue
             capacity -= 1
             task = Task(identifier, group, columns.payloads[index], references[index] if references else ())
@@ -77,25 +82,30 @@ class Submission:
                 referencing.append(task)
             else:
                 ready.append(task)
-        admitted = len(tasks) - before
-        group.live += admitted
-        group.function.submitted += admitted
-        client.submitted += admitted
+        self._count(group, len(tasks) - before)
         if ready:
             self._state.ready.add(group, ready)
+        if rejected:
+            why = f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
+            if len(tasks) < MAX_TASKS_PER_CLIENT:
+                why = f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
+            self._reject(group, rejected, why)
         if not group.live:
             self._tasks.drop_group(group)
 
-    def _full(self, client: ClientRecord) -> str:
-        if self._waiting_limit >= 0 and len(client.tasks) < MAX_TASKS_PER_CLIENT:
-            return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
-        return f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
+    def _reject(self, group: Group, ids: Iterable[bytes], why: str) -> None:
+        """End tasks as they come."""
+        for identifier in ids:
+            if identifier not in group.client.tasks and identifier not in group.client.retained:
+                task = group.client.tasks[identifier] = Task(identifier, group, b"", (), TERMINATED)
+                self._count(group, 1)
+                self._tasks.end(task, Outcome.REJECTED, why.encode())
 
-    def _reject(self, client: ClientRecord, columns: TaskGroup, why: str) -> None:
-        unlisted = self._make_group(client, columns.spec, 0, Timing())
-        for identifier in columns.ids:
-            if identifier not in client.tasks and identifier not in client.retained:
-                self._tasks.reject(Task(identifier, unlisted, b"", ()), why)
+    @staticmethod
+    def _count(group: Group, tasks: int) -> None:
+        group.live += tasks
+        group.function.submitted += tasks
+        group.client.submitted += tasks
 
     # -- groups
 
@@ -111,7 +121,8 @@ class Submission:
             parent = client.via.tasks.get(spec.parent)
             depth = 1 if parent is None else parent.group.depth + 1
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
-        self._state.objects.use_functions(spec)
+        for identifier in functions_of(spec):
+            self._state.objects.use(identifier)
         return group
 
     def _make_group(self, client: ClientRecord, spec: Spec, depth: int, timing: Timing) -> Group:

@@ -19,17 +19,10 @@ from collections.abc import Iterable
 
 from scaler.backoff import Backoff
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
-from scaler.protocol.messages import (
-    Done,
-    Outcome,
-    Returned,
-    Started,
-    Suspended,
-    is_stored,
-    stored_reference,
-)
+from scaler.protocol.messages import Done, Outcome, Returned, Started, Suspended, is_stored, stored_reference
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import Incident, TaskRetried, TasksStarted
+from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
     READY,
@@ -135,12 +128,12 @@ class Tasks:
             for reference in task.references
         )
 
-    def recall(self, worker: Worker, tasks: Iterable[Task]) -> None:
-        """Ask a worker for tasks that it has not started."""
+    def recall(self, worker: Worker, tasks: Iterable[Task], *, cancel: bool = False) -> None:
+        """Ask a worker for tasks back: to be cancelled, or those that it has not started to be placed again."""
         for task in tasks:
-            task.state = Recalled(worker, cancel=False)
+            task.state = Recalled(worker, cancel)
             worker.count_recall(1)
-            self._outbox.recall(worker, task, kill=False)
+            self._outbox.recall(worker, task, kill=cancel)
 
     def returned(self, worker: Worker, message: Returned, now: float) -> None:
         """Take in what a worker gave back, or keeps because it has started."""
@@ -243,13 +236,13 @@ class Tasks:
             case Outcome.EXCEPTION_TO_RETRY:
                 raised = failure_texts(outcome, payload).text[:MAX_ATTEMPT_ERROR_TEXT]
                 self._retry(worker, task, Outcome.EXCEPTION, payload, f" on {worker.name}: it raised {raised}", now)
-            case Outcome.PROCESSOR_DIED:
-                worker.note_failure()
+            case Outcome.PROCESSOR_DIED | Outcome.WORKER_LOST | Outcome.CANCELLED:
+                at_limit = Outcome.WORKER_LOST
+                if outcome == Outcome.PROCESSOR_DIED:
+                    worker.note_failure()
+                    at_limit = Outcome.PROCESSOR_DIED
                 why = payload.decode("utf-8", "replace")
-                self._retry(worker, task, Outcome.PROCESSOR_DIED, payload, f" on {worker.name}: {why}", now)
-            case Outcome.WORKER_LOST | Outcome.CANCELLED:
-                why = payload.decode("utf-8", "replace")
-                self._retry(worker, task, Outcome.WORKER_LOST, payload, f" on {worker.name}: {why}", now)
+                self._retry(worker, task, at_limit, payload, f" on {worker.name}: {why}", now)
             case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST:
                 self.end(task, outcome, payload)
             case Outcome.SUCCESS | Outcome.EXCEPTION:
@@ -351,39 +344,34 @@ class Tasks:
         self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
         if task.dependents is None:
             return
-        self._count_dependents(task)
-        if outcome == _SUCCESS:
-            for dependent in task.dependents:
+        ended = [task]
+        while ended:
+            last = ended.pop()
+            # The history must not keep what came after a task.
+            dependents, last.dependents = last.dependents or (), None
+            for dependent in dependents:
                 state = dependent.state
                 if type(state) is not Waiting:
                     continue  # failed or cancelled by another dependency
+                if outcome != _SUCCESS:
+                    self._end_one(dependent, outcome, payload)
+                    ended.append(dependent)
+                    continue
                 state.missing -= 1
                 if not state.missing:
                     self._state.waiting -= 1
                     dependent.state = READY
                     self._ready.add(dependent.group, (dependent,))
-            task.dependents = None  # the history must not keep what came after it
-            return
-        failed = [task]
-        while failed:
-            last = failed.pop()
-            for dependent in last.dependents or ():
-                if type(dependent.state) is Waiting:
-                    self._end_one(dependent, outcome, payload, 0, 0, 0)
-                    self._count_dependents(dependent)
-                    failed.append(dependent)
-            last.dependents = None
 
     def _end_one(
-        self, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int
+        self, task: Task, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0
     ) -> None:
+        """Take a task out of every table, count its end, and retain and send its result if its client is here."""
         group = task.group
         client = group.client
         state = task.state
-        if type(state) is Assigned:
-            task.state = state.terminated
-        elif type(state) is Recalled:
-            task.state = state.worker.assigned.terminated
+        if type(state) is Assigned or type(state) is Recalled:
+            task.state = state.worker.terminated
         else:
             task.state = TERMINATED
             if type(state) is Ready:
@@ -394,55 +382,34 @@ class Tasks:
         group.live -= 1
         if task.references:
             self._drop_references(task)
+        self._state.ended[outcome] += 1
+        if outcome and outcome != _CANCELLED:
+            group.function.failed += 1
+            client.failed += 1
         if client.terminated:
-            self._count_end(group, outcome)
             if task.attempt:
                 self._outbox.finish(task, outcome, payload, duration_us, 0, 0)
             self._drop_late(payload)
             if not client.tasks:
-                self._departs(client)
+                del self._state.departed[client]
         else:
-            self._deliver(task, outcome, payload, duration_us, cpu_us, peak_bytes)
+            retained = client.retained[task.id] = RetainedResult(outcome, payload)
+            if task.dependents is not None:  # one use per reference in a dependent that lives
+                retained.uses = sum([type(dependent.state) is Waiting for dependent in task.dependents])
+            deliver = group.spec.deliver or outcome != _SUCCESS
+            if is_stored(payload):
+                self._objects.use(payload[1:17], pinned=deliver)
+            self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
         if not group.live:
             self.drop_group(group)
-
-    def reject(self, task: Task, why: str) -> None:
-        """End a task that was never admitted."""
-        task.group.function.submitted += 1
-        task.group.client.submitted += 1
-        self._deliver(task, Outcome.REJECTED, why.encode(), 0, 0, 0)
-
-    def _deliver(
-        self, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int
-    ) -> None:
-        group = task.group
-        client = group.client
-        self._count_end(group, outcome)
-        client.retained[task.id] = RetainedResult(outcome, payload)
-        deliver = group.spec.deliver or outcome != _SUCCESS
-        if is_stored(payload):
-            self._objects.use(payload[1:17], pinned=deliver)
-        self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
-
-    def _count_end(self, group: Group, outcome: int) -> None:
-        self._state.ended[outcome] += 1
-        if outcome and outcome != _CANCELLED:
-            group.function.failed += 1
-            group.client.failed += 1
 
     def drop_group(self, group: Group) -> None:
         """Forget a group without living tasks: its functions are used once less."""
         groups = group.client.groups
         if groups.get(group.spec) is group:
             del groups[group.spec]
-            self._objects.release_functions(group.spec)
-
-    @staticmethod
-    def _count_dependents(task: Task) -> None:
-        """Count the uses of the value of a task that ended: one per living reference in a dependent."""
-        retained = task.group.client.retained.get(task.id)
-        if retained is not None:
-            retained.uses += sum(type(dependent.state) is Waiting for dependent in task.dependents or ())
+            for identifier in functions_of(group.spec):
+                self._objects.unuse(identifier)
 
     # -- retained results
 
@@ -487,9 +454,7 @@ class Tasks:
                 continue
             state = task.state
             if type(state) is Assigned:
-                task.state = Recalled(state.worker, cancel=True)
-                state.worker.count_recall(1)
-                self._outbox.recall(state.worker, task, kill=True)
+                self.recall(state.worker, (task,), cancel=True)
             elif type(state) is not Recalled:
                 self.end(task, _CANCELLED, b"cancelled")
             elif not state.cancel:
@@ -504,18 +469,9 @@ class Tasks:
             if is_stored(retained.payload):
                 self._objects.unuse(retained.payload[1:17])
         client.retained.clear()
-        self._state.departed.setdefault(client.id, []).append(client)
-        self.cancel(client, list(client.tasks))
-        if not client.tasks:
-            self._departs(client)
-
-    def _departs(self, client: ClientRecord) -> None:
-        """Forget a client that left and whose last task has come back."""
-        departed = self._state.departed.get(client.id)
-        if departed is not None and client in departed:
-            departed.remove(client)
-            if not departed:
-                del self._state.departed[client.id]
+        if client.tasks:
+            self._state.departed[client] = None
+            self.cancel(client, list(client.tasks))
 
 
 def _errors_of(task: Task) -> AttemptErrors:

@@ -65,7 +65,7 @@ class SimulatedMonitor:
         self.model.apply_status(json.loads(document))
         counts = self.model.status.tasks
         living = sum(len(client.tasks) for client in self._state.clients.values())
-        leaving = sum(len(client.tasks) for clients in self._state.departed.values() for client in clients)
+        leaving = sum(len(client.tasks) for client in self._state.departed)
         shown = counts.waiting + counts.ready + counts.assigned + counts.suspended
         assert shown == living + leaving, f"{shown} tasks are shown, and {living} + {leaving} there are"
         report = self._events.report(now)

@@ -10,17 +10,20 @@ from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
+from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     Cancel,
     ClientDetails,
     Done,
     Finished,
+    Heartbeat,
     Hello,
     ManagerDetails,
     Message,
     Outcome,
     Recall,
+    Relay,
     Returned,
     Role,
     Run,
@@ -33,7 +36,6 @@ from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
     Input,
-    NestedOpened,
     PolicyAnswered,
     Publish,
     Send,
@@ -52,6 +54,15 @@ class NoScaling:
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         return {}
+
+
+def delivered(command: Send) -> tuple[bytes, Message]:
+    """Return a message and the peer that it is for: a client inside a task gets its messages through a worker."""
+    match command.message:
+        case Relay(client, body):
+            return client, decode(body)
+        case message:
+            return command.peer, message
 
 
 class Cluster:
@@ -79,7 +90,8 @@ class Cluster:
         commands = self.step_once(*inputs)
         for command in list(commands):
             match command:
-                case Send(peer, message):
+                case Send():
+                    peer, message = delivered(command)
                     self.said.append((peer.rstrip(b".").decode(), message))
                 case Publish(facts):
                     self.facts += facts
@@ -130,8 +142,11 @@ class Cluster:
     def nested(self, name: str, via: str) -> str:
         """A client inside a task speaks for the first time, through this worker."""
         self._factories.setdefault(name, IdFactory(self.peer(name)))
-        self.step(NestedOpened(self.peer(name), self.peer(via)))
+        self.relay(name, via, Heartbeat(self.now))
         return name
+
+    def relay(self, name: str, via: str, message: Message) -> None:
+        self.say(via, Relay(self.peer(name), encode(message)))
 
     def workers(self, names: Iterable[str], manager_id: str = "manager") -> None:
         """Many workers with one slot, in one batch."""

@@ -16,7 +16,9 @@ GROUP = Group(ClientRecord(b"client..", "client", 0.0), Spec(b"f" * 16), Needs()
 
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:
     ids = [number.to_bytes(16, "big") for number in range(first, first + count)]
-    ended = TasksEnded(GROUP, Terminated("w"), ids, [Outcome.POISON if payload else 0] * count, [1] * count, [], [])
+    ended = TasksEnded([], [Outcome.POISON if payload else 0] * count, [1] * count, [], [])
+    ended.begin_run(GROUP, Terminated("w"))
+    ended.ids += ids
     if payload:
         ended.failure_records = {index: FailureRecord(1, payload, []) for index in range(count)}
     return ended
@@ -75,11 +77,11 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
                 cluster.finish(worker, task)
     assert set(where.values()) == {"w0", "w1"}
     history = cluster.state.history
-    found = [(entry, entry[0].ids[entry[1]]) for entry in history.latest(100)]
-    assert {
-        task: (ended.function(index), ended.worker(index).split("|")[2], ended.attempt(index))
-        for (ended, index), task in found
-    } == {
+    found: dict[bytes, tuple[str, str, int]] = {}
+    for ended, index in history.latest(100):
+        group, name = ended.run_of(index)
+        found[ended.ids[index]] = (group.spec.name, name.split("|")[2], ended.record_of(index).attempt)
+    assert found == {
         task: (f"f{number % 2}", cluster.peer(where[task]).hex()[:8], 1 + (task == lost))
         for number, task in enumerate(tasks)
     }
@@ -88,15 +90,13 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
 def test_runs_of_one_function_on_one_worker_are_told_apart_at_their_borders() -> None:
     other = Group(GROUP.client, Spec(b"g" * 16, name="g"), Needs(), (0, 0), 0, Timing(), Function("g"))
     first, second = Terminated("w1"), Terminated("w2")
-    ended = TasksEnded(GROUP, first, [], [], [], [], [])
+    ended = TasksEnded([], [], [], [], [])
     for index, (group, gone) in enumerate(
         [(GROUP, first), (GROUP, first), (other, first), (other, second), (GROUP, second)]
     ):
         if group is not ended.group or gone is not ended.state:
             ended.begin_run(group, gone)
         ended.ids.append(index.to_bytes(16, "big"))
-        ended.duration_us.append(10**index)
-    assert [ended.worker(index) for index in range(5)] == ["w1", "w1", "w1", "w2", "w2"]
-    assert [ended.function(index) for index in range(5)] == ["", "", "g", "g", ""]
-    ended.close(0.0)
-    assert (GROUP.function.wall_us, other.function.wall_us) == (10011, 1100)
+    found = [ended.run_of(index) for index in range(5)]
+    assert [worker for _, worker in found] == ["w1", "w1", "w1", "w2", "w2"]
+    assert [group.spec.name for group, _ in found] == ["", "", "g", "g", ""]

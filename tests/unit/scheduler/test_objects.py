@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import IdFactory
-from scaler.protocol.messages import Spec, stored_reference
+from scaler.protocol.messages import stored_reference
 from scaler.scheduler.core.objects import ObjectTable
 
 ALICE, BOB, WORKER = b"alice...", b"bob.....", b"worker.."
 FUNCTION = b"a function's id."
-SPEC = Spec(FUNCTION)
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def mine() -> bytes:
 
 
 def test_a_pinned_object_is_forgotten_when_its_owner_releases_it(table: ObjectTable, mine: bytes) -> None:
-    table.pin(mine)
+    table.pin(mine, ALICE)
     assert table.forgotten == []
     table.release(mine, ALICE)
     assert table.forgotten == [mine]
@@ -32,7 +31,7 @@ def test_a_pinned_object_is_forgotten_when_its_owner_releases_it(table: ObjectTa
 
 
 def test_an_object_in_use_outlives_its_release_until_the_last_use(table: ObjectTable, mine: bytes) -> None:
-    table.pin(mine)
+    table.pin(mine, ALICE)
     table.use(mine)
     table.use(mine)
     table.release(mine, ALICE)
@@ -43,14 +42,14 @@ def test_an_object_in_use_outlives_its_release_until_the_last_use(table: ObjectT
 
 
 def test_releasing_twice_forgets_once(table: ObjectTable, mine: bytes) -> None:
-    table.pin(mine)
+    table.pin(mine, ALICE)
     table.release(mine, ALICE)
     table.release(mine, ALICE)
     assert table.forgotten == [mine]
 
 
 def test_nobody_but_its_owner_releases_an_object(table: ObjectTable, mine: bytes) -> None:
-    table.pin(mine)
+    table.pin(mine, ALICE)
     table.release(mine, BOB)
     assert table.forgotten == []
     assert table.pinned_by(ALICE) == [mine]
@@ -85,11 +84,11 @@ def test_a_late_result_is_forgotten_unless_somebody_was_told_of_the_same_object(
 def test_a_function_stays_while_a_client_pins_it_or_a_group_uses_it(table: ObjectTable) -> None:
     table.register(FUNCTION, b"\x80", ALICE)
     table.register(FUNCTION, b"\x80", BOB)
-    table.use_functions(SPEC)
+    table.use(FUNCTION)
     table.release(FUNCTION, ALICE)
     table.release(FUNCTION, BOB)
     assert FUNCTION in table.functions
-    table.release_functions(SPEC)
+    table.unuse(FUNCTION)
     assert FUNCTION not in table.functions
 
 
@@ -117,8 +116,8 @@ def test_a_large_function_is_forgotten_in_the_storage_too(table: ObjectTable, mi
 def test_a_client_that_goes_drops_everything_but_what_running_tasks_use(table: ObjectTable) -> None:
     ids = IdFactory(ALICE)
     idle, used = ids.object(), ids.object()
-    table.pin(idle)
-    table.pin(used)
+    table.pin(idle, ALICE)
+    table.pin(used, ALICE)
     table.use(used)
     table.register(FUNCTION, b"\x80", ALICE)
     table.client_left(ALICE, retain=False)
@@ -129,7 +128,7 @@ def test_a_client_that_goes_drops_everything_but_what_running_tasks_use(table: O
 
 
 def test_what_is_retained_for_a_client_is_not_forgotten_here(table: ObjectTable, mine: bytes) -> None:
-    table.pin(mine)
+    table.pin(mine, ALICE)
     table.client_left(ALICE, retain=True)
     assert table.forgotten == []
     assert table.stored == {}

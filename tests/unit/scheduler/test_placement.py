@@ -7,7 +7,9 @@ from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     Drain,
     ForgetFunctions,
+    Heartbeat,
     Outcome,
+    Relay,
     Release,
     Run,
     Spec,
@@ -16,7 +18,7 @@ from scaler.protocol.messages import (
     Suspended,
     TaskGroup,
 )
-from scaler.scheduler.core.commands import NestedOpened
+from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import FUNCTION, Cluster, NoScaling
 
 
@@ -160,7 +162,7 @@ def test_a_task_that_waits_for_its_own_tasks_lends_its_slot() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", queue_size=1)
     (outer,) = cluster.submit(client)
-    cluster.step(NestedOpened(cluster.peer("nested"), cluster.peer(worker)))
+    cluster.nested("nested", worker)
     cluster.say(worker, Suspended([outer], [1], [True]))
     cluster.submit(client, 4)
     assert len(cluster.on(worker)) == 3
@@ -195,7 +197,7 @@ def test_a_client_in_a_lost_worker_is_gone_with_it() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     cluster.submit(client)
-    cluster.step(NestedOpened(cluster.peer("nested"), cluster.peer(worker)))
+    cluster.nested("nested", worker)
     assert len(cluster.state.clients) == 2
     cluster.leave(worker, "was killed")
     assert len(cluster.state.clients) == 1
@@ -305,6 +307,27 @@ def test_a_client_cannot_come_in_under_the_id_of_a_worker() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
-    cluster.step(NestedOpened(cluster.peer(worker), cluster.peer(worker)))
+    cluster.nested(worker, worker)
+    incident = cluster.take_facts()[-1]
+    assert isinstance(incident, Incident)
+    assert incident.text == "relayed a message of a client that is not in its tasks"
     cluster.finish(worker, task)
     assert cluster.outcome(client, task) is Outcome.SUCCESS
+
+
+def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else() -> None:
+    cluster = Cluster()
+    client, worker, other = cluster.client(), cluster.worker("w"), cluster.worker("x")
+    cluster.take_facts()
+    cluster.say(worker, Relay(cluster.peer("nested"), b"no message"))
+    cluster.relay("nested", worker, Drain("now"))
+    assert cluster.peer("nested") not in cluster.state.clients
+    cluster.nested("nested", worker)
+    cluster.relay("nested", other, Heartbeat(1.0))
+    cluster.relay(client, worker, Heartbeat(1.0))
+    texts = [fact.text for fact in cluster.take_facts() if isinstance(fact, Incident)]
+    assert [text.partition(" that ")[0] for text in texts[1:]] == [
+        "relayed a Drain, which no client may send",
+        "relayed a message of a client",
+        "relayed a message of a client",
+    ]

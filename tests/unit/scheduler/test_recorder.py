@@ -15,10 +15,10 @@ from scaler.config.servers import SchedulerConfig
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
 from scaler.policy.view import Allocation
-from scaler.protocol.messages import AcknowledgeResults, Heartbeat, Outcome, Suspended, UnitState, UnitStatus
+from scaler.protocol.messages import AcknowledgeResults, Outcome, Suspended, UnitState, UnitStatus
 from scaler.protocol.messages import ManagerStatus as Status
 from scaler.recorder import Recorder, read
-from scaler.scheduler.core.commands import Command, Input, MonitoringChanged, NestedOpened
+from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.recorder import RECORDS, replay, size_of
@@ -51,8 +51,7 @@ def eventful() -> Recorded:
     worker = cluster.worker("a", {"gpu": 1.0}, manager_id="m")
     first, *rest = cluster.submit(client, 4)
     dependent = cluster.submit(client, references=[(first, rest[0])], needs=(("gpu", 1.0),), priority=1)
-    cluster.step(NestedOpened(cluster.peer("nested"), cluster.peer(worker)))
-    cluster.say("nested", Heartbeat(1.0))
+    cluster.nested("nested", worker)
     cluster.say(worker, Suspended([first], [1], [True]))
     cluster.say(worker, Suspended([first], [1], [False]))
     cluster.finish(worker, first)
@@ -94,7 +93,7 @@ def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, m
     cluster = eventful()
     path = tmp_path / "box"
     cluster.recorder.write(path)
-    monkeypatch.setattr(ObjectTable, "release_functions", lambda *_: None)
+    monkeypatch.setattr(ObjectTable, "unuse", lambda *_: None)
     with pytest.raises(AssertionError, match="are counted wrong") as caught:
         replay(path)
     assert caught.value.__notes__[0].startswith("in step ")
