@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from scaler.config.addresses import local_address
 from scaler.config.files import (
@@ -28,7 +28,7 @@ from scaler.config.files import (
     Section,
     read_file,
 )
-from scaler.config.flags import CommandLine, add_file, bare_parser, flags_parser, parse_flags
+from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags
 from scaler.config.load import Sources, resolve, variable_of
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
@@ -116,8 +116,7 @@ class Question:
 def _parse(
     model: type[M], section: str, purpose: str, program: str, arguments: Sequence[str], environment: Environment
 ) -> M:
-    line = parse_flags(flags_parser(program, section, model, purpose), arguments)
-    return resolve(model, _sources(section, line, environment))
+    return resolve(model, _sources(section, flags_parser(program, section, model, purpose), arguments, environment))
 
 
 parse_object_storage_server = partial(
@@ -130,41 +129,33 @@ parse_webui = partial(_parse, WebUiConfig, WEBUI, "Serve the state of a cluster 
 
 def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:
     """Return the request of `scaler_top`."""
-    parser = flags_parser(program, TOP, TopConfig, "Show the state of a cluster in a terminal.")
-    parser.usage = f"{program} [--once | --json] [-c FILE] [settings] [ADDRESS]"
-    options: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
-    parser.add_argument("--once", **options, help="print the state once as plain text, and exit")
-    parser.add_argument("--json", **options, help="print the state once as one JSON document, and exit")
-    line = parse_flags(parser, arguments)
-    once, as_json = line.flags.pop("once", False), line.flags.pop("json", False)
-    form: TopForm = "json" if as_json else "once" if once else "screen"
-    return TopRequest(resolve(TopConfig, _sources(TOP, line, environment)), form)
+    parser = flags_parser(program, TOP, TopConfig, "Show the state of a cluster in a terminal.", "[--once | --json]")
+    for flag, text in (("--once", "as plain text"), ("--json", "as one JSON document")):
+        parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
+    sources = _sources(TOP, parser, arguments, environment)
+    once, as_json = sources.flags.pop("once"), sources.flags.pop("json")
+    return TopRequest(resolve(TopConfig, sources), "json" if as_json else "once" if once else "screen")
 
 
 def parse_question(program: str, arguments: Sequence[str], environment: Environment) -> Question:
     """Return the request of `scaler explain`, `scaler logs` and `scaler trace`."""
     verb = next(verb for verb in QUESTION_VERBS if program.endswith(verb))
     subject, purpose = _QUESTIONS[verb]
-    parser = flags_parser(program, TOP, TopConfig, purpose)
-    parser.usage = f"{program} {subject} [-c FILE] [settings] [ADDRESS]"
+    parser = flags_parser(program, TOP, TopConfig, purpose, subject)
     if verb == "trace":
         text = "watch for this long before writing; by default the scheduler's history is written at once"
-        parser.add_argument("--seconds", type=float, metavar="SECONDS", default=argparse.SUPPRESS, help=text)
+        parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
     if not arguments or (arguments[0].startswith("-") and arguments[0] != "-"):
         parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
         raise UsageError(f"give the {subject} first: {program} {subject} ADDRESS")
-    line = parse_flags(parser, arguments[1:])
-    seconds = line.flags.pop("seconds", 0.0)
+    sources = _sources(TOP, parser, arguments[1:], environment)
+    seconds = sources.flags.pop("seconds", 0.0)
     if not (isinstance(seconds, float) and math.isfinite(seconds) and seconds >= 0):
         raise UsageError(f"--seconds {seconds}: give a number of at least 0")
-    sources = _sources(TOP, line, environment)
-    file = _file_of(line)
-    if file is not None and SCHEDULER in file.tables:
+    if sources.file is not None and SCHEDULER in sources.file.tables:
         # A cluster that was started from a file can be asked with the same file.
-        scheduler = resolve(
-            SchedulerConfig,
-            Sources(SCHEDULER, environment=environment, file=file.path, table=file.tables[SCHEDULER]),
-        )
+        table = sources.file.tables[SCHEDULER]
+        scheduler = resolve(SchedulerConfig, replace(sources, section=SCHEDULER, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
     return Question(resolve(TopConfig, sources), verb, arguments[0], seconds)
 
@@ -189,13 +180,11 @@ def parse_worker_manager(
     text = f"{purpose} what a worker manager of the type {kind} needs in its cloud."
     parser = flags_parser(f"{program} {kind} {verb}", WORKER_MANAGER, settings_model(kind), text)
     parser.usage = f"{parser.prog} [--dry-run] [-c FILE] [settings]"
-    text = "print the actions without performing them"
-    parser.add_argument("--dry-run", action="store_true", default=argparse.SUPPRESS, help=text)
-    line = parse_flags(parser, rest[1:])
-    dry_run = bool(line.flags.pop("dry_run", False))
+    parser.add_argument("--dry-run", action="store_true", help="print the actions without performing them")
+    sources = _sources(WORKER_MANAGER, parser, rest[1:], environment)
+    dry_run = bool(sources.flags.pop("dry_run"))
     implied = {"worker_manager_id": kind, **settings_model(kind).setup_defaults}
-    config = _resolve_manager(kind, line, environment, implied)
-    return Provision(verb, config, dry_run)
+    return Provision(verb, _resolve_manager(kind, sources, implied), dry_run)
 
 
 def _parse_manager(
@@ -203,19 +192,15 @@ def _parse_manager(
 ) -> WorkerManagerConfig:
     parser = flags_parser(program, WORKER_MANAGER, settings_model(kind), f"Run a worker manager of the type {kind}.")
     implied = {} if default_id is None else {"worker_manager_id": default_id}
-    return _resolve_manager(kind, parse_flags(parser, arguments), environment, implied)
+    return _resolve_manager(kind, _sources(WORKER_MANAGER, parser, arguments, environment), implied)
 
 
 parse_worker_adapter_native = partial(_parse_manager, BAREMETAL_NATIVE, NATIVE_WORKER_ADAPTER)
 parse_worker_adapter_symphony = partial(_parse_manager, SYMPHONY, SYMPHONY_WORKER_ADAPTER)
 
 
-def _resolve_manager(
-    kind: str, line: CommandLine, environment: Environment, implied: Mapping[str, object]
-) -> WorkerManagerConfig:
-    file = _file_of(line)
-    table = _table_of_type(kind, file, line, environment) if file else None
-    sources = _sources(WORKER_MANAGER, line, environment)
+def _resolve_manager(kind: str, sources: Sources, implied: Mapping[str, object]) -> WorkerManagerConfig:
+    table = _table_of_type(kind, sources.file, sources) if sources.file else None
     return resolve(settings_model(kind), replace(sources, table=table, implied={"type": kind, **implied}))
 
 
@@ -234,8 +219,8 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
     near = get_close_matches(first, QUESTION_VERBS, n=1)
     if near and not Path(first).exists():
         raise UsageError(f"there is no file {first!r}; did you mean 'scaler {near[0]}'?")
-    line = parse_flags(parser, arguments)
-    named = [text for text in (line.file, line.flags.get("file")) if text is not None]
+    flags = parse_flags(parser, arguments)
+    named = [flags[key] for key in ("config", "file") if key in flags]
     if len(named) != 1:
         raise UsageError("give one configuration file: scaler FILE, such as scaler config/local.toml")
     return launcher_config(read_file(str(named[0])), environment)
@@ -250,7 +235,7 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
         )
 
     def load(model: type[M], section: str, table: Section, **implied: object) -> M:
-        return resolve(model, Sources(section, environment=environment, file=file.path, table=table, implied=implied))
+        return resolve(model, Sources(section, {}, environment, file, table, implied))
 
     tables = file.tables
     storage = None
@@ -277,14 +262,13 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
         raise ConfigError(f"{file.path}: {error}") from None
 
 
-def _file_of(line: CommandLine) -> ConfigFile | None:
-    return None if line.file is None else read_file(line.file)
-
-
-def _sources(section: str, line: CommandLine, environment: Environment) -> Sources:
-    file = _file_of(line)
-    table = file.tables.get(section) if file else None
-    return Sources(section, flags=line.flags, environment=environment, file=line.file or "", table=table)
+def _sources(
+    section: str, parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
+) -> Sources:
+    flags = parse_flags(parser, arguments)
+    path = flags.pop("config", None)
+    file = None if path is None else read_file(str(path))
+    return Sources(section, flags, environment, file, file.tables.get(section) if file else None)
 
 
 def _type_in(file: ConfigFile, table: Section) -> str:
@@ -295,11 +279,12 @@ def _type_in(file: ConfigFile, table: Section) -> str:
     return kind
 
 
-def _table_of_type(kind: str, file: ConfigFile, line: CommandLine, environment: Environment) -> Section | None:
+def _table_of_type(kind: str, file: ConfigFile, sources: Sources) -> Section | None:
     tables = [table for table in file.worker_managers if _type_in(file, table) == kind]
     if len(tables) < 2:
         return tables[0] if tables else None
-    wanted = line.flags.get("worker_manager_id", environment.get(variable_of(WORKER_MANAGER, "worker_manager_id")))
+    variable = variable_of(WORKER_MANAGER, "worker_manager_id")
+    wanted = sources.flags.get("worker_manager_id", sources.environment.get(variable))
     matching = [table for table in tables if table.values.get("worker_manager_id") == wanted]
     if len(matching) == 1:
         return matching[0]

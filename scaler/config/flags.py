@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from scaler._version import __version__
@@ -18,16 +17,11 @@ _POSITIONAL = "positional:"
 _HELP_COLUMN = 34
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
-    """A parsed command line: the configuration file, and texts by key or alias."""
+def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, object]:
+    """Return texts, or lists of texts, by key or alias; the file is `config`.
 
-    file: str | None
-    flags: dict[str, object]
-
-
-def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> CommandLine:
-    """Parse a command line. Raises UsageError; `-h` and `--version` print and raise SystemExit(0)."""
+    Raises UsageError; `-h` and `--version` print and raise SystemExit(0).
+    """
     known = sorted(text for action in parser._actions for text in action.option_strings)  # noqa: SLF001
     # argparse accepts -os for -osa, even with allow_abbrev=False.
     abbreviated = [
@@ -44,20 +38,23 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Co
     if extra:
         raise UsageError(f"unexpected argument {extra[0]!r}; -h shows what is expected")
     flags: dict[str, object] = {}
-    given = vars(namespace)
-    file = given.pop("config", None)
-    for name, value in given.items():
+    for name, value in vars(namespace).items():
         key = name.removeprefix(_POSITIONAL)
         if key in flags:
             raise UsageError(f"{key} is given twice: as {value!r} and as {flags[key]!r}")
         flags[key] = value
-    return CommandLine(file, flags)
+    return flags
 
 
-def flags_parser(program: str, section: str, model: type[SettingsModel], purpose: str) -> argparse.ArgumentParser:
-    """Return the parser of a component's command: one flag per key and alias, grouped as the models are."""
+def flags_parser(
+    program: str, section: str, model: type[SettingsModel], purpose: str, first: str = ""
+) -> argparse.ArgumentParser:
+    """Return the parser of a component's command: one flag per key and alias, grouped as the models are.
+
+    first: what the usage names before the settings.
+    """
     parser = bare_parser(program, purpose)
-    parser.usage = f"{program} [-c FILE] [settings] [ADDRESS]"
+    parser.usage = " ".join(filter(None, (program, first, "[-c FILE] [settings] [ADDRESS]")))
     described = describe(model)
     *_, key = (item.name for item in described.values() if item.group == group_title(model))
     parser.epilog = (

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from scaler.config.files import Section, title_of
+from scaler.config.files import ConfigFile, Section, title_of
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
 from scaler.errors import ConfigError, nearest
 
@@ -26,11 +26,12 @@ class Sources:
 
     section: str
     """Middle part of the environment variables' names: SCALER_<SECTION>_<KEY>."""
-    flags: Mapping[str, object] = field(default_factory=dict)
+    flags: dict[str, object] = field(default_factory=dict)
     """Text, or a list of texts, by key or alias."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    file: str = ""
+    file: ConfigFile | None = None
     table: Section | None = None
+    """The table of the file for this component, if it has one."""
     implied: Mapping[str, object] = field(default_factory=dict)
     """Values that follow from other components: below TOML, above the defaults."""
 
@@ -60,7 +61,7 @@ def resolve(model: type[M], sources: Sources) -> M:
     for item in described.values():
         for alias in item.setting.aliases:
             known.setdefault(alias.name, []).append((item, alias))
-    where = f"{sources.file}, {sources.table.title}: " if sources.table else ""
+    where = f"{sources.file.path}, {sources.table.title}: " if sources.file and sources.table else ""
     given = (
         _by_setting(known, sources.implied, "", str, text=False)
         | _by_setting(known, sources.table.values if sources.table else {}, where, str, text=False)
@@ -152,7 +153,7 @@ def _reason(error: ErrorDetails) -> str:
 def _missing_text(item: Described, sources: Sources) -> str:
     flag = f"{item.setting.metavar} or {item.flag}" if item.setting.positional else item.flag
     table = sources.table.title if sources.table else title_of(sources.section)
-    where = f" of {sources.file}" if sources.file else " of a file given with --config"
+    where = f" of {sources.file.path}" if sources.file else " of a file given with --config"
     return (
         f"{item.name} is missing: give it as {flag}, as {item.name} in {table}{where}, "
         f"or in the environment as {variable_of(sources.section, item.name)}"

@@ -24,18 +24,20 @@ MAX_SECONDS = 1e9
 class Check:
     """A rule: takes a value and returns it, maybe normalised. Raises ValueError with the reason.
 
-    before: the rule is applied before the type is checked, so it may turn another form, such as text, into the type.
+    of_text: the rule is applied to text only, before the type is checked, which it turns the text into.
     """
 
     function: Callable[[Any], object]
-    before: bool = False
+    of_text: bool = False
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> Any:
         from pydantic_core import core_schema  # noqa: PLC0415 (see the module)
 
-        if self.before:
-            return core_schema.no_info_before_validator_function(self.function, handler(source))
-        return core_schema.no_info_after_validator_function(self.function, handler(source))
+        if not self.of_text:
+            return core_schema.no_info_after_validator_function(self.function, handler(source))
+        return core_schema.no_info_before_validator_function(
+            lambda value: self.function(value) if isinstance(value, str) else value, handler(source)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,6 @@ def _name(value: str) -> str:
     return value
 
 
-def _capabilities(value: object) -> object:
-    return parse_capabilities(value) if isinstance(value, str) else value
-
-
 def _offered(value: dict[str, float | None]) -> dict[str, float | None]:
     Offers.of(value)
     return value
@@ -88,12 +86,8 @@ def _preload(value: str) -> str:
     return value
 
 
-def _upper(value: object) -> object:
-    return value.upper() if isinstance(value, str) else value
-
-
-def _split(value: object) -> object:
-    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+def _split(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(","))
 
 
 Address = Annotated[str, Check(check_address)]
@@ -109,13 +103,13 @@ Seconds = Annotated[float, Range(gt=0, le=MAX_SECONDS)]
 SecondsOrNone = Annotated[float, Range(ge=0, le=MAX_SECONDS)]
 """A duration; 0 switches it off."""
 Name = Annotated[str, Check(_name)]
-Capabilities = Annotated[dict[str, float | None], Check(_capabilities, before=True), Check(_offered)]
+Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), Check(_offered)]
 """A mapping of name to amount (None: a label), written as `linux,cpu=4,gpu=1`."""
 Preload = Annotated[str, Check(_preload)]
 """`module.path:function(literals)`."""
-Names = Annotated[tuple[Name, ...], Check(_split, before=True)]
+Names = Annotated[tuple[Name, ...], Check(_split, of_text=True)]
 """One or more names or paths, as a list or separated by commas."""
 EventLoop = Literal["builtin", "uvloop"]
-LoggingLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Check(_upper, before=True)]
+LoggingLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Check(str.upper, of_text=True)]
 """A level of logging, in any case."""
 LoggingFormat = Literal["text", "json"]
