@@ -22,8 +22,7 @@ import sys
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Generator, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -127,10 +126,13 @@ class LocalTransport:
         self._watcher = watcher
         self._head = b""
         """The beginning of an envelope whose sizes have not come whole."""
-        self._partial: _Partial | None = None
+        self._partial: Generator[memoryview, int, EnvelopeReceived] | None = None
+        """Takes in an envelope of which a part has come, into the memory `_space`."""
+        self._space = memoryview(b"")
         self._passed: list[list[FileDescriptor]] = []
         """Descriptors whose envelopes have not come yet, by read."""
-        self._unsent: deque[_Unsent] = deque()
+        self._unsent: deque[tuple[list[memoryview], Sequence[Descriptor]]] = deque()
+        """Bytes to send, and the descriptors that go with the first of them."""
         self._is_blocked = False
         self._descriptor = connection.fileno()
         watcher.watch(self._descriptor)
@@ -151,11 +153,13 @@ class LocalTransport:
                 if data:
                     self._split(self._head + data if self._head else data, inputs)
                     return
-            elif count := self._socket.recv_into(partial.space()):
-                if partial.fill(count):
-                    self._partial = None
-                    inputs.append(EnvelopeReceived(self, *partial.whole()))
+            elif count := self._socket.recv_into(self._space):
+                self._space = partial.send(count)
                 return
+        except StopIteration as whole:
+            self._partial = None
+            inputs.append(whole.value)
+            return
         except BlockingIOError:
             return
         except OSError:
@@ -190,7 +194,8 @@ class LocalTransport:
             at = begin + body_bytes
             if at + sum(sizes) > size:
                 self._head = b""
-                self._partial = _Partial(header, (body_bytes, *sizes), descriptors, memoryview(data)[begin:])
+                self._partial = self._assemble(header, (body_bytes, *sizes), descriptors, memoryview(data)[begin:])
+                self._space = next(self._partial)
                 return
             body = data[begin:at]
             attachments = []
@@ -201,6 +206,26 @@ class LocalTransport:
         self._head = data[at:]
         if len(self._passed) > 1:
             raise ProtocolError("descriptors without an envelope")
+
+    def _assemble(
+        self, header: bytes, sizes: Sequence[int], descriptors: Sequence[FileDescriptor], begin: memoryview
+    ) -> Generator[memoryview, int, EnvelopeReceived]:
+        """Yield the memory for the bytes that come next, and take the number of those that came; return the envelope.
+
+        Each of its frames gets its memory when those before it are full.
+        """
+        frames = []
+        for size in sizes:
+            frame = bytearray(size)
+            frames.append(frame)
+            filled = min(size, len(begin))
+            frame[:filled] = begin[:filled]
+            begin = begin[filled:]
+            while filled < size:
+                filled += yield memoryview(frame)[filled:]
+        body, *attachments = frames
+        views = [memoryview(attachment).toreadonly() for attachment in attachments]
+        return EnvelopeReceived(self, header, bytes(body), views or (), descriptors)
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
         """Return the descriptors of an envelope; none when the kernel had no space for all of them in this process."""
@@ -215,23 +240,21 @@ class LocalTransport:
                 small.append(body)
                 continue
             if small:
-                self._unsent.append(_Unsent([memoryview(b"".join(small))]))
+                self._unsent.append(([memoryview(b"".join(small))], ()))
                 small = []
-            self._unsent.append(_Unsent(_buffers(header, body, attachments, len(descriptors)), descriptors))
+            self._unsent.append((_buffers(header, body, attachments, len(descriptors)), descriptors))
         if small:
-            data = b"".join(small)
+            data, sent = b"".join(small), 0
             if not self._unsent:
                 try:
                     sent = self._socket.send(data)
                 except BlockingIOError:
-                    sent = 0
+                    pass
                 except OSError:
                     return True  # that the connection is lost shows when it is read
                 if sent == len(data):
                     return True
-                self._unsent.append(_Unsent([memoryview(data)[sent:]]))
-            else:
-                self._unsent.append(_Unsent([memoryview(data)]))
+            self._unsent.append(([memoryview(data)[sent:]], ()))
         if self._push():
             return not self._is_blocked
         if not self._is_blocked:
@@ -243,8 +266,11 @@ class LocalTransport:
         """Send what waits; True when nothing waits any more."""
         try:
             while self._unsent:
-                self._unsent[0].send(self._socket)
-                if not self._unsent[0].buffers:
+                buffers, descriptors = self._unsent[0]
+                _send_some(self._socket, buffers, descriptors)
+                if buffers:
+                    self._unsent[0] = buffers, ()
+                else:
                     self._unsent.popleft()
         except BlockingIOError:
             return False
@@ -269,75 +295,25 @@ class LocalTransport:
         self.cut()
 
 
-@dataclass(slots=True)
-class _Partial:
-    """An envelope whose sizes have come. Each of its frames gets its memory when those before it are full."""
-
-    _header: bytes
-    _sizes: Sequence[int]
-    _descriptors: Sequence[FileDescriptor]
-    begin: InitVar[memoryview]
-    _frames: list[bytearray] = field(init=False)
-    _filled: int = field(init=False, default=0)
-
-    def __post_init__(self, begin: memoryview) -> None:
-        self._frames = [bytearray(self._sizes[0])]
-        self.fill(0)
-        while begin:
-            space = self.space()
-            count = min(len(space), len(begin))
-            space[:count] = begin[:count]
-            begin = begin[count:]
-            self.fill(count)
-
-    def space(self) -> memoryview:
-        """Return the rest of the frame that comes now."""
-        return memoryview(self._frames[-1])[self._filled :]
-
-    def fill(self, count: int) -> bool:
-        """Note that this number of bytes has come into the space; True when they were the last ones."""
-        self._filled += count
-        while self._filled == len(self._frames[-1]):
-            if len(self._frames) == len(self._sizes):
-                return True
-            self._frames.append(bytearray(self._sizes[len(self._frames)]))
-            self._filled = 0
-        return False
-
-    def whole(self) -> tuple[bytes, bytes, Sequence[memoryview], Sequence[FileDescriptor]]:
-        body, *attachments = self._frames
-        views = [memoryview(attachment).toreadonly() for attachment in attachments]
-        return self._header, bytes(body), views or (), self._descriptors
-
-
-@dataclass(slots=True)
-class _Unsent:
-    """Bytes to send, and the descriptors that go with the first of them."""
-
-    buffers: list[memoryview]
-    descriptors: Sequence[Descriptor] = ()
-
-    def send(self, connection: socket.socket) -> None:
-        """Send a part. Raises OSError."""
-        buffers = self.buffers
-        numbers = array("i", [descriptor.fileno() for descriptor in self.descriptors])
-        try:
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if numbers else []
-            sent = connection.sendmsg(buffers[:_MAX_BUFFERS], ancillary)
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS or not numbers:
-                raise
-            # Too many descriptors of this user are on their way: the envelope goes without.
-            buffers[0][_DESCRIPTOR_COUNT] = bytes(2)
-            sent = connection.sendmsg(buffers[:_MAX_BUFFERS])
-        self.descriptors = ()
-        done = 0
-        while done < len(buffers) and sent >= len(buffers[done]):
-            sent -= len(buffers[done])
-            done += 1
-        del buffers[:done]
-        if sent:
-            buffers[0] = buffers[0][sent:]
+def _send_some(connection: socket.socket, buffers: list[memoryview], descriptors: Sequence[Descriptor]) -> None:
+    """Send a part of the buffers, the descriptors with the first byte, and drop what was sent. Raises OSError."""
+    numbers = array("i", [descriptor.fileno() for descriptor in descriptors])
+    try:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if numbers else []
+        sent = connection.sendmsg(buffers[:_MAX_BUFFERS], ancillary)
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS or not numbers:
+            raise
+        # Too many descriptors of this user are on their way: the envelope goes without.
+        buffers[0][_DESCRIPTOR_COUNT] = bytes(2)
+        sent = connection.sendmsg(buffers[:_MAX_BUFFERS])
+    done = 0
+    while done < len(buffers) and sent >= len(buffers[done]):
+        sent -= len(buffers[done])
+        done += 1
+    del buffers[:done]
+    if sent:
+        buffers[0] = buffers[0][sent:]
 
 
 def _buffers(header: bytes, body: bytes, attachments: Sequence[Buffer], descriptor_count: int) -> list[memoryview]:
