@@ -102,10 +102,6 @@ class NestedConnector:
         self._loop.call_soon(on_events, first)
 
     @property
-    def peer(self) -> bytes:
-        return self._peer
-
-    @property
     def connected(self) -> bool:
         return self._channel is not None
 

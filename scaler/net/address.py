@@ -26,11 +26,6 @@ def split_tcp(address: str) -> tuple[str, int] | None:
     return (found["host"], int(found["port"])) if found else None
 
 
-def is_ipv6(address: str) -> bool:
-    """Return True when the host of this address is an IPv6 literal."""
-    return address.startswith("tcp://[")
-
-
 def advertised(bound: str) -> str:
     """Return the address that peers on other hosts connect to: a wildcard becomes this host's own address.
 

@@ -10,7 +10,7 @@ An iteration takes everything that has arrived, calls `on_events` once with all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,10 +87,6 @@ class Connector(Protocol):
     """A peer's end: one server. Connects in the background and again after every break, until closed or refused."""
 
     @property
-    def peer(self) -> bytes:
-        """The peer id of this process."""
-
-    @property
     def connected(self) -> bool:
         """True between Welcomed or Resumed and Broken."""
 
@@ -116,7 +112,3 @@ class Connector(Protocol):
 
     def close(self, reason: str = "") -> None:
         """Say Goodbye, deliver what is queued within the linger time, and close."""
-
-
-Admit = Callable[[bytes, Hello], Welcome | Refused]
-"""Answers a Hello, given the peer's id and the Hello; the listener itself fills in Welcome.resumed."""

@@ -11,7 +11,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from scaler.config.addresses import check_server_address
 from scaler.ids import PEER_ID_BYTES
@@ -35,14 +36,12 @@ from scaler.net.transport import (
 from scaler.protocol.messages import Hello, Message
 from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor, OutboxLimits
 
-
-class _Core(Protocol):
-    wake_at: float
-
-    def step(self, inputs: Sequence[Input], now: float) -> list[Any]: ...
+if TYPE_CHECKING:
+    from scaler.net.listener_core import ListenerCore
+    from scaler.net.zmq_transport import Context
 
 
-_CoreT = TypeVar("_CoreT", bound=_Core)
+_CoreT = TypeVar("_CoreT", bound="ConnectorCore | ListenerCore")
 
 
 class Shell(Generic[_CoreT]):
@@ -267,10 +266,17 @@ class SocketConnector(ConnectorShell):
         """
         self._address = check_server_address(address)
         self._io_threads = io_threads
+        self._context: Context | None = None
+        self._at_close = ExitStack()
         wakeups = Wakeups(asyncio.get_running_loop(), self._wake)
         session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
         super().__init__(ConnectorCore(session_id, hello, outbox or OutboxLimits(), wakeups.now()), on_events, wakeups)
         wakeups.soon()
+
+    def close(self, reason: str = "") -> None:
+        super().close(reason)
+        if self._closed:
+            self._at_close.close()
 
     def _dial(self) -> Connection:
         try:
@@ -278,9 +284,13 @@ class SocketConnector(ConnectorShell):
             if local is not None:
                 return local
             # Peers on the server's host need no ZeroMQ, whose import takes 20 ms and several megabytes.
-            from scaler.net.zmq_transport import ZmqConnection  # noqa: PLC0415
+            from scaler.net.zmq_transport import ZmqConnection, acquire_context, release_context  # noqa: PLC0415
 
-            return ZmqConnection(self._address, self._io_threads, self._wakeups)
+            # Kept from one attempt to the next: giving it back waits for ZeroMQ's thread, which may ask for a name.
+            if self._context is None:
+                self._context = acquire_context(self._io_threads)
+                self._at_close.callback(release_context)
+            return ZmqConnection(self._context, self._address, self._wakeups)
         except OSError as error:  # the process has no descriptor left, and may have one later
             raise OSError(f"this process could not make a connection: {error}") from error
 

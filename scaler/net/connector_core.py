@@ -64,9 +64,7 @@ class ConnectorCore:
         """Why there is no Welcome, for display."""
         self._welcome: m.Welcome | None = None
         """The last Welcome, also after a break."""
-        self._id = session_id
         self._hello = hello
-        self._limits = limits
         self._chance = int.from_bytes(session_id[-2:], "big") / 2**16
         self._session = Session(session_id, limits)
         self._resume = False
@@ -145,23 +143,25 @@ class ConnectorCore:
 
     def _receive(self, envelope: EnvelopeReceived, now: float) -> None:
         self._unanswered_since = math.inf
+        is_dialling = self.phase is Phase.DIALLING
         try:
-            if self.phase is Phase.DIALLING:
-                self._answered(envelope, now)
-                return
-            message = t.accept(self._session, envelope, now)
+            message = self._first_message(envelope) if is_dialling else t.accept(self._session, envelope, now)
             if message is None:
                 return
             self._malformed_in_a_row = 0
             match message:
-                case m.Acknowledge():
-                    pass
-                case m.HeartbeatEcho() if self._sends_heartbeats:
-                    pass
                 case m.Refused():
                     self._refused(message)
                 case m.Goodbye(text):
                     self._hang_up(f"the server said goodbye: {text}", now)
+                case m.Welcome() if is_dialling:
+                    self._welcomed(message, read_header(envelope.header).acknowledged, now)
+                case _ if is_dialling:
+                    raise ProtocolError(f"a {type(message).__name__} came before the Welcome")
+                case m.Acknowledge():
+                    pass
+                case m.HeartbeatEcho() if self._sends_heartbeats:
+                    pass
                 case m.Hello() | m.Welcome() | m.Heartbeat():
                     raise ProtocolError(f"a server does not send {type(message).__name__} here")
                 case _:
@@ -172,13 +172,8 @@ class ConnectorCore:
         except ProtocolError as error:
             self._malformed(str(error), now)
 
-    def _malformed(self, reason: str, now: float) -> None:
-        """Count an envelope that could not be read; too many in a row end the connection."""
-        self._malformed_in_a_row += 1
-        if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
-            self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
-
-    def _answered(self, envelope: EnvelopeReceived, now: float) -> None:
+    def _first_message(self, envelope: EnvelopeReceived) -> Message | None:
+        """Return the answer to the Hello; None when the server speaks another protocol, which refuses this peer."""
         header = read_header(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
             text = (
@@ -186,19 +181,16 @@ class ConnectorCore:
                 f"{self._hello.scaler_version}) speaks protocol {m.PROTOCOL_VERSION}: install the same version on both"
             )
             self._refused(m.Refused(m.RefusalReason.VERSION, text))
-            return
-        if header.flags or header.session != self._id:
+            return None
+        if header.flags or header.session != self._session.id:
             raise ProtocolError("an answer to the Hello of another session")
-        message = decode(envelope.body)
-        match message:
-            case m.Welcome():
-                self._welcomed(message, header.acknowledged, now)
-            case m.Refused():
-                self._refused(message)
-            case m.Goodbye(text):
-                self._hang_up(f"the server said goodbye: {text}", now)
-            case _:
-                raise ProtocolError(f"a {type(message).__name__} came before the Welcome")
+        return decode(envelope.body)
+
+    def _malformed(self, reason: str, now: float) -> None:
+        """Count an envelope that could not be read; too many in a row end the connection."""
+        self._malformed_in_a_row += 1
+        if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
+            self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
 
     def _welcomed(self, welcome: m.Welcome, acknowledged: int, now: float) -> None:
         if welcome.lease_seconds <= 0 or welcome.heartbeat_seconds <= 0:
@@ -213,7 +205,7 @@ class ConnectorCore:
             self._events.append(Resumed(self.peer))
         else:
             if self._welcome is not None:
-                self._session = Session(self._id, self._limits)
+                self._session = Session(self._session.id, self._session.limits)
             # Any message in the new session tells the server that this side knows of it.
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
@@ -276,7 +268,7 @@ class ConnectorCore:
     def _stop(self, reason: str) -> None:
         self.phase = Phase.STOPPED
         self.wake_at = math.inf
-        self._session = Session(self._id, self._limits)  # lets go of what was kept
+        self._session = Session(self._session.id, self._session.limits)  # lets go of what was kept
         self.last_error = reason
         self._link = None
         self._heartbeat_at = self._unanswered_since = math.inf

@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from scaler.config.addresses import local_address
 from scaler.net import transport as t
 from scaler.net.address import advertised
-from scaler.net.connection import Admit, ListenerEvent
+from scaler.net.connection import ListenerEvent
 from scaler.net.connector import Shell, Wakeups
 from scaler.net.listener_core import ListenerCore
 from scaler.net.local import LocalListener, local_name
 from scaler.net.zmq_transport import ZmqListener
-from scaler.protocol.messages import Goodbye, Message, Refused, Server
+from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Server, Welcome
 from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 
+Admission = Callable[[bytes, Hello], Welcome | Refused]
+"""Answers a Hello, given the peer's id and the Hello; the listener itself fills in Welcome.resumed."""
 REPEAT_SECONDS = 60.0
 """After a line was logged, the next of its kind follows no earlier; those between are counted."""
 
@@ -30,7 +32,7 @@ class Listener(Shell[ListenerCore]):
     """The addresses as bound: a port 0 is replaced by the real one."""
 
     def __init__(
-        self, core: ListenerCore, admit: Admit, on_events: Callable[[list[ListenerEvent]], None], wakeups: Wakeups
+        self, core: ListenerCore, admit: Admission, on_events: Callable[[list[ListenerEvent]], None], wakeups: Wakeups
     ) -> None:
         super().__init__(core, on_events, wakeups)
         self._admit = admit
@@ -90,7 +92,7 @@ class SocketListener(Listener):
         addresses: Iterable[str],
         *,
         server_kind: Server | str,
-        admit: Admit,
+        admit: Admission,
         on_events: Callable[[list[ListenerEvent]], None],
         outbox: OutboxLimits | None = None,
         io_threads: int = 1,

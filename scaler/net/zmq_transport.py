@@ -21,7 +21,7 @@ from typing import Protocol
 import zmq
 
 from scaler.errors import UsageError
-from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_ipv6
+from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
 from scaler.net.transport import (
     HANDSHAKE_SECONDS,
     EnvelopeReceived,
@@ -199,66 +199,27 @@ def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
         socket.send(buffer, flags, copy=len(buffer) < COPY_BYTES)
 
 
-class SocketMonitor:
-    """The connection events of one socket, in order."""
-
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
-        address = f"inproc://monitor-{next(_monitor_numbers)}"
-        socket.monitor(address, _MONITORED)
-        self._events: Socket = socket.context.socket(zmq.PAIR)
-        # With a limit, ZeroMQ's I/O thread would wait for us when many connect at once.
-        self._events.rcvhwm = 0
-        self._events.connect(address)
-        self.file_descriptor = int(self._events.getsockopt(zmq.FD))
-        """Readable when there are events; `take` all of them then."""
-
-    def take(self) -> Iterable[tuple[int, int]]:
-        """Yield the events since the last call: one of zmq.EVENT_..., and a file descriptor or an error number."""
-        while True:
-            try:
-                frames = self._events.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            kind, value = _MONITOR_EVENT.unpack(frames[0])
-            yield kind, value
-
-    def close(self) -> None:
-        """Stop watching; the socket lives on."""
-        self._socket.disable_monitor()
-        self._events.close(linger=0)
-
-    def close_both(self, linger_seconds: float) -> None:
-        """Close the socket, and return when its messages are delivered or the linger time is over.
-
-        Its addresses are free and its descriptors closed then, which a closed socket alone does not promise.
-        """
-        self._socket.close(linger=round(linger_seconds * 1000))
-        # The socket's last event. Disconnecting before it could block ZeroMQ's thread, which sends it.
-        while self._events.poll(round((linger_seconds + MONITOR_SECONDS) * 1000)):
-            if any(kind == zmq.EVENT_MONITOR_STOPPED for kind, _ in self.take()):
-                break
-        self._events.close(linger=0)
-
-
 class _ZmqEnd:
-    """A socket with its monitor, both watched from `_watch` on."""
+    """A socket, and one that reports the events of its connections; both are watched from `_watch` on."""
 
-    def __init__(self, kind: int, io_threads: int, wakeups: LoopWaker) -> None:
+    def __init__(self, context: Context, kind: int, wakeups: LoopWaker) -> None:
         """Raises OSError when this process has no descriptor for it."""
         self._wakeups = wakeups
         self._has_events = True
-        context = acquire_context(io_threads)
+        address = f"inproc://monitor-{next(_monitor_numbers)}"
         try:
             self._socket: Socket = context.socket(kind)
             try:
-                self._monitor = SocketMonitor(self._socket)
+                self._socket.monitor(address, _MONITORED)
+                self._monitor: Socket = context.socket(zmq.PAIR)
             except zmq.ZMQError:
                 self._socket.close()
                 raise
         except zmq.ZMQError as error:
-            release_context()
             raise OSError(error.errno, str(error)) from error
+        # With a limit, ZeroMQ's I/O thread would wait for us when many connect at once.
+        self._monitor.rcvhwm = 0
+        self._monitor.connect(address)
 
     def _set_options(self, address: str) -> None:
         socket = self._socket
@@ -266,17 +227,17 @@ class _ZmqEnd:
         socket.maxmsgsize = MAX_FRAME_BYTES
         socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
         socket.handshake_ivl = round(HANDSHAKE_SECONDS * 1000)
-        socket.ipv6 = is_ipv6(address)
+        socket.ipv6 = address.startswith("tcp://[")
 
     def _watch(self) -> None:
         self._wakeups.watch(int(self._socket.getsockopt(zmq.FD)), self._wake)
-        self._wakeups.watch(self._monitor.file_descriptor, self._wake_for_events)
+        self._wakeups.watch(int(self._monitor.getsockopt(zmq.FD)), self._wake_for_events)
         # The descriptors announce changes only, and something may have happened before they were watched.
         self._wakeups.soon()
 
     def _unwatch(self) -> None:
-        self._wakeups.unwatch(int(self._socket.getsockopt(zmq.FD)))
-        self._wakeups.unwatch(self._monitor.file_descriptor)
+        for socket in (self._socket, self._monitor):
+            self._wakeups.unwatch(int(socket.getsockopt(zmq.FD)))
 
     def _wake(self) -> None:
         self._wakeups.wake()
@@ -285,9 +246,28 @@ class _ZmqEnd:
         self._has_events = True
         self._wake()
 
+    def _take_events(self) -> Iterable[tuple[int, int]]:
+        """Yield all events since the last call: one of zmq.EVENT_..., and a file descriptor or an error number."""
+        self._has_events = False
+        while True:
+            try:
+                frames = self._monitor.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            kind, value = _MONITOR_EVENT.unpack(frames[0])
+            yield kind, value
+
     def _close(self, linger_seconds: float) -> None:
-        self._monitor.close_both(linger_seconds)
-        release_context()
+        """Close the socket, and return when its messages are delivered or the linger time is over.
+
+        Its addresses are free and its descriptors closed then, which a closed socket alone does not promise.
+        """
+        self._socket.close(linger=round(linger_seconds * 1000))
+        # The socket's last event. Disconnecting before it could block ZeroMQ's thread, which sends it.
+        while self._monitor.poll(round((linger_seconds + MONITOR_SECONDS) * 1000)):
+            if any(kind == zmq.EVENT_MONITOR_STOPPED for kind, _ in self._take_events()):
+                break
+        self._monitor.close(linger=0)
 
     def _read(self, read_one: Callable[[], int]) -> bool:
         """Read messages with read_one, which returns their sizes; False when the share of one iteration is used up."""
@@ -307,9 +287,9 @@ class ZmqConnection(_ZmqEnd):
 
     passes_descriptors = False
 
-    def __init__(self, address: str, io_threads: int, wakeups: LoopWaker) -> None:
+    def __init__(self, context: Context, address: str, wakeups: LoopWaker) -> None:
         """Begin to connect. Raises OSError when this process has no descriptor for it."""
-        super().__init__(zmq.DEALER, io_threads, wakeups)
+        super().__init__(context, zmq.DEALER, wakeups)
         self._unsent: deque[Envelope] = deque()
         self._is_blocked = False
         self._broken = ""
@@ -326,8 +306,7 @@ class ZmqConnection(_ZmqEnd):
     def receive(self, inputs: list[Input]) -> None:
         # Before the messages: what a connection brought before it broke can be read after the event of the break.
         if self._has_events:
-            self._has_events = False
-            for kind, _ in self._monitor.take():
+            for kind, _ in self._take_events():
                 self._broken = self._broken or _BREAKS.get(kind, "")
         if self._is_blocked and _send(self._socket, b"", self._unsent):
             self._is_blocked = False
@@ -354,9 +333,9 @@ class ZmqConnection(_ZmqEnd):
     def cut(self) -> None:
         if not self._socket.closed:
             self._unwatch()
-            self._monitor.close()
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
             self._socket.close()
-            release_context()
 
     def close(self, linger_seconds: float) -> None:
         if not self._socket.closed:
@@ -428,7 +407,7 @@ class ZmqListener(_ZmqEnd):
 
     def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker) -> None:
         """Bind to all addresses. Raises UsageError, binding none, when one is malformed, taken or not of this host."""
-        super().__init__(zmq.ROUTER, io_threads, wakeups)
+        super().__init__(acquire_context(io_threads), zmq.ROUTER, wakeups)
         self._links: dict[int, ZmqLink] = {}  # by descriptor
         self._routes: dict[bytes, ZmqLink] = {}
         self._breaking: dict[ZmqLink, int] = {}
@@ -469,7 +448,7 @@ class ZmqListener(_ZmqEnd):
         """Add what has happened to `inputs`: envelopes up to a limit, and connections that began and ended."""
         self.is_due, self.was_used = False, True
         if self._has_events:
-            self._take_events()
+            self._follow_connections()
         for link in list(self._blocked):
             if self.push(link):
                 self._inputs.append(WritingChanged(link, is_blocked=False))
@@ -505,7 +484,7 @@ class ZmqListener(_ZmqEnd):
 
     def drop(self, link: ZmqLink) -> None:
         """Cut a connection and forget it."""
-        self._take_events()
+        self._follow_connections()
         self._routes.pop(link.route, None)
         self._breaking.pop(link, None)
         self._blocked.pop(link, None)
@@ -523,6 +502,7 @@ class ZmqListener(_ZmqEnd):
         for file in self._files:
             file.remove()
         self._close(linger_seconds)
+        release_context()
 
     def _read_one(self) -> int:
         route = self._socket.recv(_LAST)
@@ -538,7 +518,7 @@ class ZmqListener(_ZmqEnd):
 
     def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:
         """Return the connection of a new route; None when it has ended, or was cut."""
-        self._take_events()
+        self._follow_connections()
         try:
             descriptor = int(frame.get(zmq.SRCFD))
         except zmq.ZMQError:  # the peer speaks an older version of ZeroMQ's protocol than any of ours
@@ -550,9 +530,8 @@ class ZmqListener(_ZmqEnd):
         self._routes[route] = link
         return link
 
-    def _take_events(self) -> None:
-        self._has_events = False
-        for kind, descriptor in self._monitor.take():
+    def _follow_connections(self) -> None:
+        for kind, descriptor in self._take_events():
             if kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
                 self._inputs.append(LinkOpened(link, link.origin))

@@ -199,9 +199,6 @@ UnitIds = Annotated[list[str], f.PartList(UnitId, _as_parts, _as_texts)]
 Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction)]
 
 
-# -- handshake, life and end --------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class ClientDetails:
     """What a client says about itself."""
@@ -295,9 +292,6 @@ class Goodbye(Message):
 )
 class Acknowledge(Message):
     """Carries the envelope's header only: how far its sender has received."""
-
-
-# -- tasks ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,9 +556,6 @@ class Shutdown(Message):
     text: str  # reason, display text
 
 
-# -- worker managers -----------------------------------------------------------------------------------------------
-
-
 class UnitState(StrEnum):
     """State of a unit as its manager sees it."""
 
@@ -604,9 +595,6 @@ class Desired(Message):
     reason: str  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
     draining: f.Count32 = 0  # units that get no more work but still have some: they exist beside the others
-
-
-# -- monitors ------------------------------------------------------------------------------------------------------
 
 
 @message(from_scheduler=(MONITOR,))
@@ -653,9 +641,6 @@ class TaskLog(Message):
     stdout: bytes
     stderr: bytes
     truncated_bytes: f.Count64  # bytes that were left out because there were too many
-
-
-# -- object storage ------------------------------------------------------------------------------------------------
 
 
 @message(to_storage=OBJECT_PEERS)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from scaler.config.addresses import check_address
 from scaler.errors import UsageError
 from scaler.ids import PEER_ID_BYTES
-from scaler.net.connection import Admit, ConnectorEvent, ListenerEvent
+from scaler.net.connection import ConnectorEvent, ListenerEvent
 from scaler.net.connector import ConnectorShell, Wakeups
 from scaler.net.connector_core import ConnectorCore
-from scaler.net.listener import Listener
+from scaler.net.listener import Admission, Listener
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, WritingChanged
 from scaler.protocol.messages import Hello, Server
@@ -113,7 +113,7 @@ class MemoryNetwork:
         address: str,
         *,
         server_kind: Server | str,
-        admit: Admit,
+        admit: Admission,
         on_events: Callable[[list[ListenerEvent]], None],
         outbox: OutboxLimits | None = None,
     ) -> MemoryListener:
@@ -242,7 +242,7 @@ class MemoryListener(Listener):
         network: MemoryNetwork,
         address: str,
         core: ListenerCore,
-        admit: Admit,
+        admit: Admission,
         on_events: Callable[[list[ListenerEvent]], None],
     ) -> None:
         super().__init__(core, admit, on_events, NetworkTime(network))

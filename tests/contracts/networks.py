@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from scaler.ids import new_peer_id
-from scaler.net.connection import Admit, Connector, ConnectorEvent, ListenerEvent
-from scaler.net.connector import SocketConnector
-from scaler.net.listener import Listener, SocketListener
+from scaler.net.connection import ConnectorEvent, ListenerEvent
+from scaler.net.connector import ConnectorShell, SocketConnector
+from scaler.net.listener import Admission, Listener, SocketListener
 from scaler.net.local import local_name
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, Welcome
@@ -44,7 +44,7 @@ class Server:
 class Peer:
     """A connector and all that it has told. `react` is called with every turn."""
 
-    connector: Connector = field(init=False)
+    connector: ConnectorShell = field(init=False)
     events: list[ConnectorEvent] = field(default_factory=list)
     react: Callable[[list[ConnectorEvent]], None] = lambda _events: None
 
@@ -57,7 +57,7 @@ class Network(Protocol):
     """What a test needs of a network."""
 
     def serve(
-        self, kind: str = "object_storage", admit: Admit = welcome_all, outbox: OutboxLimits | None = None
+        self, kind: str = "object_storage", admit: Admission = welcome_all, outbox: OutboxLimits | None = None
     ) -> Server:
         """Start a server, always at the same address."""
 
@@ -92,7 +92,7 @@ class InMemory:
         self._connectors: list[MemoryConnector] = []
 
     def serve(
-        self, kind: str = "object_storage", admit: Admit = welcome_all, outbox: OutboxLimits | None = None
+        self, kind: str = "object_storage", admit: Admission = welcome_all, outbox: OutboxLimits | None = None
     ) -> Server:
         server = Server()
         server.listener = self._network.listener(
@@ -246,7 +246,7 @@ class OverZmq:
         self._ends: list[SocketListener | SocketConnector] = []
 
     def serve(
-        self, kind: str = "object_storage", admit: Admit = welcome_all, outbox: OutboxLimits | None = None
+        self, kind: str = "object_storage", admit: Admission = welcome_all, outbox: OutboxLimits | None = None
     ) -> Server:
         async def make() -> SocketListener:
             return SocketListener(

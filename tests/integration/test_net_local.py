@@ -17,12 +17,11 @@ import psutil
 import pytest
 import zmq
 
-from scaler.net import connector, transport, zmq_transport
+from scaler.net import connector, transport
 from scaler.net.connection import Broken, Closed, Opened, Received
 from scaler.net.local import connect_local, local_name
 from scaler.net.transport import LINGER_SECONDS
 from scaler.net.versions import own_hello
-from scaler.net.zmq_transport import SocketMonitor
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, GetObject, Role, StatStorage
 from scaler.protocol.session import OutboxLimits
@@ -195,12 +194,12 @@ def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
         return attempted
 
     no_local = fail_at_first("local", connect_local if has_local else lambda *_: None, EMFILE)
-    no_monitor = fail_at_first("ZeroMQ", SocketMonitor, zmq.ZMQError(errno.EMFILE))
+    no_socket = fail_at_first("ZeroMQ", zmq.Context.socket, zmq.ZMQError(errno.EMFILE))
 
     async def test() -> None:
         server = server_with()
         monkeypatch.setattr(connector, "connect_local", no_local)
-        monkeypatch.setattr(zmq_transport, "SocketMonitor", no_monitor)
+        monkeypatch.setattr(zmq.Context, "socket", no_socket)
         client = Asker(server.address)
         await client.ask(1)
         assert failed == (["local"] if has_local else ["local", "ZeroMQ"])

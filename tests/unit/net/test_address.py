@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.errors import UsageError
-from scaler.net.address import advertised, beside, is_ipv6, split_tcp
+from scaler.net.address import advertised, beside, split_tcp
 
 
 def test_a_tcp_address_has_a_host_and_a_port() -> None:
@@ -19,12 +19,6 @@ def test_a_tcp_address_has_a_host_and_a_port() -> None:
 def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         split_tcp(text)
-
-
-def test_only_literals_are_ipv6() -> None:
-    assert is_ipv6("tcp://[::1]:1")
-    assert not is_ipv6("tcp://localhost:1")
-    assert not is_ipv6("ipc://[::1]")
 
 
 @pytest.mark.parametrize("bound", ["tcp://127.0.0.1:80", "tcp://host.example:80", "ipc:///tmp/x"])
