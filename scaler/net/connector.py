@@ -334,6 +334,7 @@ class LoopThread(Generic[_LivingT]):
             raise
 
     def close(self) -> None:
-        """Close the object and end the thread."""
-        self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        """Close the object and end the thread. Harmless when repeated."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()

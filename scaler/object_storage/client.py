@@ -9,7 +9,6 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, LimitError, ScalerError
@@ -108,9 +107,9 @@ class StorageClient:
         if self._timer is not None:
             self._timer.cancel()
         self._connector.close()
-        futures, self._futures = self._futures, {}
-        for future in futures.values():
+        for future in self._futures.values():
             _fail(future, ClientClosedError(_CLOSED))
+        self._futures.clear()
 
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> None:
         if self._is_sharing is None or size_bytes > MAX_CHUNK_BYTES:
@@ -189,17 +188,18 @@ def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
 
 
 class BlockingStorage:
-    """Puts and gets objects, and waits for it. Nothing is started before the first call. Safe to share between threads.
+    """Puts and gets objects, and waits for it. Safe to share between threads.
 
     peer: an id that no other connection to this storage has. The errors are those of `StorageClient`; in a process that
-    was forked after the first call, every call raises ClientClosedError.
+    was forked later, every call raises ClientClosedError.
     """
 
     def __init__(self, address: str, peer: bytes, role: Role, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self._make = partial(StorageClient, address, peer, role, timeout_seconds=timeout_seconds)
+        self._thread = LoopThread(
+            "object storage client", lambda: StorageClient(address, peer, role, timeout_seconds=timeout_seconds)
+        )
+        self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._thread: LoopThread[StorageClient] | None = None
-        self._pid = 0
         self._is_closed = False
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None:
@@ -214,9 +214,8 @@ class BlockingStorage:
         """Say Goodbye and end the thread. Harmless when repeated."""
         with self._lock:
             self._is_closed = True
-            thread, self._thread = self._thread, None
-        if thread is not None and self._pid == os.getpid():
-            thread.close()
+        if self._pid == os.getpid():
+            self._thread.close()
 
     def _call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> _T:
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
@@ -235,14 +234,11 @@ class BlockingStorage:
             except Exception as error:  # noqa: BLE001 (raised in the thread that called)
                 done.set_exception(error)
 
+        if self._pid != os.getpid():
+            raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
         with self._lock:
             if self._is_closed:
                 raise ClientClosedError(_CLOSED)
-            if self._thread is None:
-                self._pid = os.getpid()
-                self._thread = LoopThread("object storage client", self._make)
-            if self._pid != os.getpid():
-                raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
             # Under the lock: `close` comes after it, so the loop is there.
             self._thread.loop.call_soon_threadsafe(start, self._thread.value)
         return done.result()

@@ -143,7 +143,7 @@ class StorageServer:
         self._on_events(())
 
 
-class EmbeddedStorage:
+class EmbeddedStorage(LoopThread[StorageServer]):
     """An object storage inside another process, in a thread of its own, from its construction until `close`.
 
     memory_limit_bytes: half of the machine's memory unless given. Raises UsageError when the address cannot be bound.
@@ -159,18 +159,12 @@ class EmbeddedStorage:
         io_threads: int = 1,
     ) -> None:
         limit_bytes = default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes
-        self._thread: LoopThread[StorageServer] | None = LoopThread(
+        super().__init__(
             "object storage",
             lambda: StorageServer(bind_address, limit_bytes, max_object_bytes, io_threads=io_threads),
         )
-        self.address = self._thread.value.addresses[0]
+        self.address = self.value.addresses[0]
         """Where it listens: a port 0 is replaced by the real one."""
-
-    def close(self) -> None:
-        """End it and let go of all objects. Harmless when repeated."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.close()
 
 
 def run(config: ObjectStorageServerConfig) -> int:

@@ -263,14 +263,15 @@ def test_sharing_goes_on_with_a_storage_that_was_started_again() -> None:
 
 
 def test_a_peer_over_zeromq_puts_and_gets_frames_beside_peers_that_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    with storage_process() as storage, client(storage) as here, client(storage) as elsewhere:
+    with storage_process() as storage, client(storage) as here:
         shared = put(here)
         monkeypatch.setattr(connector, "connect_local", lambda *_: None)
-        assert elsewhere.get(shared, 0.0) == [b"pickle", CONTENT]
-        assert mapped(os.getpid()) == 0
-        framed = put(elsewhere)
-        assert memories(storage.process.pid) == 1
-        assert here.get(framed, 0.0) == elsewhere.get(framed, 0.0) == [b"pickle", CONTENT]
+        with client(storage) as elsewhere:
+            assert elsewhere.get(shared, 0.0) == [b"pickle", CONTENT]
+            assert mapped(os.getpid()) == 0
+            framed = put(elsewhere)
+            assert memories(storage.process.pid) == 1
+            assert here.get(framed, 0.0) == elsewhere.get(framed, 0.0) == [b"pickle", CONTENT]
 
 
 @pytest.mark.parametrize("way", ["sent", "received"])
