@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -87,6 +87,16 @@ def right(text: str, width: int) -> str:
     """Return a safe text that fills exactly this many columns, at the right."""
     shown = cut(text, width)
     return " " * (width - cell_len(shown)) + shown
+
+
+def spread(least: Iterable[int], wanted: Iterable[int], space: int) -> list[int]:
+    """Return widths: the least ones, and what the first ones want of the space."""
+    widths = []
+    for width, most in zip(least, wanted, strict=True):
+        more = max(0, min(space, most - width))
+        widths.append(width + more)
+        space -= more
+    return widths
 
 
 FORMATS: Mapping[Unit, Callable[[Any], str]] = {

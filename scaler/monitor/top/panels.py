@@ -89,14 +89,10 @@ def sides(status: Status) -> list[Panel]:
 def beside(found: Sequence[Panel], width: int, height: int) -> list[str]:
     """Return panels beside each other, in lines of at most this width, without the last ones if they do not fit."""
     chosen = list(found)
-    while len(chosen) > 1 and _sum([panel.least for panel in chosen]) > width:
+    while (space := width - sum(panel.least + len(BAR) for panel in chosen) + len(BAR)) < 0 and len(chosen) > 1:
         chosen.pop()
-    widths = [min(panel.least, width) for panel in chosen]
-    space = width - _sum(widths)
-    for index, panel in enumerate(chosen):
-        more = max(0, min(space, min(panel.natural, panel.most) - widths[index]))
-        widths[index] += more
-        space -= more
+    least = (min(panel.least, width) for panel in chosen)
+    widths = formats.spread(least, (min(panel.natural, panel.most) for panel in chosen), space)
     columns = [panel.lines(wide, height) for panel, wide in zip(chosen, widths, strict=True)]
     return [BAR.join(parts).rstrip() for parts in zip(*columns, strict=True)]
 
@@ -110,20 +106,14 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
     """Return one line of totals, and of what the table shows. listed: rows that the scheduler sent."""
     total = status.totals
     workers = max(total.workers, listed)
-    parts = [f"Total {workers:,} worker(s), {total.slots:,} slot(s)"]
-    if total.draining:
-        parts.append(f"{total.draining:,} ending")
-    if total.disconnected:
-        parts.append(f"{total.disconnected:,} out of contact")
-    if listed < workers:
-        parts.append(f"listed are {listed:,}, in trouble first, then the busiest")
-    if wanted:
-        parts.append(f"{matching:,} with {formats.safe(wanted)!r}")
-    return "; ".join(parts)
-
-
-def _sum(widths: Sequence[int]) -> int:
-    return sum(widths) + len(BAR) * (len(widths) - 1)
+    parts = [
+        f"Total {workers:,} worker(s), {total.slots:,} slot(s)",
+        f"{total.draining:,} ending" if total.draining else "",
+        f"{total.disconnected:,} out of contact" if total.disconnected else "",
+        f"listed are {listed:,}, in trouble first, then the busiest" if listed < workers else "",
+        f"{matching:,} with {formats.safe(wanted)!r}" if wanted else "",
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def _scheduler(status: Status) -> Pairs:
@@ -139,19 +129,11 @@ def _scheduler(status: Status) -> Pairs:
 def _tasks(status: Status, per_second: float | None) -> Pairs:
     tasks = status.tasks
     # The most important first: a low terminal shows only these.
-    now = {
-        "ready": tasks.ready,
-        "running": tasks.running,
-        DONE: tasks.ended.get(DONE, 0),
-        "failed": tasks.failed_total,
-        CANCELLED: tasks.ended.get(CANCELLED, 0),
-        "waiting": tasks.waiting,
-        "assigned": tasks.assigned,
-        "suspended": tasks.suspended,
-    }
+    names = ("ready", "running", DONE, "failed", CANCELLED, "waiting", "assigned", "suspended")
+    counts: dict[str, int] = {**tasks._asdict(), **tasks.ended, "failed": tasks.failed_total}
     rate = [("per second", formats.short_count(round(per_second)))] if per_second is not None else []
     kinds = {kind: number for kind, number in tasks.ended.items() if number and kind not in (DONE, CANCELLED)}
-    return [*((name, f"{number:,}") for name, number in now.items()), *rate, *_by_count(kinds)]
+    return [*((name, f"{counts.get(name, 0):,}") for name in names), *rate, *_by_count(kinds)]
 
 
 def _by_count(counts: Mapping[str, int]) -> Pairs:

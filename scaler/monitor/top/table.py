@@ -17,7 +17,7 @@ WIDEST = 60
 """Width limit of a column where the table has one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableColumn:
     """A column of `WorkerRow` in the table."""
 
@@ -39,16 +39,8 @@ class TableColumn:
         return "" if self.schema.zero_is_none and not value else formats.FORMATS[self.schema.unit](value)
 
 
-COLUMNS = tuple(
-    sorted(
-        (
-            TableColumn(name, column.top, column)
-            for name, (column, _) in columns(WorkerRow).items()
-            if column.top is not None
-        ),
-        key=lambda column: column.top.order,
-    )
-)
+_SHOWN = [TableColumn(name, column.top, column) for name, (column, _) in columns(WorkerRow).items() if column.top]
+COLUMNS = tuple(sorted(_SHOWN, key=lambda column: column.top.order))
 BY_TITLE: Mapping[str, TableColumn] = {column.title: column for column in COLUMNS}
 BY_KEY: Mapping[str, TableColumn] = {column.top.key: column for column in COLUMNS if column.top.key}
 
@@ -98,62 +90,44 @@ def matching(workers: Iterable[WorkerRow], wanted: str) -> list[WorkerRow]:
 
 def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> Table:
     """Return rows as lines. width: of the terminal, in columns; None: nothing is cut."""
-    chosen = _chosen(rows, sorting, width)
-    cells = [[formats.safe(column.text(row)) for row in rows] for column in chosen]
-    widths = _widths(chosen, cells, sorting, width)
+    titles = {column: f"[{column.title}]" if column is sorting.column else column.title for column in COLUMNS}
+    least = {column: max(column.top.width, len(title)) for column, title in titles.items()}
+    if not any(row.state for row in rows) and sorting.column.title != "state":
+        del least[BY_TITLE["state"]]
+    chosen = tuple(least) if width is None else _chosen(least, sorting, width)
+    cells = {column: [formats.safe(column.text(row)) for row in rows] for column in chosen}
+    needed = {column: max(least[column], *map(cell_len, texts), 0) for column, texts in cells.items()}
+    widths = needed if width is None else _widths([(column, least[column]) for column in chosen], needed, width)
     aligned = [
-        [(formats.left if column.is_text else formats.right)(text, wide) for text in (_title(column, sorting), *texts)]
-        for column, texts, wide in zip(chosen, cells, widths, strict=True)
+        [(formats.left if column.is_text else formats.right)(text, widths[column]) for text in (titles[column], *texts)]
+        for column, texts in cells.items()
     ]
     head, *lines = map(SPACE.join, zip(*aligned, strict=True))
     return Table(head, tuple(lines), chosen)
 
 
-def _title(column: TableColumn, sorting: Sorting) -> str:
-    return f"[{column.title}]" if column is sorting.column else column.title
-
-
-def _least(column: TableColumn, sorting: Sorting) -> int:
-    return max(column.top.width, len(_title(column, sorting)))
-
-
-def _chosen(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> tuple[TableColumn, ...]:
+def _chosen(least: Mapping[TableColumn, int], sorting: Sorting, width: int) -> tuple[TableColumn, ...]:
     """Return the columns that fit: the names, then the sorted one, then by worth."""
-    state = BY_TITLE["state"]
-    has_states = sorting.column is state or any(row.state for row in rows)
-    candidates = tuple(column for column in COLUMNS if column is not state or has_states)
-    if width is None:
-        return candidates
-    chosen: set[str] = set()
+    chosen: set[TableColumn] = set()
     space = width + len(SPACE)
-
-    def rank(column: TableColumn) -> tuple[bool, bool, int]:
-        return column.top.worth > 0, column is not sorting.column, column.top.worth
-
-    for column in sorted(candidates, key=rank):
-        needed = _least(column, sorting) + len(SPACE)
-        if needed <= space or not chosen:
-            chosen.add(column.title)
-            space -= needed
-    return tuple(column for column in COLUMNS if column.title in chosen)
+    for column in sorted(least, key=lambda each: (each.top.worth > 0, each is not sorting.column, each.top.worth)):
+        if not chosen or least[column] + len(SPACE) <= space:
+            chosen.add(column)
+            space -= least[column] + len(SPACE)
+    return tuple(column for column in COLUMNS if column in chosen)
 
 
 def _widths(
-    chosen: Sequence[TableColumn], cells: Sequence[list[str]], sorting: Sorting, width: int | None
-) -> list[int]:
+    least: Sequence[tuple[TableColumn, int]], needed: Mapping[TableColumn, int], width: int
+) -> Mapping[TableColumn, int]:
     """Return the width of each column: texts get what they need while there is space."""
-    least = [_least(column, sorting) for column in chosen]
-    needed = [max(wide, *map(cell_len, texts), 0) for wide, texts in zip(least, cells, strict=True)]
-    if width is None:
-        return needed
-    space = width - sum(least) - len(SPACE) * (len(chosen) - 1)
+    space = width - sum(wide + len(SPACE) for _, wide in least) + len(SPACE)
+    (first, wide), *others = least
     # The first column is shown in any width.
-    least[0] += min(space, 0)
-    for index in sorted(range(len(chosen)), key=lambda index: (chosen[index].is_text, chosen[index].top.worth)):
-        more = max(0, min(space, min(needed[index], WIDEST) - least[index]))
-        least[index] += more
-        space -= more
-    return least
+    ordered = sorted([(first, wide + min(space, 0)), *others], key=lambda each: (each[0].is_text, each[0].top.worth))
+    chosen = [column for column, _ in ordered]
+    wanted = (min(needed[column], WIDEST) for column in chosen)
+    return dict(zip(chosen, formats.spread((wide for _, wide in ordered), wanted, space), strict=True))
 
 
 def _searched(row: WorkerRow) -> str:
