@@ -15,7 +15,7 @@ from itertools import islice
 from typing import assert_never
 
 from scaler.backoff import BackoffByCause
-from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, ProcessorStatus, Started
+from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent.events import (
     CallCompleted,
     CallInput,
@@ -27,7 +27,7 @@ from scaler.worker.agent.events import (
     StartCall,
     UseStorage,
 )
-from scaler.worker.agent.state import RECALLED, AgentState, Attempt, KillReason, KnownSpec
+from scaler.worker.agent.state import RECALLED, AgentState, Attempt, KillReason, KnownSpec, Status
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Snapshot
@@ -113,7 +113,7 @@ class ServiceCalls:
             return
         for item in in_flight:
             self._cancel(item)
-            self._state.killed(item, reason.outcome, reason.text)
+            self._state.killed(item, *reason)
 
     def reclaim(self) -> None:
         """Do nothing: calls in flight count as begun."""
@@ -181,18 +181,10 @@ class ServiceCalls:
         if self._due:
             self._state.wake_by(self._due[0][0])
 
-    def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, ProcessorStatus]:
-        """Return the oldest calls as processors that run them: their use of resources is not known here."""
+    def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
+        """Return the oldest calls as processors that run them."""
         return {
-            call.executor: ProcessorStatus(
-                pid=0,
-                cpu_percent=0.0,
-                rss_bytes=0,
-                initialized=call.started_at > 0,
-                suspended=False,
-                running=call.id,
-                running_seconds=now - (call.started_at or call.dispatched_at),
-            )
+            call.executor: (call.started_at > 0, False, call.id, now - (call.started_at or call.dispatched_at))
             for call in islice(self._in_flight.values(), MAX_STATUSES)
         }
 
@@ -206,7 +198,7 @@ class ServiceCalls:
 
     def _start(self, item: Attempt, now: float) -> None:
         spec = item.spec
-        payloads = [self._state.specs.functions.get(identifier, b"") for identifier in spec.functions]
+        payloads = [self._state.functions.get(identifier, b"") for identifier in spec.functions]
         if not all(payloads):
             self._state.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to the worker")
             return

@@ -154,7 +154,7 @@ class AgentCore:
         self.executor.reclaim()
 
     def _forget_functions(self, message: ForgetFunctions, _now: float) -> None:
-        self.executor.forget_functions(self._state.specs.forget(message.ids), message.ids)
+        self.executor.forget_functions(self._state.forget_functions(set(message.ids)), message.ids)
 
     def _log_unexpected(self, message: Message, _now: float) -> None:
         self._state.log(f"unexpected message {type(message).__name__} from the scheduler")
@@ -171,9 +171,7 @@ class AgentCore:
                 self._drain_deadline = now
             else:
                 self._state.log(f"{text}: it starts afresh")
-            self._state.queue.drain()
-            self._state.queue.attempts.clear()
-            self._state.specs.clear()
+            self._state.forget_all()
         self._has_scheduler = True
         if self._drain_text:
             self._request_drain(now)
@@ -187,13 +185,13 @@ class AgentCore:
 
     def _run(self, message: Run, _now: float) -> None:
         """Take in attempts."""
-        specs, queue = self._state.specs, self._state.queue
-        specs.functions.update(message.functions)
+        state, queue = self._state, self._state.queue
+        state.functions.update(message.functions)
         attempts = queue.attempts
         limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)
         refused: list[Attempt] = []
         for group in message.groups:
-            known, evicted = specs.know(group.spec)
+            known, evicted = state.know(group.spec)
             if evicted is not None:
                 self.executor.forget_functions([evicted], ())
             rank = queue.rank(group.spec)
@@ -208,7 +206,7 @@ class AgentCore:
                 else:
                     queue.add(item)
         if refused:
-            self._state.returned(refused, started=False)
+            state.returned(refused, started=False)
 
     def _recall(self, message: Recall, _now: float) -> None:
         """Give attempts back; end those that run when the message says so. Of others the Done is on its way."""
@@ -233,15 +231,14 @@ class AgentCore:
     def _lease_stage(self, now: float) -> LeaseStage:
         has_stalled = now - self._checked_at > STALL_SECONDS
         self._checked_at = now
+        limits = {
+            LeaseStage.DEATH: self._config.death_timeout_seconds,
+            LeaseStage.KILL_ONCE: self._lease_seconds * KILL_ONCE_AT,
+            LeaseStage.START_NOTHING: self._lease_seconds * START_NOTHING_AT,
+        }
         silent = now - self._heard_at
-        death_seconds = self._config.death_timeout_seconds
-        if silent < self._lease_seconds * START_NOTHING_AT and silent < death_seconds:
-            return LeaseStage.NORMAL
-        if has_stalled:
-            return LeaseStage.START_NOTHING
-        if silent >= death_seconds:
-            return LeaseStage.DEATH
-        return LeaseStage.START_NOTHING if silent < self._lease_seconds * KILL_ONCE_AT else LeaseStage.KILL_ONCE
+        stage = next((stage for stage, seconds in limits.items() if silent >= seconds), LeaseStage.NORMAL)
+        return min(stage, LeaseStage.START_NOTHING) if has_stalled else stage
 
     def _check_lease(self, now: float) -> None:
         before = self._stage

@@ -1,8 +1,7 @@
 """Inputs and commands of the agent's core. Pure.
 
 `commands = core.step(inputs, now)`: inputs are what has happened, in the past tense; the shell performs the commands in
-their order, and sends the scheduler the messages among them. `ProcessorVerb.RECLAIM` has an answer, which is an input
-of the next step.
+their order, and sends the scheduler the messages among them. `TasksReclaimed` answers `ProcessorVerb.RECLAIM`.
 """
 
 from __future__ import annotations

@@ -9,11 +9,10 @@ costs its cluster no more than one that prints much.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import codecs
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import Output, Printed
@@ -52,7 +51,7 @@ class OutputPipes:
                 self._close(next(iter(self.pipes)))
             os.set_blocking(descriptor, False)
             self.pipes[descriptor] = _Pipe(task, bool(is_stderr))
-            self._loop.add_reader(descriptor, partial(self._read, descriptor))
+            self._loop.add_reader(descriptor, self._read, descriptor)
 
     def drain(self, task: bytes) -> None:
         """Read what a task that has ended left in its pipes."""
@@ -65,10 +64,8 @@ class OutputPipes:
             self._close(descriptor)
 
     def _read(self, descriptor: int) -> None:
+        pipe = self.pipes[descriptor]
         for _ in range(_READS_PER_WAKEUP):
-            pipe = self.pipes.get(descriptor)
-            if pipe is None:
-                return
             try:
                 text = os.read(descriptor, CHUNK_BYTES)
             except BlockingIOError:
@@ -91,8 +88,7 @@ class OutputPipes:
     def _close(self, descriptor: int) -> None:
         del self.pipes[descriptor]
         self._loop.remove_reader(descriptor)
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 class PrintBuffer:
@@ -101,54 +97,51 @@ class PrintBuffer:
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Printed], None]) -> None:
         self._loop = loop
         self._send = send
-        self.gathered: dict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = {}
+        self.gathered: dict[tuple[bytes, bool], HeadTailBuffer] = {}
+        """By task, and whether it is stderr."""
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, task: bytes, is_stderr: bool, truncated: int, text: bytes) -> None:
         """Take in what a task printed. truncated: bytes that are missing before it."""
-        streams = self.gathered.get(task)
-        if streams is None:
-            streams = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
-            self.gathered[task] = streams
-        streams[is_stderr].add(text, truncated)
+        buffer = self.gathered.get((task, is_stderr))
+        if buffer is None:
+            buffer = self.gathered[task, is_stderr] = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
+        buffer.add(text, truncated)
         if self._timer is None:
             self._timer = self._loop.call_later(GATHER_SECONDS, self._on_timer)
 
     def flush(self, tasks: Iterable[bytes]) -> None:
         """Send what these tasks printed: they have ended."""
+        self._flush((task, is_stderr) for task in tasks for is_stderr in (False, True))
+
+    def close(self) -> None:
+        """Send everything, and take in nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_timer()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._flush(list(self.gathered))
+
+    def _flush(self, streams: Iterable[tuple[bytes, bool]]) -> None:
         message, size = Printed([], [], [], []), 0
-        for task in [task for task in tasks if task in self.gathered]:
-            for is_stderr, buffer in enumerate(self.gathered.pop(task)):
-                for truncated, text in buffer.segments():
-                    message.ids.append(task)
-                    message.are_stderr.append(bool(is_stderr))
-                    message.truncated_bytes.append(truncated)
-                    message.texts.append(text)
-                    size += len(text)
+        for task, is_stderr in [stream for stream in streams if stream in self.gathered]:
+            for truncated, text in self.gathered.pop((task, is_stderr)).segments():
+                message.ids.append(task)
+                message.are_stderr.append(is_stderr)
+                message.truncated_bytes.append(truncated)
+                message.texts.append(text)
+                size += len(text)
             if size >= MESSAGE_BYTES:
                 self._send(message)
                 message, size = Printed([], [], [], []), 0
         if message.ids:
             self._send(message)
 
-    def close(self) -> None:
-        """Send everything, and take in nothing more."""
-        self.flush(list(self.gathered))
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.flush(list(self.gathered))
-
 
 def whole_characters(text: bytes) -> int:
     """Return where a last UTF-8 character begins that is not complete, or else the length of the text."""
-    for back in range(1, min(3, len(text)) + 1):
-        byte = text[-back]
-        if byte & 0xC0 == 0xC0:  # the first byte of a character, whose leading ones tell its length
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(text) - back if length > back else len(text)
-        if byte < 0x80:
-            break
-    return len(text)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(text[-3:])
+    return len(text) - len(decoder.getstate()[0])

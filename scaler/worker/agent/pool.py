@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, ProcessorStatus, Started, Suspended
+from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started, Suspended
 from scaler.worker.agent.events import (
     ActOnProcessor,
     DispatchTasks,
@@ -31,7 +31,7 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
-from scaler.worker.agent.state import CANCELLED, RECALLED, AgentState, Attempt, KillReason, KnownSpec
+from scaler.worker.agent.state import CANCELLED, RECALLED, AgentState, Attempt, KillReason, KnownSpec, Status
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
 MAX_FAILED_STARTS = 3
@@ -231,22 +231,18 @@ class ProcessorPool:
         """Dispatched attempts that have not started, as far as is known without asking."""
         return sum(max(0, len(each.dispatched) - 1) for each in self.processors.values())
 
-    def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, ProcessorStatus]:
-        """Return each processor by its number, without the figures of its process."""
-        found = {}
-        for number, processor in self.processors.items():
-            snapshot = snapshots.get(number, processor.snapshot)
+    def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
+        """Return what each processor that has a page does, by its number."""
+        found: dict[int, Status] = {}
+        for number, snapshot in snapshots.items():
+            processor = self.processors[number]
+            is_suspended = processor.state in (ProcessorState.SUSPENDED, ProcessorState.WAITING)
             index = snapshot.finished - processor.results
-            is_running = snapshot.begun > snapshot.finished and 0 <= index < len(processor.dispatched)
-            found[number] = ProcessorStatus(
-                pid=0,
-                cpu_percent=0.0,
-                rss_bytes=0,
-                initialized=processor.is_ready,
-                suspended=processor.state in (ProcessorState.SUSPENDED, ProcessorState.WAITING),
-                running=processor.dispatched[index].id if is_running else b"",
-                running_seconds=max(0.0, now - snapshot.begun_at) if is_running else 0.0,
-            )
+            if snapshot.begun > snapshot.finished and 0 <= index < len(processor.dispatched):
+                running, seconds = processor.dispatched[index].id, max(0.0, now - snapshot.begun_at)
+            else:
+                running, seconds = b"", 0.0
+            found[number] = processor.is_ready, is_suspended, running, seconds
         return found
 
     def check(self) -> None:
@@ -385,7 +381,7 @@ class ProcessorPool:
 
     def _introduce(self, processor: PooledProcessor, spec: KnownSpec, announcements: list[bytes]) -> bool:
         """Announce a spec and its functions. Returns False if a function is not known here."""
-        payloads = self._state.specs.functions
+        payloads = self._state.functions
         if not all(identifier in payloads for identifier in spec.functions):
             return False
         for identifier in spec.functions:
@@ -500,12 +496,11 @@ class ProcessorPool:
             task = dispatched[0].id if has_begun and dispatched else b""
             what = f"while it ran task {task.hex()}" if task else "while it was idle"
             self._state.log(f"processor {processor.number} died {what}: {text}", task)
-        outcome, text = Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {text}"
-        if processor.kill_reason is not None:
-            outcome, text = processor.kill_reason.outcome, processor.kill_reason.text
+        died = KillReason(Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {text}")
+        reason = processor.kill_reason or died
         # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
-        if dispatched and (has_begun or outcome is Outcome.CANCELLED):
-            self._state.killed(dispatched.popleft(), outcome, text)
+        if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
+            self._state.killed(dispatched.popleft(), *reason)
         self._state.queue.put_back(dispatched)
         del self.processors[processor.number]
         self._slots_are_settled = False

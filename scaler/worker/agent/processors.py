@@ -14,7 +14,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit
-from scaler.protocol.messages import Relay, RelayClosed
+from scaler.protocol.messages import Relay
 from scaler.worker.agent.events import (
     AgentInput,
     DispatchTasks,
@@ -57,27 +57,25 @@ _ATTACHED = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}
 class _Processor:
     """The agent's ends of one processor. `unread` is its own reading end of what it wrote to the processor."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, fork_server: ForkServer, number: int) -> None:
         tasks, self.unread = _socket_pair()
-        definitions, self.their_definitions = _socket_pair()
+        definitions, their_definitions = _socket_pair()
+        self.results, their_results = _socket_pair()
         self.tasks = Sender(loop, tasks)
         self.definitions = Sender(loop, definitions)
-        self.results, self.their_results = _socket_pair()
+        self.crash_text = os.memfd_create("scaler-crash-text", os.MFD_CLOEXEC)
         page = make_page()
-        crash_text = os.memfd_create("scaler-crash-text", os.MFD_CLOEXEC)
-        self.descriptors = Descriptors(
-            self.unread.fileno(), self.their_definitions.fileno(), self.their_results.fileno(), page, crash_text
-        )
         self.page = PageReader(page)
         self.pid = 0
         self.pidfd = -1
         self.is_killed = False
-
-    def spawned(self) -> None:
-        """The processor has its own copies: close what is its alone."""
-        self.their_results.close()
-        self.their_definitions.close()
-        os.close(self.descriptors.page)
+        ends = self.unread.fileno(), their_definitions.fileno(), their_results.fileno()
+        with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it is seen
+            fork_server.spawn(number, Descriptors(*ends, page, self.crash_text))
+        # The processor has its own copies of what is its alone.
+        their_definitions.close()
+        their_results.close()
+        os.close(page)
 
     def signal(self, number: signal.Signals) -> None:
         if self.pidfd >= 0:
@@ -87,7 +85,7 @@ class _Processor:
     def close(self) -> None:
         for end in (self.results, self.tasks, self.unread, self.definitions):
             end.close()
-        os.close(self.descriptors.crash_text)
+        os.close(self.crash_text)
         if self.pidfd >= 0:
             os.close(self.pidfd)
 
@@ -121,26 +119,23 @@ class ProcessorAgent(Agent):
         self.connect()
         super().start()
 
-    def _perform(self, command: ProcessorCommand) -> AgentInput | None:
-        """Perform a command; return its answer, if it has one. None of them fails because a processor is gone."""
+    def _perform(self, command: ProcessorCommand) -> None:
+        """Perform a command. None of them fails because a processor is gone."""
         if isinstance(command, DispatchTasks):
             processor = self._processors[command.number]
             if command.announcements:
                 processor.definitions.send(command.announcements)
             if command.tasks:
                 processor.tasks.send(command.tasks)
-            return None
-        return self._verbs[command.verb](command.number)
+        else:
+            self._verbs[command.verb](command.number)
 
     def _session_opened(self) -> None:
         self._relays.close_all()
 
     def _relay(self, message: Relay) -> None:
-        number = self._relays.deliver(message.client, message.body)
-        if number is None:
-            self.send(RelayClosed(message.client))
-        else:
-            self.take_soon(ProcessorReported(number, ProcessorEvent.NESTED_TRAFFIC))
+        if not self._relays.deliver(message.client, message.body):
+            super()._relay(message)
 
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
         if self._prints.gathered:
@@ -169,13 +164,10 @@ class ProcessorAgent(Agent):
     # -- commands --------------------------------------------------------------------------------------------------
 
     def _spawn(self, number: int) -> None:
-        processor = self._processors[number] = _Processor(self._loop)
-        with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it is seen
-            self._fork_server.spawn(number, processor.descriptors)
-        processor.spawned()
+        processor = self._processors[number] = _Processor(self._loop, self._fork_server, number)
         self._loop.add_reader(processor.results, self._on_readable, number)
 
-    def _reclaim(self, number: int) -> TasksReclaimed:
+    def _reclaim(self, number: int) -> None:
         processor = self._processors[number]
         unread = self._take_unread(processor)
         # The page first: batches that were sent before it is read are in the socket now, so their order is known.
@@ -186,12 +178,11 @@ class ProcessorAgent(Agent):
             self.take_soon(ProcessorReported(number, ProcessorEvent.INVALID_DATAGRAM, str(error)))
         inputs = self._read(number)
         results = [(item.results, True) for item in inputs if isinstance(item, ResultsReceived)]
-        if len(results) < len(inputs):
-            self.take_soon(*[item for item in inputs if not isinstance(item, ResultsReceived)])
         if unsent is not None:
             batches = [each.batch for each, _ in results]
             results.insert(batches.index(unsent.batch) if unsent.batch in batches else len(results), (unsent, False))
-        return TasksReclaimed(number, unread, results, processor.page.snapshot())
+        self.take_soon(TasksReclaimed(number, unread, results, processor.page.snapshot()))
+        self.take_soon(*[item for item in inputs if not isinstance(item, ResultsReceived)])
 
     def _take_unread(self, processor: _Processor) -> list[bytes]:
         datagrams: list[bytes] = []
@@ -229,7 +220,6 @@ class ProcessorAgent(Agent):
         if reports is None:
             self.fail(ScalerError("the process that makes processors is gone"))
             return
-        inputs: list[AgentInput] = []
         for report in reports:
             number = report.number
             processor = self._processors[number]
@@ -238,13 +228,12 @@ class ProcessorAgent(Agent):
                 if processor.is_killed:
                     processor.signal(signal.SIGKILL)
                 continue
-            inputs += self._read(number)
-            inputs.append(self._reclaim(number))
+            self.take_soon(*self._read(number))
+            self._reclaim(number)
             text = describe_exit(report.value)
-            crash = os.pread(processor.descriptors.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
+            crash = os.pread(processor.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
             text = f"{text}\n{crash}" if crash else text
-            inputs.append(ProcessorReported(number, ProcessorEvent.EXITED, text))
-        self.take(inputs)
+            self.take_soon(ProcessorReported(number, ProcessorEvent.EXITED, text))
 
     def _on_readable(self, number: int) -> None:
         self.take_soon(*self._read(number, MAX_READ_PER_WAKEUP))

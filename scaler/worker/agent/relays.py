@@ -90,15 +90,16 @@ class Relays:
         self._channels[client] = _Channel(Sender(self._loop, end), number)
         self._loop.add_reader(end, partial(self._read, client))
 
-    def deliver(self, client: bytes, body: bytes) -> int | None:
-        """Pass a message to a client. Returns its processor's number, None when there is no such client."""
+    def deliver(self, client: bytes, body: bytes) -> bool:
+        """Pass a message to a client. Returns False when there is no such client."""
         channel = self._channels.get(client)
         if channel is None:
-            return None
+            return False
+        self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.NESTED_TRAFFIC))
         channel.sender.send([body])
         if channel.sender.unsent_bytes > MAX_UNREAD_BYTES:
             self.close(client)
-        return channel.number
+        return True
 
     def close(self, client: bytes) -> None:
         """End a channel."""

@@ -30,6 +30,7 @@ from scaler.protocol.messages import (
     Message,
     Output,
     Printed,
+    ProcessorStatus,
     Relay,
     RelayClosed,
     Returned,
@@ -82,8 +83,8 @@ class Agent:
 
     # -- what a subclass adds --------------------------------------------------------------------------------------
 
-    def _perform(self, command: Any) -> AgentInput | None:
-        """Perform a command of the executor; return its answer, if it has one."""
+    def _perform(self, command: Any) -> None:
+        """Perform a command of the executor."""
         raise NotImplementedError
 
     async def _end_tasks(self) -> None:
@@ -233,20 +234,13 @@ class Agent:
         statuses = self._core.executor.statuses(self._snapshots(), now)
         pids = self._pids()
         loads = self._meter.measure(pids.values())
-        for number, pid in pids.items():
-            status, load = statuses[number], loads.get(pid, Load())
-            status.pid, status.cpu_percent, status.rss_bytes = pid, load.cpu_percent, load.rss_bytes
+        processors = []
+        for number, status in statuses.items():
+            pid = pids.get(number, 0)
+            load = loads.get(pid, Load())
+            processors.append(ProcessorStatus(pid, load.cpu_percent, load.rss_bytes, *status))
         own = loads.get(os.getpid(), Load())
-        self.send(
-            WorkerHeartbeat(
-                sent_at=now,
-                agent_cpu_percent=own.cpu_percent,
-                agent_rss_bytes=own.rss_bytes,
-                queued=self._core.queued,
-                latency_seconds=self._latency_seconds,
-                processors=list(statuses.values()),
-            )
-        )
+        self.send(WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors))
 
     # -- the core --------------------------------------------------------------------------------------------------
 
@@ -261,36 +255,30 @@ class Agent:
         if self._pending:
             inputs = [*self._pending, *inputs]
             self._pending = []
+        if self._is_closed or self.ended.done():
+            return
         now = time.monotonic()
         core = self._core
-        while not self._is_closed and not self.ended.done():
-            answers: list[AgentInput] = []
-            self._recorder.add(inputs, now)
-            try:
-                commands = core.step(inputs, now)
-            except Exception:
-                path = Path.cwd() / f"scaler-black-box-{os.getpid()}.bin"
-                self._recorder.write(path)
-                _log.critical("the agent's state is impossible; what led to it is in %s", path)
-                raise
-            for command in commands:
-                match command:
-                    case Message():
-                        self._report(command)
-                    case WriteLog(text, task, is_error):
-                        line = escaped(text) if "\n" not in text else text
-                        _log.log(
-                            logging.ERROR if is_error else logging.WARNING, "%s", line, extra=about(task=task.hex())
-                        )
-                    case EndAgent():
-                        self._end(command)
-                    case _:
-                        answer = self._perform(command)
-                        if answer is not None:
-                            answers.append(answer)
-            inputs = answers
-            if not answers:
-                break
+        self._recorder.add(inputs, now)
+        try:
+            commands = core.step(inputs, now)
+        except Exception:
+            path = Path.cwd() / f"scaler-black-box-{os.getpid()}.bin"
+            self._recorder.write(path)
+            _log.critical("the agent's state is impossible; what led to it is in %s", path)
+            raise
+        for command in commands:
+            match command:
+                case Message():
+                    self._report(command)
+                case WriteLog(text, task, is_error):
+                    line = escaped(text) if "\n" not in text else text
+                    level = logging.ERROR if is_error else logging.WARNING
+                    _log.log(level, "%s", line, extra=about(task=task.hex()))
+                case EndAgent():
+                    self._end(command)
+                case _:
+                    self._perform(command)
         if core.wake_at < self._wake_at - 0.001:
             self._timer.cancel()
             self._set_timer()

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec
@@ -14,6 +15,8 @@ from scaler.worker.agent.events import Command, WriteLog
 
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
+Status = tuple[bool, bool, bytes, float]
+"""What a heartbeat shows of a processor: whether it is ready, and suspended; the task that it runs, and since when."""
 MAX_SPECS = 4096
 """Specs that an agent remembers. One that returns after it fell out is announced to the processors again."""
 UNKNOWN_COST_US = 10_000.0
@@ -44,49 +47,7 @@ class KnownSpec:
         return (self.wire.function, self.wire.serializer) if self.wire.serializer else (self.wire.function,)
 
 
-class SpecCache:
-    """The functions that the scheduler has registered here, and the specs that came lately."""
-
-    def __init__(self, task_timeout_seconds: float) -> None:
-        """task_timeout_seconds: the limit of every task here, 0 for none."""
-        self._timeout_seconds = task_timeout_seconds
-        self._specs: OrderedDict[Spec, KnownSpec] = OrderedDict()
-        self._numbers = 0
-        self.functions: dict[bytes, bytes] = {}
-        """Payloads of functions and serializers, by their ids."""
-
-    def know(self, spec: Spec) -> tuple[KnownSpec, KnownSpec | None]:
-        """Return the spec under its number, and the one that was forgotten for it, if any.
-
-        The submitter of a task makes no difference to where it runs: specs that differ in it alone are one.
-        """
-        if spec.parent:
-            spec = replace(spec, parent=b"")
-        known = self._specs.get(spec)
-        if known is not None:
-            self._specs.move_to_end(spec)
-            return known, None
-        self._numbers += 1
-        limits = [limit for limit in (spec.timeout_seconds, self._timeout_seconds) if limit > 0]
-        known = self._specs[spec] = KnownSpec(self._numbers, spec, min(limits, default=0.0))
-        return known, self._specs.popitem(last=False)[1] if len(self._specs) > MAX_SPECS else None
-
-    def forget(self, identifiers: Iterable[bytes]) -> list[KnownSpec]:
-        """Forget functions; return the specs that were forgotten with them."""
-        gone = set(identifiers)
-        for identifier in gone:
-            self.functions.pop(identifier, None)
-        stale = [spec for spec in self._specs if spec.function in gone or spec.serializer in gone]
-        return [self._specs.pop(spec) for spec in stale]
-
-    def clear(self) -> None:
-        """Forget everything; numbers are not used again."""
-        self._specs.clear()
-        self.functions.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class KillReason:
+class KillReason(NamedTuple):
     """What becomes of a running attempt that is ended."""
 
     outcome: Outcome
@@ -191,7 +152,11 @@ class AgentState:
     def __init__(self, config: WorkerConfig, now: float) -> None:
         self.config = config
         self.queue = AttemptQueue()
-        self.specs = SpecCache(config.task_timeout_seconds)
+        self.functions: dict[bytes, bytes] = {}
+        """Payloads of functions and serializers, by their ids."""
+        self._specs: OrderedDict[Spec, KnownSpec] = OrderedDict()
+        """Those that came lately."""
+        self._spec_count = 0
         self.commands: list[Command] = []
         self._done: Done | None = None
         """The message to which ended attempts are added: those that end in a row share one."""
@@ -201,6 +166,36 @@ class AgentState:
     def wake_by(self, time: float) -> None:
         """Have `TimeElapsed` come no later than this."""
         self.wake_at = min(self.wake_at, time)
+
+    def know(self, spec: Spec) -> tuple[KnownSpec, KnownSpec | None]:
+        """Return the spec under its number, and the one that was forgotten for it, if any.
+
+        The submitter of a task makes no difference to where it runs: specs that differ in it alone are one.
+        """
+        if spec.parent:
+            spec = replace(spec, parent=b"")
+        known = self._specs.get(spec)
+        if known is not None:
+            self._specs.move_to_end(spec)
+            return known, None
+        self._spec_count += 1
+        limits = [limit for limit in (spec.timeout_seconds, self.config.task_timeout_seconds) if limit > 0]
+        known = self._specs[spec] = KnownSpec(self._spec_count, spec, min(limits, default=0.0))
+        return known, self._specs.popitem(last=False)[1] if len(self._specs) > MAX_SPECS else None
+
+    def forget_functions(self, identifiers: Collection[bytes]) -> list[KnownSpec]:
+        """Forget functions; return the specs that were forgotten with them."""
+        for identifier in identifiers:
+            self.functions.pop(identifier, None)
+        stale = [spec for spec in self._specs if spec.function in identifiers or spec.serializer in identifiers]
+        return [self._specs.pop(spec) for spec in stale]
+
+    def forget_all(self) -> None:
+        """Forget all attempts, functions and specs; numbers are not used again."""
+        self.queue.drain()
+        self.queue.attempts.clear()
+        self.functions.clear()
+        self._specs.clear()
 
     def ended(
         self, item: Attempt, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0
@@ -220,7 +215,7 @@ class AgentState:
         done.peak_bytes.append(peak_bytes)
 
     def killed(self, item: Attempt, outcome: Outcome, text: str) -> None:
-        """Report that an attempt ended without a result."""
+        """Forget a dispatched attempt, and report that it ended without a result."""
         if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
             outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
         self.ended(item, outcome, text.encode("utf-8", "replace"))
