@@ -20,7 +20,8 @@ from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import Done, Hello, Refused, Run, RunGroup, Shutdown, Spec, Welcome
-from scaler.serialization import dump_arguments, dump_function, to_payload
+from scaler.serialization import dump_function, to_payload
+from scaler.serialization.arguments import dump_arguments
 
 IN_FLIGHT = 512
 

@@ -17,15 +17,15 @@ from scaler.errors import ScalerError, SerializationError, UsageError
 from scaler.serialization import (
     Divisible,
     Serializer,
-    dump_arguments,
-    dump_exception,
+    check_bytes,
     dump_function,
     dump_value,
     load_function,
     load_value,
     name_of,
 )
-from scaler.serialization.values import check_bytes
+from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.exceptions import dump_exception
 from scaler.worker.processor.calling import finish
 
 TARGET_SECONDS = 0.01

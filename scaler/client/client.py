@@ -19,8 +19,8 @@ from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.logs import escaped_lines
 from scaler.protocol.messages import Explain, Explained, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
-from scaler.serialization import ArgumentOnly, Collection, Serializer, bind_serializer, dump_value, size_of
-from scaler.serialization.arguments import Reduced
+from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
+from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 _DISCONNECTED = "the client was disconnected"

@@ -23,11 +23,11 @@ from scaler.serialization import (
     dump_function,
     dump_retry_on,
     dump_serializer,
+    modules_by_value,
     name_of,
     size_of,
     to_payload,
 )
-from scaler.serialization.values import modules_by_value
 
 MAX_SECONDS = 1e9
 """More would be beyond what some clocks of the system can count."""

@@ -21,7 +21,7 @@ from scaler.client.session import SessionInput, TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.client.waiting import SteadyCondition
 from scaler.errors import ClientClosedError, UsageError
-from scaler.serialization import ByReference, Collection, DependencyFailedError
+from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
 from scaler.serialization.exceptions import annotate
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.

@@ -30,20 +30,9 @@ from scaler.errors import (
 )
 from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Message, Outcome, PayloadTag
-from scaler.serialization import (
-    Buffer,
-    DependencyFailedError,
-    Parts,
-    Serializer,
-    dump_arguments,
-    load_exception,
-    load_value,
-    parts_of,
-    size_of,
-    to_payload,
-)
-from scaler.serialization.exceptions import copy_of
-from scaler.serialization.values import describe
+from scaler.serialization import Buffer, Parts, Serializer, describe, load_value, parts_of, size_of, to_payload
+from scaler.serialization.arguments import DependencyFailedError, dump_arguments
+from scaler.serialization.exceptions import copy_of, load_exception
 
 MAX_CACHED_PAYLOADS = 256
 MAX_UNSENT_BYTES = 64 * 1024 * 1024

@@ -17,8 +17,8 @@ from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
 from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import UsageError
-from scaler.serialization import ByReference, dump_value, size_of
-from scaler.serialization.arguments import same
+from scaler.serialization import dump_value, size_of
+from scaler.serialization.arguments import ByReference, same
 from scaler.worker.processor.calling import finish
 
 Key = Hashable

@@ -36,8 +36,9 @@ from scaler.errors import (
     UsageError,
 )
 from scaler.protocol.messages import is_stored
-from scaler.serialization import load_arguments, load_exception, parts_of
-from scaler.serialization.exceptions import annotate, assign, copy_of
+from scaler.serialization import parts_of
+from scaler.serialization.arguments import load_arguments
+from scaler.serialization.exceptions import annotate, assign, copy_of, load_exception
 
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8

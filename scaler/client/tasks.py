@@ -8,7 +8,8 @@ from enum import IntEnum
 
 from scaler.errors import ScalerError, UsageError
 from scaler.protocol.messages import Spec
-from scaler.serialization import ByReference, Collection, Serializer
+from scaler.serialization import Serializer
+from scaler.serialization.arguments import ByReference, Collection
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError
-from scaler.serialization.values import (
+from scaler.serialization import (
     Buffer,
     Parts,
     Serializer,
@@ -215,7 +215,7 @@ def _dump_each(args: Args, kwargs: Kwargs, serializer: Serializer, collection: C
 
 
 def _load_each(parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer) -> tuple[Args, dict[str, Any]]:
-    names, kinds = pickle.loads(parts[0])  # noqa: S301 (see values.load)
+    names, kinds = pickle.loads(parts[0])  # noqa: S301 (see `load`)
     values = []
     for position, (kind, part) in enumerate(zip(kinds, parts[1:], strict=True), 1):
         if kind == _INPUT:

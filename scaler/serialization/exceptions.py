@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
 from scaler.protocol.messages import Outcome, PayloadTag, is_stored
-from scaler.serialization.values import Buffer, Parts, describe, dump, load
+from scaler.serialization import Buffer, Parts, describe, dump, load
 
 MAX_TRACEBACK_CHARACTERS = 16 * 1024
 _VERSION = 1
@@ -96,7 +96,7 @@ def load_exception(payload: Buffer) -> BaseException:
     """
     type_name, text, traceback_text, pickled = unpack_exception(bytes(payload))
     try:
-        parts = pickle.loads(pickled)  # noqa: S301 (see values.load)
+        parts = pickle.loads(pickled)  # noqa: S301 (see `load`)
     except Exception as error:
         raise ProtocolError(f"a payload that should hold an exception does not: {describe(error)}") from error
     exception: BaseException = RemoteError(type_name, text)

@@ -34,7 +34,7 @@ _RESULT_VALUES = ("outcome", "duration_us", "cpu_us", "peak_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One attempt of a task. All payloads are inline ones: see `scaler.serialization.values`."""
+    """One attempt of a task. All payloads are inline ones: see `scaler.serialization`."""
 
     task: bytes
     attempt: int

@@ -18,13 +18,13 @@ from scaler.serialization import (
     Buffer,
     Serializer,
     dump_value,
-    load_arguments,
     load_function,
     load_retry_on,
     load_serializer,
     load_value,
     parts_of,
 )
+from scaler.serialization.arguments import load_arguments
 from scaler.worker.call import Call, CallResult, pack_result, unpack_call
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import failure_of, finish, run_preload

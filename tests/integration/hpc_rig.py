@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from scaler.config.load import model_of
-from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, to_payload
+from scaler.serialization import dump_function, load_value, to_payload
+from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.exceptions import load_exception
 from scaler.testing.aws import AwsEmulator
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, Report

@@ -30,16 +30,9 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.protocol.session import Buffer, Descriptor
-from scaler.serialization import (
-    dump_arguments,
-    dump_function,
-    dump_value,
-    load_exception,
-    load_value,
-    parts_of,
-    size_of,
-    to_payload,
-)
+from scaler.serialization import dump_function, dump_value, load_value, parts_of, size_of, to_payload
+from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.exceptions import load_exception
 from scaler.testing.executors import MemoryExecutor
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, ExecutorError
 from scaler.worker_manager.offload.config import OffloadConfig

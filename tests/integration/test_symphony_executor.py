@@ -19,7 +19,9 @@ import pytest
 from scaler.errors import ConfigError
 from scaler.ids import IdFactory
 from scaler.protocol.messages import Outcome
-from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, to_payload
+from scaler.serialization import dump_function, load_value, to_payload
+from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.exceptions import load_exception
 from scaler.testing.soamapi import ON_PATH, Fault, StandIn, api
 from scaler.testing.soamapi.messages import OutputStream
 from scaler.worker.call import Call, CallResult, unpack_result

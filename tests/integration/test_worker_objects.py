@@ -12,8 +12,8 @@ import pytest
 from scaler.ids import new_peer_id, result_id
 from scaler.object_storage.client import BlockingStorage
 from scaler.protocol.messages import Outcome, Role, is_stored, stored_reference
-from scaler.serialization import Parts, dump_arguments, dump_function, dump_value, load_value, size_of, to_payload
-from scaler.serialization.arguments import load_input
+from scaler.serialization import Parts, dump_function, dump_value, load_value, size_of, to_payload
+from scaler.serialization.arguments import dump_arguments, load_input
 from tests.integration.worker_rig import Rig, play
 
 SIZE = 1_000_000

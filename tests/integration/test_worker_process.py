@@ -34,7 +34,8 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerDetails,
 )
-from scaler.serialization import dump_arguments, dump_function, load_value, parts_of, to_payload
+from scaler.serialization import dump_function, load_value, parts_of, to_payload
+from scaler.serialization.arguments import dump_arguments
 
 
 class Scheduler:

@@ -16,7 +16,9 @@ from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
 from scaler.protocol.session import Buffer, Descriptor
-from scaler.serialization import dump_arguments, dump_function, load_exception, load_value, parts_of, to_payload
+from scaler.serialization import dump_function, load_value, parts_of, to_payload
+from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.exceptions import load_exception
 from scaler.worker.agent.processors import ProcessorAgent
 from scaler.worker.agent.shell import Agent
 from scaler.worker.fork_server import ForkServer, start_fork_server

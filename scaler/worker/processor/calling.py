@@ -11,8 +11,7 @@ from typing import Any
 from scaler.config.preload import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
-from scaler.serialization import dump_exception
-from scaler.serialization.exceptions import assign
+from scaler.serialization.exceptions import assign, dump_exception
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
 """A larger exception arrives as its type and text only."""

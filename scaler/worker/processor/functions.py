@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scaler.errors import ObjectLostError
 from scaler.ids import show
 from scaler.protocol.messages import is_stored, stored_reference
-from scaler.serialization import (
-    Buffer,
-    Serializer,
-    load_function,
-    load_retry_on,
-    load_serializer,
-    parts_of,
-    size_of,
-)
+from scaler.serialization import Buffer, Serializer, load_function, load_retry_on, load_serializer, parts_of, size_of
 
 if TYPE_CHECKING:  # most processors never need it
     from scaler.object_storage.client import BlockingStorage

@@ -23,7 +23,8 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
-from scaler.serialization import dump_value, load_arguments, load_value, size_of, to_payload
+from scaler.serialization import dump_value, load_value, size_of, to_payload
+from scaler.serialization.arguments import load_arguments
 from scaler.worker.frames import Descriptors, Note, ToAgent, ToProcessor, pack_note, unpack
 from scaler.worker.page import PageWriter, receive, send
 from scaler.worker.processor import context

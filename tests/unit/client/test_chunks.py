@@ -18,7 +18,8 @@ from scaler.client.chunks import (
     SerializedChunkFunction,
     call_each,
 )
-from scaler.serialization import Serializer, dump_function, dump_value, load_exception
+from scaler.serialization import Serializer, dump_function, dump_value
+from scaler.serialization.exceptions import load_exception
 
 
 class Bytes(Serializer):

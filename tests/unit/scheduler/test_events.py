@@ -22,7 +22,7 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import TASK_COLUMNS
 from scaler.scheduler.core.commands import MonitoringChanged
 from scaler.scheduler.events import FLOOD_ROWS, MAX_LISTED, MAX_PAST_TASKS, MAX_TASK_ROWS, MAX_TRACEBACK, Events
-from scaler.serialization import dump_exception
+from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import Two
 

@@ -7,7 +7,7 @@ import pytest
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import Explain, Explained, ManagerStatus, Outcome, Suspended, UnitState, UnitStatus
 from scaler.scheduler.core.explain import UNKNOWN, explain
-from scaler.serialization import dump_exception
+from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
 
 GPU = (("gpu", 2.0),)

@@ -17,15 +17,11 @@ import pytest
 from scaler.errors import SerializationError, UsageError
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
 from scaler.serialization import (
-    ByReference,
-    Collection,
     Serializer,
     bind_serializer,
-    dump_arguments,
     dump_function,
     dump_serializer,
     dump_value,
-    load_arguments,
     load_function,
     load_serializer,
     load_value,
@@ -34,6 +30,7 @@ from scaler.serialization import (
     size_of,
     to_payload,
 )
+from scaler.serialization.arguments import ByReference, Collection, dump_arguments, load_arguments
 
 
 class Elsewhere(ByReference):
@@ -272,7 +269,7 @@ def test_a_serializer_that_makes_no_bytes_is_named() -> None:
 def test_functions_and_classes_of_main_travel_by_value_also_inside_arguments() -> None:
     program = (
         "import sys\n"
-        "from scaler.serialization import dump_arguments, dump_function\n"
+        "from scaler.serialization.arguments import dump_arguments\n"
         "class Point:\n    def __init__(self, x): self.x = x\n    def double(self): return 2 * self.x\n"
         "def call(p): return Point(p.double()).x\n"
         "parts, _ = dump_arguments(([Point(4)], call), {})\n"

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback, UsageError
-from scaler.serialization import (
-    dump_exception,
-    dump_retry_on,
-    load_exception,
-    load_retry_on,
-    name_of,
-    parts_of,
-    to_payload,
-)
-from scaler.serialization.exceptions import MAX_TRACEBACK_CHARACTERS
+from scaler.serialization import dump_retry_on, load_retry_on, name_of, parts_of, to_payload
+from scaler.serialization.exceptions import MAX_TRACEBACK_CHARACTERS, dump_exception, load_exception
 
 
 class NeedsTwoError(Exception):

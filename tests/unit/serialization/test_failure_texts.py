@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
 from scaler.protocol.messages import Outcome, stored_reference
-from scaler.serialization import dump_exception
-from scaler.serialization.exceptions import FailureTexts, failure_texts, pack_exception, unpack_exception
+from scaler.serialization.exceptions import (
+    FailureTexts,
+    dump_exception,
+    failure_texts,
+    pack_exception,
+    unpack_exception,
+)
 
 
 class ExplosiveError(Exception):

@@ -19,16 +19,9 @@ import pytest
 from scaler import Client
 from scaler.errors import ConfigError, ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
 from scaler.protocol.messages import Outcome
-from scaler.serialization import (
-    dump_arguments,
-    dump_function,
-    dump_retry_on,
-    dump_serializer,
-    dump_value,
-    load_exception,
-    load_value,
-    to_payload,
-)
+from scaler.serialization import dump_function, dump_retry_on, dump_serializer, dump_value, load_value, to_payload
+from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.exceptions import load_exception
 from scaler.worker import call as call_module
 from scaler.worker.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
 from scaler.worker.job import MAX_LOADED, run_call
