@@ -9,6 +9,7 @@ reason) and STOPPED (in order). Ended units are listed for a while, so that user
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -19,6 +20,8 @@ from scaler.plugins import load, worker_manager_type
 from scaler.protocol.messages import UnitState, UnitStatus
 
 ENDED = (UnitState.FAILED, UnitState.STOPPED)
+ENDED_SHOWN = 64
+ENDED_SHOWN_SECONDS = 300.0
 Unit = UnitStatus
 """One unit as it is now. age_seconds counts from its start; reason is a display text."""
 
@@ -32,6 +35,19 @@ class BackendError(ScalerError):
     def __init__(self, text: str, started: Sequence[str] = ()) -> None:
         super().__init__(text)
         self.started = tuple(started)
+
+
+class EndedUnits:
+    """The last units that ended, for as long as they are listed."""
+
+    def __init__(self) -> None:
+        self._units: deque[tuple[float, Unit]] = deque(maxlen=ENDED_SHOWN)
+
+    def add(self, unit: Unit, now: float) -> None:
+        self._units.append((now, unit))
+
+    def shown(self, now: float) -> list[Unit]:
+        return [unit for at, unit in self._units if now - at <= ENDED_SHOWN_SECONDS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from scaler.child_process import ChildProcess
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.processes import describe_exit, end_processes_with
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import BackendError, Capacity, Unit
-from scaler.worker_manager.units import EndedUnits
+from scaler.worker_manager.backend import BackendError, Capacity, EndedUnits, Unit
 
 STOP_GRACE_SECONDS = 6.5
 """An agent that has not ended this long after SIGTERM is killed, unless its backend gives it longer."""

@@ -3,6 +3,9 @@
 A subclass supplies start, stop, list and describe of its service. What is the same for all services is here: how often
 they are polled, which units are adopted, that no unit is started twice when an answer is lost, and that a stop is
 repeated until it is accepted.
+
+A service shows a new unit with a delay, and may show again what was true before. What this process has started,
+stopped or seen to end therefore outranks what the service says later.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Literal
 
 from scaler.backoff import Backoff
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import BackendError, Capacity, Unit
-from scaler.worker_manager.units import SeenUnit, UnitCache
+from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit
 
 STOP_REASON = "Stopped by scaler"
 """Distinguishes units that this platform stopped from those that others did, in the service's records."""
@@ -29,10 +32,38 @@ STOP_RETRY_SECONDS = 8.0
 """A stop that the service was too busy for is repeated for this long."""
 STOP_BACKOFF = Backoff(0.25, 4.0, jitter=0.0)
 STOPS_AT_ONCE = 8
+NOT_FOUND_SECONDS = 60.0
+"""A unit that the service does not know for this long does not exist."""
+LISTED_SECONDS = 60.0
+"""Lists are eventually consistent: a unit is listed at the latest this long after its start."""
+ADOPT_AGAIN_SECONDS = 60.0
+"""Pause between searches for unknown units once all of an earlier process must have been listed. They find what a
+request without an answer has started after it was given up."""
+ENDED_REMEMBERED = 10_000
 
 Stopped = Literal["stopping", "not found"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenUnit:
+    """What the service says of a unit. age_seconds counts by the service's clock, to its end if it has ended."""
+
+    state: UnitState
+    age_seconds: float
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Alive:
+    born_at: float
+    state: UnitState | None
+    """None: the service has not shown it yet, and it is not listed before it has."""
+    reason: str = ""
+    is_stopping: bool = False
+    """The service has accepted to stop it."""
+    not_found_since: float | None = None
 
 
 class PolledBackend(ABC):
@@ -51,7 +82,7 @@ class PolledBackend(ABC):
     ) -> None:
         """service, noun: names of the service and of its units in messages. stop_by_hand: says how users stop a unit.
 
-        first_state: see `UnitCache`.
+        first_state: state of a unit that was started and that the service has not shown; None: it is not listed.
         """
         self.capacity = Capacity(
             unit_slots=slots,
@@ -63,9 +94,15 @@ class PolledBackend(ABC):
         self._service_name = service
         self._noun = noun
         self._stop_by_hand = stop_by_hand
-        self._units = UnitCache(slots, first_state)
+        self._first_state = first_state
+        self._alive: dict[str, _Alive] = {}
+        self._ended: dict[str, None] = {}
+        self._shown = EndedUnits()
         self._poll_seconds = heartbeat_seconds * POLL_SHARE
         self._polled_at: float | None = None
+        self._settled_at: float | None = None
+        """When all units of earlier processes must have been listed; None before the first search for them."""
+        self._search_at = 0.0
         self._unstopped: set[str] = set()
         """Units that the service has not agreed to stop."""
 
@@ -108,7 +145,8 @@ class PolledBackend(ABC):
         return started
 
     def stop(self, unit_ids: Sequence[str]) -> None:
-        left = self._units.to_stop(unit_ids)
+        stopping = {unit_id for unit_id, unit in self._alive.items() if unit.is_stopping}
+        left = [unit_id for unit_id in unit_ids if unit_id not in self._ended and unit_id not in stopping]
         if not left:
             return
         deadline = time.monotonic() + STOP_RETRY_SECONDS
@@ -121,10 +159,10 @@ class PolledBackend(ABC):
                 for unit_id, outcome in zip(left, pool.map(self._try_stop, left), strict=True):
                     if isinstance(outcome, BackendError):
                         failed[unit_id] = outcome
-                    elif outcome == "stopping":
-                        self._units.stopping(unit_id)
-                    else:
-                        self._units.forget(unit_id)
+                    elif outcome == "not found":
+                        self._alive.pop(unit_id, None)
+                    elif unit_id in self._alive:
+                        self._alive[unit_id].is_stopping = True
                 self._unstopped = (self._unstopped - set(left)) | set(failed)
                 pause = STOP_BACKOFF.seconds(tries)
                 is_over = time.monotonic() + pause >= deadline
@@ -153,36 +191,73 @@ class PolledBackend(ABC):
 
     def _take(self, unit_ids: Iterable[str]) -> list[str]:
         """Note units that were started. Returns those that were unknown: a search may have found the others before."""
-        new = [unit_id for unit_id in unit_ids if not self._units.knows(unit_id)]
-        self._units.started(new, time.monotonic())
+        new = [unit_id for unit_id in unit_ids if not self._knows(unit_id)]
+        now = time.monotonic()
+        self._alive.update({unit_id: _Alive(now, self._first_state) for unit_id in new})
         return new
 
+    def _knows(self, unit_id: str) -> bool:
+        return unit_id in self._alive or unit_id in self._ended
+
     def _poll(self, now: float) -> None:
-        search = self._units.is_search_due(now)
-        listed = [unit_id for unit_id in self.list_ids(search=search) if not self._units.knows(unit_id)]
-        known = self._units.alive
+        if self._settled_at is None:
+            self._settled_at = now + LISTED_SECONDS
+        search = now < self._settled_at or now >= self._search_at
+        listed = [unit_id for unit_id in self.list_ids(search=search) if not self._knows(unit_id)]
+        known = list(self._alive)
         seen = self.describe([*known, *listed])
         for unit_id, unit in seen.items():
-            self._units.seen(unit_id, unit, now)
-        for unit_id in self._units.not_found(set(known) - set(seen), now):
-            _log.warning("%s does not know the unit %s any more", self._service_name, unit_id)
+            self._note(unit_id, unit, now)
+        for unit_id in set(known) - set(seen):
+            missing = self._alive[unit_id]
+            if missing.not_found_since is None:
+                missing.not_found_since = now
+            elif now - missing.not_found_since > NOT_FOUND_SECONDS:
+                del self._alive[unit_id]
+                _log.warning("%s does not know the unit %s any more", self._service_name, unit_id)
         if search:
-            self._units.searched(now)
+            self._search_at = now + ADOPT_AGAIN_SECONDS
+
+    def _note(self, unit_id: str, seen: SeenUnit, now: float) -> None:
+        """Note what the service says of a unit. One that was unknown is adopted, unless it has ended."""
+        unit = self._alive.get(unit_id)
+        if seen.state in ENDED:
+            self._alive.pop(unit_id, None)
+            self._ended[unit_id] = None
+            if len(self._ended) > ENDED_REMEMBERED:
+                del self._ended[next(iter(self._ended))]
+            # A unit that ended before this process knew it is no failure of its starts.
+            if unit is not None:
+                age = max(seen.age_seconds, now - unit.born_at)
+                self._shown.add(Unit(unit_id, seen.state, self.capacity.unit_slots, age, seen.reason), now)
+            return
+        if unit is None:
+            unit = self._alive[unit_id] = _Alive(now - seen.age_seconds, seen.state)
+        unit.state = seen.state
+        unit.reason = seen.reason
+        unit.not_found_since = None
 
     def _try_stop(self, unit_id: str) -> Stopped | BackendError:
         try:
             outcome = self.stop_one(unit_id)
         except BackendError as error:
             return error
-        if outcome == "not found" and self._units.is_new(unit_id, time.monotonic()):
+        unit = self._alive.get(unit_id)
+        if outcome == "not found" and unit is not None and time.monotonic() - unit.born_at < NOT_FOUND_SECONDS:
             too_early = BackendError(f"{self._service_name} does not know a unit yet that was started just now")
             too_early.is_temporary = True
             return too_early
         return outcome
 
     def list(self) -> list[Unit]:
+        """Return what was seen last, with the stops accepted since, and the units that ended lately."""
         now = time.monotonic()
         if self._polled_at is None or now - self._polled_at >= self._poll_seconds:
             self._poll(now)
             self._polled_at = now
-        return self._units.units(now)
+        alive = []
+        for unit_id, unit in self._alive.items():
+            if unit.state is not None:
+                state = UnitState.STOPPING if unit.is_stopping else unit.state
+                alive.append(Unit(unit_id, state, self.capacity.unit_slots, now - unit.born_at, unit.reason))
+        return alive + self._shown.shown(now)

@@ -21,8 +21,7 @@ from scaler.worker_manager.aws_hpc.exits import NO_REASON, reason_of
 from scaler.worker_manager.aws_hpc.requests import WORKER_MODULE, fits, job_name, submission
 from scaler.worker_manager.aws_hpc.service import BatchService, child_id
 from scaler.worker_manager.backend import Backend, BackendError
-from scaler.worker_manager.polled import STOP_REASON, PolledBackend, Stopped
-from scaler.worker_manager.units import SeenUnit
+from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_GRACE_SECONDS = 25.0
 """How long running tasks of a worker that is stopped may take: Batch kills its container 30 s after SIGTERM."""

@@ -16,7 +16,7 @@ from scaler.worker.executor import CallKey
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE
 from scaler.worker_manager.aws_hpc.bundle import pack_bundle
 from scaler.worker_manager.aws_hpc.service import child_id
-from scaler.worker_manager.units import LISTED_SECONDS
+from scaler.worker_manager.polled import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2
 """Calls that are larger together are submitted apart, so that they need not all be in memory twice."""

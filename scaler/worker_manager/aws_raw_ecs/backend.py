@@ -32,8 +32,7 @@ from scaler.worker_manager.aws_raw_ecs.definition import (
     worker_container,
 )
 from scaler.worker_manager.backend import BackendError
-from scaler.worker_manager.polled import STOP_REASON, PolledBackend, Stopped
-from scaler.worker_manager.units import SeenUnit
+from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 MAX_STARTED = 10
 """Tasks of one RunTask."""

@@ -1,0 +1,141 @@
+"""What is remembered of units at a service whose lists are late."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from scaler.protocol.messages import UnitState
+from scaler.worker_manager import polled
+from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
+
+PENDING, RUNNING, STOPPING = UnitState.PENDING, UnitState.RUNNING, UnitState.STOPPING
+FAILED, STOPPED = UnitState.FAILED, UnitState.STOPPED
+
+
+class Service(PolledBackend):
+    """A backend whose service shows what a test says, on a clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first_state: UnitState | None = PENDING) -> None:
+        super().__init__(
+            service="S",
+            noun="units",
+            stop_by_hand="",
+            slots=2,
+            max_units=None,
+            heartbeat_seconds=0.0,
+            first_state=first_state,
+        )
+        self.now = 0.0
+        self.shown: dict[str, SeenUnit] = {}
+        self.searches: list[bool] = []
+        self.stops: list[str] = []
+        self.outcome: Stopped = "stopping"
+        monkeypatch.setattr(polled, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def start_some(self, count: int) -> list[str]:
+        return ["a", "b", "c"][:count]
+
+    def started_unanswered(self) -> list[str]:
+        return []
+
+    def stop_one(self, unit_id: str) -> Stopped:
+        self.stops.append(unit_id)
+        return self.outcome
+
+    def list_ids(self, *, search: bool) -> list[str]:
+        self.searches.append(search)
+        return list(self.shown)
+
+    def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
+        return {unit_id: self.shown[unit_id] for unit_id in unit_ids if unit_id in self.shown}
+
+    def disconnect(self) -> None:
+        pass
+
+    def at(self, now: float, **shown: SeenUnit) -> dict[str, UnitState]:
+        """List units at a time, when the service shows these."""
+        self.now, self.shown = now, shown
+        return {unit.unit_id: unit.state for unit in self.list()}
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    return Service(monkeypatch)
+
+
+def test_units_that_were_started_are_there_before_the_service_shows_them(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.start(1)
+    assert service.at(1.0) == {"a": PENDING}
+    hidden = Service(monkeypatch, first_state=None)
+    hidden.start(1)
+    assert hidden.at(1.0) == {}
+    assert hidden.at(2.0, a=SeenUnit(RUNNING, 1.0)) == {"a": RUNNING}
+
+
+def test_a_search_is_due_with_every_poll_of_the_first_minute_and_once_a_minute_after_it(service: Service) -> None:
+    for now in (100.0, 101.0, 159.0, 161.0, 218.0, 219.0, 220.0):
+        service.at(now)
+    assert service.searches == [True, True, True, False, False, True, False]
+
+
+def test_a_unit_that_is_listed_late_is_adopted_with_its_age(service: Service) -> None:
+    service.at(100.0, late=SeenUnit(RUNNING, 50.0))
+    service.now = 101.0
+    [unit] = service.list()
+    assert (unit.unit_id, unit.age_seconds, unit.slots) == ("late", 51.0, 2)
+
+
+def test_a_unit_that_ended_before_it_was_known_is_not_shown(service: Service) -> None:
+    assert service.at(100.0, old=SeenUnit(FAILED, 50.0, "killed")) == {}
+
+
+def test_an_ended_unit_is_shown_for_a_while_with_its_reason(service: Service) -> None:
+    service.start(1)
+    service.at(10.0, a=SeenUnit(FAILED, 9.0, "killed"))
+    service.now = 300.0
+    [unit] = service.list()
+    assert (unit.state, unit.reason, unit.age_seconds) == (FAILED, "killed", 10.0)
+    assert service.at(311.0, a=SeenUnit(RUNNING, 311.0)) == {}, "what is shown later does not bring it back"
+    service.stop(["a"])
+    assert service.stops == []
+
+
+def test_a_stop_outranks_what_the_service_shows_after_it(service: Service) -> None:
+    service.start(2)
+    service.stop(["a"])
+    assert service.at(5.0, a=SeenUnit(RUNNING, 5.0)) == {"a": STOPPING, "b": PENDING}
+    service.stops.clear()
+    service.stop(["a", "b", "unknown"])
+    assert sorted(service.stops) == ["b", "unknown"]
+
+
+def test_a_unit_that_is_not_found_for_a_minute_does_not_exist(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.start(2)
+    service.at(10.0)
+    service.at(40.0, b=SeenUnit(RUNNING, 40.0))
+    with caplog.at_level(logging.WARNING):
+        assert service.at(71.0) == {"b": RUNNING}
+    assert caplog.messages == ["S does not know the unit a any more"]
+
+
+def test_a_stop_is_repeated_as_long_as_the_service_may_not_know_the_unit(service: Service) -> None:
+    service.outcome = "not found"
+    service.start(1)
+    with pytest.raises(BackendError, match="S does not know a unit yet that was started just now"):
+        service.stop(["a"])
+    assert len(service.stops) > 1
+    service.now = 61.0
+    service.stop(["a"])
+    assert service.at(61.0) == {}
