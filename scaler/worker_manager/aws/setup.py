@@ -63,17 +63,13 @@ class Account:
             client.close()
 
     @cached_property
-    def _identity(self) -> Fields:
-        return self.client("sts").call("GetCallerIdentity")
-
-    @property
     def number(self) -> str:
-        return str(self._identity["Account"])
+        return str(self.client("sts").call("GetCallerIdentity")["Account"])
 
     @property
     def partition(self) -> str:
         """The part of AWS that the account is in: `aws`, `aws-cn`."""
-        return str(self._identity["Arn"]).split(":")[1]
+        return str(self.client("sts").raw.meta.partition)
 
     def arn(self, service: str, name: str, region: str = "") -> str:
         return f"arn:{self.partition}:{service}:{region}:{self.number}:{name}"

@@ -35,19 +35,7 @@ from scaler.worker_manager.aws.calls import AwsError, aws_session
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import decompress
 from scaler.worker_manager.aws_hpc.exits import NO_REASON, classify_exit, reason_of
-from scaler.worker_manager.aws_hpc.requests import (
-    JOB_MODULE,
-    JOB_SPEC_VARIABLE,
-    PARAMETER,
-    Definition,
-    Fields,
-    JobSpec,
-    encodings_for,
-    fits,
-    job_name,
-    owns,
-    submission,
-)
+from scaler.worker_manager.aws_hpc.requests import Definition, Fields, call_request, owns
 from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, ResultKey, SessionObjects, counts_of, index_in
 from scaler.worker_manager.aws_hpc.tracking import (
     STUCK_SECONDS,
@@ -169,8 +157,12 @@ class BatchExecutor:
             text = f"the task and its arguments take {len(batch.data)} bytes, more than S3 takes at once"
             self._fail(batch.keys, Outcome.REJECTED, text)
             return
+        assert self._definition is not None, "start comes first"
         self._count += 1
-        request, call_key = self._request(self._count, batch)
+        config, definition, size = self._config, self._definition, len(batch.keys)
+        request, call_key = call_request(
+            config, definition, self._session, self._count, batch.data, size=size, repeat=batch.repeat
+        )
         if call_key:
             self._objects.put(call_key, batch.data)
         made = CallSubmission(self._count, request["jobName"], batch.keys, call_key)
@@ -186,32 +178,6 @@ class BatchExecutor:
             _log.warning("%s; looking whether the job is there", error)
         else:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
-
-    def _request(self, number: int, batch: Batch) -> tuple[Fields, str]:
-        """Return the request of a batch, and the key of the object for its calls; empty when the request has them."""
-        assert self._definition is not None, "start comes first"
-        size, call_key = len(batch.keys), f"{self._objects.prefix}calls/{number}"
-        for input_from, text in (*encodings_for(batch.data, size), ("s3", call_key)):
-            spec = JobSpec(
-                region=self._config.aws_region,
-                bucket=self._config.s3_bucket,
-                results=f"{self._objects.prefix}results/{number}/",
-                input_from=input_from,
-                input="" if input_from == "parameter" else text,
-            )
-            request = submission(
-                self._config,
-                self._definition,
-                job_name(self._config, self._session, number),
-                JOB_MODULE,
-                {JOB_SPEC_VARIABLE: spec.to_json()},
-                size=size,
-                repeat=batch.repeat,
-                parameters={PARAMETER: text} if input_from == "parameter" else {},
-            )
-            if input_from != "s3" and fits(request, self._definition):
-                return request, ""
-        return request, call_key
 
     # -- the polling thread
 
@@ -275,6 +241,8 @@ class BatchExecutor:
 
     def _find_unanswered(self) -> None:
         for made in self._tracking.without_id():
+            if made.unanswered_since is None:
+                continue
             asked_at = time.monotonic()
             job_id = self._service.find(made.name)
             if job_id is not None:
@@ -311,21 +279,19 @@ class BatchExecutor:
         return None
 
     def _terminate_all(self) -> None:
-        self._tracking.terminate([each.job_id for each in self._tracking.known()])
-        without_id = self._tracking.without_id(only_unanswered=False)
+        self._tracking.cancel()
         deadline = time.monotonic() + CLOSE_SECONDS
         error: AwsError | None = None
-        while without_id or self._tracking.terminations:
+        while self._tracking.without_id() or self._tracking.terminations:
             error = None
             try:
-                for made in list(without_id):
+                for made in self._tracking.without_id():
                     if (job_id := self._service.find(made.name)) is not None:
-                        self._service.terminate(job_id, STOP_REASON)
-                        without_id.remove(made)
+                        self._tracking.accepted(made, job_id)
                 self._terminate_pending()
             except AwsError as failure:
                 error = failure
-            if not (without_id or self._tracking.terminations) or time.monotonic() > deadline:
+            if not (self._tracking.without_id() or self._tracking.terminations) or time.monotonic() > deadline:
                 break
             time.sleep(CLOSE_PAUSE_SECONDS)
         if self._count:

@@ -57,10 +57,10 @@ def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
 
-def keys_of(config: AwsHpcConfig) -> str:
-    """Return the prefix of the keys of all objects of this manager; a session follows."""
+def keys_of(config: AwsHpcConfig, session: str = "") -> str:
+    """Return the prefix of the keys of all objects of this manager, or of one session of it."""
     manager = re.sub(r"[^A-Za-z0-9!_.*'()-]", "_", config.worker_manager_id)
-    return f"{config.s3_prefix}/{manager}/{mark_of(config)}-"
+    return f"{config.s3_prefix}/{manager}/{mark_of(config)}-{session and f'{session}/'}"
 
 
 JOB_SPEC_VARIABLE = "SCALER_JOB"
@@ -213,6 +213,30 @@ def fits(request: Fields, definition: Definition) -> bool:
     """Tell whether Batch takes a request, and ECS the overrides that Batch makes of it."""
     overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
     return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
+
+
+def call_request(
+    config: AwsHpcConfig, definition: Definition, session: str, number: int, data: bytes, *, size: int, repeat: bool
+) -> tuple[Fields, str]:
+    """Return the request for packed calls, and the key of the object for them; empty when they are in the request."""
+    keys = keys_of(config, session)
+    call_key = f"{keys}calls/{number}"
+    for input_from, text in (*encodings_for(data, size), ("s3", call_key)):
+        given = "" if input_from == "parameter" else text
+        spec = JobSpec(config.aws_region, config.s3_bucket, f"{keys}results/{number}/", input_from, given)
+        request = submission(
+            config,
+            definition,
+            job_name(config, session, number),
+            JOB_MODULE,
+            {JOB_SPEC_VARIABLE: spec.to_json()},
+            size=size,
+            repeat=repeat,
+            parameters={PARAMETER: text} if input_from == "parameter" else {},
+        )
+        if input_from != "s3" and fits(request, definition):
+            return request, ""
+    return request, call_key
 
 
 def encodings_for(data: bytes, size: int) -> Sequence[tuple[InputFrom, str]]:

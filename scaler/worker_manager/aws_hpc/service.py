@@ -133,7 +133,7 @@ class SessionObjects:
         self._s3 = AwsClient(config, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
         self._bucket = config.s3_bucket
         self._manager_prefix = keys_of(config)
-        self.prefix = f"{self._manager_prefix}{session}/"
+        self._prefix = keys_of(config, session)
 
     def check(self) -> None:
         """Check that the bucket exists and may be used."""
@@ -153,7 +153,7 @@ class SessionObjects:
 
     def results(self) -> list[ResultKey]:
         """Return all results that exist, of all submissions."""
-        prefix = f"{self.prefix}results/"
+        prefix = f"{self._prefix}results/"
         found = []
         for key in object_keys(self._s3, self._bucket, prefix):
             number, _, index = key.removeprefix(prefix).partition("/")
@@ -166,8 +166,8 @@ class SessionObjects:
 
     def clear(self, *, others: bool) -> int:
         """Remove all objects of this session, or of earlier ones of this manager. Returns how many."""
-        prefix = self._manager_prefix if others else self.prefix
-        left = [key for key in object_keys(self._s3, self._bucket, prefix) if key.startswith(self.prefix) != others]
+        prefix = self._manager_prefix if others else self._prefix
+        left = [key for key in object_keys(self._s3, self._bucket, prefix) if key.startswith(self._prefix) != others]
         self.delete(left)
         return len(left)
 

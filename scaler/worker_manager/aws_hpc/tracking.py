@@ -89,8 +89,6 @@ class CallSubmission:
     started: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     """Those that have ended by Batch's word, with a result or without."""
-    cancelled: set[int] = field(default_factory=set)
-    """Those to terminate once the id is known."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Children by their state, as Batch showed them last."""
     failed: int = 0
@@ -155,9 +153,8 @@ class Tracking:
         """Note the id of a submission, and terminate what was cancelled meanwhile."""
         submission.job_id = job_id
         submission.unanswered_since = None
-        cancelled, submission.cancelled = submission.cancelled, set()
         if submission.open:
-            self.terminate(submission.job(index) for index in sorted(cancelled))
+            self.terminate(submission.job(index) for index in range(submission.size) if index not in submission.open)
         else:
             self._forget(submission)
             self.terminate([job_id])
@@ -187,32 +184,26 @@ class Tracking:
             submission.not_found_since = now
         return self.refused(submission) if now - submission.not_found_since > NOT_FOUND_SECONDS else []
 
-    def cancel(self, keys: Iterable[CallKey]) -> None:
-        """Close calls, and terminate their jobs: a whole array when none of its calls is left."""
-        touched: dict[int, tuple[CallSubmission, list[int]]] = {}
-        for key in keys:
+    def cancel(self, keys: Iterable[CallKey] | None = None) -> None:
+        """Close calls, all by default, and terminate their jobs: a whole array when none of its calls is left."""
+        jobs: dict[str, CallSubmission] = {}
+        for key in list(self._positions) if keys is None else keys:
             if (position := self._positions.get(key)) is None:
                 continue
             submission, index = position
             self._close(submission, index)
-            if index not in submission.ended:
-                touched.setdefault(submission.number, (submission, []))[1].append(index)
-        for submission, indexes in touched.values():
-            if not submission.job_id:
-                submission.cancelled.update(indexes)
-            elif not submission.open:
-                self.terminate([submission.job_id])
-            else:
-                self.terminate(submission.job(index) for index in indexes)
+            if submission.job_id and index not in submission.ended:
+                jobs[submission.job(index)] = submission
+        # What has no id yet is terminated when it is accepted.
+        self.terminate(job if submission.open else submission.job_id for job, submission in jobs.items())
 
     def known(self) -> list[CallSubmission]:
         """Return the submissions with an id and open calls, the oldest first."""
         return [submission for submission in self._submissions.values() if submission.job_id and submission.open]
 
-    def without_id(self, *, only_unanswered: bool = True) -> list[CallSubmission]:
-        """Return the submissions that were not answered, or all that have no id yet."""
-        found = (submission for submission in self._submissions.values() if not submission.job_id)
-        return [each for each in found if each.unanswered_since is not None or not only_unanswered]
+    def without_id(self) -> list[CallSubmission]:
+        """Return the submissions that have no id: Batch did not answer, or not yet."""
+        return [submission for submission in self._submissions.values() if not submission.job_id]
 
     def is_idle(self) -> bool:
         """Tell whether there is nothing to poll for."""

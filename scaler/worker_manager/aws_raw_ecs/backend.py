@@ -20,16 +20,12 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError, steady
 from scaler.worker_manager.aws.containers import exit_text, unreachable
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import (
-    CONTAINER,
     SETUP,
     Fields,
-    document_of,
+    check,
     ensure_definition,
-    overrides,
     run_request,
-    start_command,
     started_by,
-    worker_container,
 )
 from scaler.worker_manager.backend import BackendError
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
@@ -69,11 +65,8 @@ class EcsBackend(PolledBackend):
             max_units=None if limit < 0 else -(-limit // cpus),
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
+        check(config)
         self._config = config
-        self._document = document_of(config)
-        # Both are made again for the task definition that is used; what is wrong with them is reported now.
-        overrides(CONTAINER, self._document)
-        start_command(config)
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         """The parameters that all RunTask share, once the task definition is ensured."""
@@ -155,11 +148,9 @@ class EcsBackend(PolledBackend):
         if self._template is None:
             try:
                 definition, _ = ensure_definition(self._config, self._ecs, {}, _log.info)
-                container = worker_container(definition, self._config.ecs_task_definition)
-                changed = overrides(container, self._document)
+                self._template = run_request(self._config, definition)
             except UsageError as error:
                 raise BackendError(str(error)) from error  # the definition may be corrected while the manager runs
-            self._template = run_request(self._config, definition["taskDefinitionArn"], changed)
         return self._template
 
 

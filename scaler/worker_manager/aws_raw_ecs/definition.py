@@ -99,11 +99,6 @@ def registered(definition: Mapping[str, Any]) -> Fields:
     return {name: definition[name] for name in _REGISTERED if name in definition}
 
 
-def worker_container(definition: Mapping[str, Any], family: str) -> str:
-    """Return the name of the container that the worker runs in. Raises UsageError."""
-    return str(_worker_container(definition["containerDefinitions"], family)["name"])
-
-
 def _worker_container(containers: Sequence[Fields], family: str) -> Fields:
     named = [container for container in containers if container.get("name") == CONTAINER]
     if not named and len(containers) > 1:
@@ -114,13 +109,10 @@ def _worker_container(containers: Sequence[Fields], family: str) -> Fields:
     return (named or list(containers))[0]
 
 
-def document_of(config: AwsRawEcsConfig) -> str:
-    """Return the configuration of every worker."""
-    return worker_document(config, config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=STOP_GRACE_SECONDS)
-
-
-def overrides(container: str, document: str) -> Fields:
+def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
     """Return the overrides of a start. Raises UsageError when they are longer than ECS allows."""
+    grace = STOP_GRACE_SECONDS
+    document = worker_document(config, config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=grace)
     variable = {"name": WORKER_CONFIG_VARIABLE, "value": document}
     found: Fields = {"containerOverrides": [{"name": container, "environment": [variable]}]}
     length = len(json.dumps(found))
@@ -138,8 +130,14 @@ def started_by(config: AwsRawEcsConfig) -> str:
     return f"scaler/{hashlib.sha256(whole.encode()).hexdigest()[:28]}"
 
 
-def run_request(config: AwsRawEcsConfig, definition_arn: str, task_overrides: Fields) -> Fields:
-    """Return the parameters of RunTask that all starts share: all but count and clientToken."""
+def check(config: AwsRawEcsConfig) -> None:
+    """Raise UsageError for settings that ECS cannot take, as far as that is known before the task definition is."""
+    overrides(CONTAINER, config)
+    start_command(config)
+
+
+def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Fields:
+    """Return the parameters of RunTask that all starts share: all but count and clientToken. Raises UsageError."""
     tags = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
     network = {
         "subnets": list(config.ecs_subnets),
@@ -147,12 +145,13 @@ def run_request(config: AwsRawEcsConfig, definition_arn: str, task_overrides: Fi
     }
     if config.ecs_security_groups:
         network["securityGroups"] = list(config.ecs_security_groups)
+    container = _worker_container(definition["containerDefinitions"], config.ecs_task_definition)
     return {
         "cluster": config.ecs_cluster,
-        "taskDefinition": definition_arn,
+        "taskDefinition": definition["taskDefinitionArn"],
         "capacityProviderStrategy": [{"capacityProvider": config.ecs_capacity_provider, "weight": 1}],
         "networkConfiguration": {"awsvpcConfiguration": network},
-        "overrides": task_overrides,
+        "overrides": overrides(container["name"], config),
         "startedBy": started_by(config),
         "tags": [{"key": key, "value": value} for key, value in tags.items()],
     }

@@ -16,14 +16,12 @@ from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import age_seconds, reason_of, state_of, unit_id_of
 from scaler.worker_manager.aws_raw_ecs.definition import (
-    document_of,
     overrides,
     registered,
     run_request,
     start_command,
     started_by,
     wanted_definition,
-    worker_container,
 )
 from scaler.worker_manager.polled import STOP_REASON
 
@@ -32,6 +30,9 @@ from scaler.worker_manager.polled import STOP_REASON
 def versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "__version__", "1.2")
     monkeypatch.setattr(containers, "version", lambda _: "3.1")
+
+
+DEFINITION = {"taskDefinitionArn": "arn:definition", "containerDefinitions": [{"name": "worker"}]}
 
 
 def config(**settings: Any) -> AwsRawEcsConfig:
@@ -155,7 +156,8 @@ def test_what_others_have_put_into_a_definition_stays() -> None:
     assert wanted["ephemeralStorage"] == {"sizeInGiB": 100}
     assert wanted["executionRoleArn"] == "arn:e"
     assert wanted["containerDefinitions"][0]["environment"] == [{"name": "MODE", "value": "night"}]
-    assert worker_container(wanted, "family") == "theirs"
+    request = run_request(config(), {**DEFINITION, **wanted})
+    assert request["overrides"]["containerOverrides"][0]["name"] == "theirs"
 
 
 def test_of_several_containers_the_one_called_worker_is_the_workers() -> None:
@@ -172,18 +174,17 @@ def test_of_several_containers_the_one_called_worker_is_the_workers() -> None:
 
 
 def test_a_worker_is_told_everything_by_one_document() -> None:
-    told = WorkerConfig.from_json(
-        document_of(
-            config(
-                worker_scheduler_address="tcp://10.0.0.1:8516",
-                ecs_task_cpu=8,
-                ecs_task_memory=32,
-                per_worker_capabilities={"linux": None, "gpu": 1.0},
-                logging_paths=("/home/me/manager.log",),
-                logging_config_file="/home/me/logging.toml",
-            )
-        )
+    settings = config(
+        worker_scheduler_address="tcp://10.0.0.1:8516",
+        ecs_task_cpu=8,
+        ecs_task_memory=32,
+        per_worker_capabilities={"linux": None, "gpu": 1.0},
+        logging_paths=("/home/me/manager.log",),
+        logging_config_file="/home/me/logging.toml",
     )
+    [variable] = overrides("worker", settings)["containerOverrides"][0]["environment"]
+    assert variable["name"] == "SCALER_WORKER_CONFIG"
+    told = WorkerConfig.from_json(variable["value"])
     assert (told.scheduler_address, told.slots, told.unit_id, told.unit_id_from) == (
         "tcp://10.0.0.1:8516",
         8,
@@ -200,10 +201,13 @@ def test_a_managers_process_has_the_same_settings() -> None:
 
 
 def test_what_ecs_would_refuse_as_too_long_is_refused_before() -> None:
-    fits = "x" * (MAX_OVERRIDES_CHARACTERS - len(json.dumps(overrides("worker", ""))))
-    assert len(json.dumps(overrides("worker", fits))) == MAX_OVERRIDES_CHARACTERS
+    def preload(size: int) -> AwsRawEcsConfig:
+        return config(preload="x" * size)
+
+    most = 1 + MAX_OVERRIDES_CHARACTERS - len(json.dumps(overrides("worker", preload(1))))
+    assert len(json.dumps(overrides("worker", preload(most)))) == MAX_OVERRIDES_CHARACTERS
     with pytest.raises(UsageError, match="takes 8193 characters, and ECS allows 8192: shorten per_worker_capabilities"):
-        overrides("worker", fits + "x")
+        overrides("worker", preload(most + 1))
 
 
 def test_a_request_names_the_network_the_provider_and_whose_it_is() -> None:
@@ -214,8 +218,7 @@ def test_a_request_names_the_network_the_provider_and_whose_it_is() -> None:
             ecs_capacity_provider="FARGATE_SPOT",
             worker_manager_id="spot fleet*",
         ),
-        "arn:definition",
-        {},
+        DEFINITION,
     )
     assert request["networkConfiguration"] == {
         "awsvpcConfiguration": {
@@ -229,7 +232,7 @@ def test_a_request_names_the_network_the_provider_and_whose_it_is() -> None:
         {"key": "scaler:manager", "value": "spot fleet_"},
         {"key": "scaler:cluster", "value": "tcp://127.0.0.1:8516"},
     ]
-    bare = run_request(config(), "arn:definition", {})
+    bare = run_request(config(), DEFINITION)
     assert bare["networkConfiguration"]["awsvpcConfiguration"]["assignPublicIp"] == "DISABLED"
     assert "securityGroups" not in bare["networkConfiguration"]["awsvpcConfiguration"], "an empty list is refused"
 

@@ -102,7 +102,7 @@ def test_what_was_cancelled_before_batch_had_answered_is_terminated_then() -> No
     one, two = submitted(tracking, 1, 10, 11), submitted(tracking, 2, 20)
     tracking.cancel(keys(10, 20))
     assert terminated(tracking) == []
-    assert tracking.without_id(only_unanswered=False) == [one, two]
+    assert tracking.without_id() == [one, two]
     tracking.accepted(one, "a")
     tracking.accepted(two, "b")
     assert terminated(tracking) == ["a:0", "b"]
