@@ -195,18 +195,16 @@ class AwsClient:
             s3={"addressing_style": "path"} if settings.aws_endpoint_url else None,
         )
         self._lock = threading.Lock()
-        self._raw = self._made(session or aws_session(settings))
-        self._is_refused = False
-        """The credentials were refused. They may have been renewed since, which a client does not notice by itself."""
+        self._raw: Any = self._made(session or aws_session(settings))
+        """None: the credentials were refused. They may be renewed, which a client does not notice by itself."""
 
     @property
     def raw(self) -> Any:
         """The client of boto3. Use it inside `errors`."""
         with self._lock:
-            if self._is_refused:
-                self._raw = self._made(aws_session(self._settings))
-                self._is_refused = False
-            return self._raw
+            if (made := self._raw) is None:
+                made = self._raw = self._made(aws_session(self._settings))
+            return made
 
     def _made(self, session: boto3.session.Session) -> Any:
         endpoint, region = self._settings.aws_endpoint_url, self._settings.aws_region
@@ -236,7 +234,8 @@ class AwsClient:
             return bytes(answer["Body"].read())
 
     def close(self) -> None:
-        self._raw.close()
+        if self._raw is not None:
+            self._raw.close()
 
     @contextmanager
     def errors(self, operation: str) -> Iterator[None]:
@@ -245,7 +244,8 @@ class AwsClient:
             yield
         except (BotoCoreError, ClientError) as error:
             ours = aws_error(self.name, operation, error)
-            self._is_refused = self._is_refused or ours.kind == "credentials"
+            if ours.kind == "credentials":
+                self._raw = None
             raise ours from error
 
 

@@ -29,15 +29,8 @@ UNANSWERED_SECONDS = 20.0
 """A SubmitJob that was not answered and is not listed after this time counts as failed."""
 STUCK_SECONDS = 120.0
 """A job that is RUNNABLE for longer shows a reason even if Batch gives none."""
-_STATES = {
-    "SUBMITTED": UnitState.PENDING,
-    "PENDING": UnitState.PENDING,
-    "RUNNABLE": UnitState.PENDING,
-    "STARTING": UnitState.PENDING,
-    "RUNNING": UnitState.RUNNING,
-    "SUCCEEDED": UnitState.STOPPED,
-    "FAILED": UnitState.FAILED,
-}
+_STATES = {"RUNNING": UnitState.RUNNING, "SUCCEEDED": UnitState.STOPPED, "FAILED": UnitState.FAILED}
+"""A job in any other state has not begun."""
 
 _log = logging.getLogger(__name__)
 

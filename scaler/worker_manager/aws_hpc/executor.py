@@ -33,14 +33,13 @@ from scaler.worker.executor import (
 )
 from scaler.worker_manager.aws.calls import AwsError, aws_session
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.bundle import decompress
+from scaler.worker_manager.aws_hpc.bundle import decompress, pack_bundle
 from scaler.worker_manager.aws_hpc.exits import NO_REASON, classify_exit, reason_of
 from scaler.worker_manager.aws_hpc.requests import Definition, Fields, call_request, owns
 from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, ResultKey, SessionObjects, counts_of, index_in
 from scaler.worker_manager.aws_hpc.tracking import (
     STUCK_SECONDS,
     UNANSWERED_SECONDS,
-    Batch,
     CallSubmission,
     Tracking,
     batches_of,
@@ -128,11 +127,12 @@ class BatchExecutor:
     def run(self, calls: Sequence[Call]) -> None:
         taken: list[CallKey] = []
         for batch in batches_of([(call, pack_call(call)) for call in calls]):
+            keys = [call.key for call, _ in batch]
             try:
-                self._submit(batch)
+                self._submit(keys, pack_bundle([data for _, data in batch]), repeat=not batch[0][0].once)
             except AwsError as error:
                 raise ExecutorError(str(error), taken) from error
-            taken += batch.keys
+            taken += keys
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
         self._notes.put(partial(self._tracking.cancel, keys))
@@ -151,21 +151,20 @@ class BatchExecutor:
             self._service.close()
             self._objects.close()
 
-    def _submit(self, batch: Batch) -> None:
-        """Submit a batch. Raises AwsError when Batch did not take it."""
-        if len(batch.data) > MAX_OBJECT_BYTES:
-            text = f"the task and its arguments take {len(batch.data)} bytes, more than S3 takes at once"
-            self._fail(batch.keys, Outcome.REJECTED, text)
+    def _submit(self, keys: Sequence[CallKey], data: bytes, *, repeat: bool) -> None:
+        """Submit a job. Raises AwsError when Batch did not take it."""
+        if len(data) > MAX_OBJECT_BYTES:
+            text = f"the task and its arguments take {len(data)} bytes, more than S3 takes at once"
+            self._fail(keys, Outcome.REJECTED, text)
             return
         assert self._definition is not None, "start comes first"
         self._count += 1
-        config, definition, size = self._config, self._definition, len(batch.keys)
         request, call_key = call_request(
-            config, definition, self._session, self._count, batch.data, size=size, repeat=batch.repeat
+            self._config, self._definition, self._session, self._count, data, size=len(keys), repeat=repeat
         )
         if call_key:
-            self._objects.put(call_key, batch.data)
-        made = CallSubmission(self._count, request["jobName"], batch.keys, call_key)
+            self._objects.put(call_key, data)
+        made = CallSubmission(self._count, request["jobName"], keys, call_key)
         # Noted before there is a job: results that are not awaited are removed.
         self._notes.put(partial(self._tracking.add, made, time.monotonic()))
         try:

@@ -19,7 +19,7 @@ _EXITED = "Essential container in task exited"
 
 def reason_of(job: Mapping[str, Any]) -> str:
     """Return why a job ended or waits, by its last attempt; empty when Batch gives no reason."""
-    container = _last_container(job)
+    container = _last_attempt(job).get("container") or {}
     status_reason = steady(str(job.get("statusReason") or ""))
     parts = [] if status_reason.startswith(_EXITED) and "exitCode" in container else [status_reason]
     if "exitCode" in container:
@@ -29,14 +29,10 @@ def reason_of(job: Mapping[str, Any]) -> str:
     return "; ".join(part.rstrip(".") for part in parts if part)
 
 
-def has_run(job: Mapping[str, Any]) -> bool:
-    """Tell whether a container of this job ever started."""
-    return any(attempt.get("startedAt") for attempt in _attempts(job)) or bool(job.get("startedAt"))
-
-
 def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
     """Return the outcome of a task whose job left no result, with a display text."""
-    container = _last_container(job)
+    attempt = _last_attempt(job)
+    container = attempt.get("container") or {}
     status_reason = str(job.get("statusReason") or "")
     code = container.get("exitCode")
     reason = reason_of(job) or "no reason given"
@@ -44,14 +40,15 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
     log = f"; its log stream is {container['logStreamName']}" if container.get("logStreamName") else ""
     if _TIMEOUT in status_reason:
         return Outcome.TIMED_OUT, f"{where} ran for longer than job_timeout_minutes ({timeout_minutes}) and was ended"
-    if any(text.startswith(_LOST_HOST) for text in _reasons(job)):
+    if any(text.startswith(_LOST_HOST) for text in (status_reason, str(attempt.get("statusReason") or ""))):
         return Outcome.NOT_STARTED, f"{where} lost its host: {reason}"
     if code == EXIT_NO_CALL:
         text = f"{where} could not read its task: does its role allow that, and is the same scaler in its image?"
         return Outcome.NOT_STARTED, text + log
     if code == EXIT_NO_RESULT:
         return Outcome.WORKER_LOST, f"{where} could not write the result: does its role allow that?{log}"
-    if status_reason.startswith(_NOT_STARTED) or not has_run(job):
+    has_run = any(each.get("startedAt") for each in (job, *(job.get("attempts") or ())))
+    if status_reason.startswith(_NOT_STARTED) or not has_run:
         return Outcome.NOT_STARTED, f"{where} did not start: {reason}"
     if job.get("isTerminated") or code is None:
         return Outcome.WORKER_LOST, f"{where} was ended: {reason}{log}"
@@ -60,16 +57,8 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
     return Outcome.PROCESSOR_DIED, f"{where} died: {reason}{log}"
 
 
-def _reasons(job: Mapping[str, Any]) -> list[str]:
-    last = _attempts(job)[-1:]
-    return [str(job.get("statusReason") or ""), *(str(attempt.get("statusReason") or "") for attempt in last)]
-
-
-def _attempts(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(job.get("attempts") or ())
-
-
-def _last_container(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    attempts = _attempts(job)
-    found: Mapping[str, Any] = (attempts[-1] if attempts else job).get("container") or {}
+def _last_attempt(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the last attempt of a job, or the job itself, which has the same fields."""
+    attempts = job.get("attempts") or [job]
+    found: Mapping[str, Any] = attempts[-1]
     return found

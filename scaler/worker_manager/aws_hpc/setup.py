@@ -375,14 +375,9 @@ class JobDefinitionResource(Resource):
 
 def changed_parts(current: Mapping[str, Any], wanted: Fields) -> Sequence[str]:
     """Return the parts of a described definition that are not as wanted."""
-    changed = []
-    for name, value in wanted.items():
-        found = current.get(name)
-        if name == "containerProperties":
-            changed += [part for part, wish in value.items() if not _covers((found or {}).get(part), wish)]
-        elif not _covers(found, value):
-            changed.append(name)
-    return sorted(changed)
+    place = "containerProperties"
+    shown, wishes = ({**each, **(each.get(place) or {})} for each in (current, wanted))
+    return sorted(name for name, wish in wishes.items() if name != place and not _covers(shown.get(name), wish))
 
 
 def _covers(found: object, wanted: object) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from scaler.worker.call import Call
 from scaler.worker.executor import CallKey
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE
-from scaler.worker_manager.aws_hpc.bundle import pack_bundle
 from scaler.worker_manager.aws_hpc.service import child_id
 from scaler.worker_manager.polled import LISTED_SECONDS
 
@@ -43,32 +42,24 @@ def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
     return min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_share))
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The calls of one job, packed: a plain job of a single call, or an array. repeat: all may run more than once."""
+def batches_of(calls: Sequence[tuple[Call, bytes]]) -> Iterator[list[tuple[Call, bytes]]]:
+    """Yield all packed calls in as few jobs as possible. Those that may run once only are apart: Batch repeats others.
 
-    keys: Sequence[CallKey]
-    data: bytes
-    repeat: bool
-
-
-def batches_of(calls: Sequence[tuple[Call, bytes]]) -> Iterator[Batch]:
-    """Yield all calls in as few batches as possible. Those that may run once only are apart: Batch repeats others."""
-    for repeat in (True, False):
-        keys: list[CallKey] = []
-        packed: list[bytes] = []
+    One call is a plain job, several are an array.
+    """
+    for once in (False, True):
+        batch: list[tuple[Call, bytes]] = []
         size = 0
         for call, data in calls:
-            if call.once is repeat:
+            if call.once is not once:
                 continue
-            if keys and (len(keys) == MAX_ARRAY_SIZE or size + len(data) > MAX_TOGETHER_BYTES):
-                yield Batch(keys, pack_bundle(packed), repeat)
-                keys, packed, size = [], [], 0
-            keys.append(call.key)
-            packed.append(data)
+            if batch and (len(batch) == MAX_ARRAY_SIZE or size + len(data) > MAX_TOGETHER_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append((call, data))
             size += len(data)
-        if keys:
-            yield Batch(keys, pack_bundle(packed), repeat)
+        if batch:
+            yield batch
 
 
 @dataclass(slots=True)

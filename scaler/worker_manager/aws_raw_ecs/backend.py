@@ -39,14 +39,10 @@ UNANSWERED_SECONDS = 30.0
 """After this time ECS lists what a call without an answer has started."""
 MAX_DESCRIBED = 100
 _STATES = {
-    "PROVISIONING": UnitState.PENDING,
-    "PENDING": UnitState.PENDING,
-    "ACTIVATING": UnitState.PENDING,
     "RUNNING": UnitState.RUNNING,
-    "DEACTIVATING": UnitState.STOPPING,
-    "STOPPING": UnitState.STOPPING,
-    "DEPROVISIONING": UnitState.STOPPING,
+    **dict.fromkeys(("DEACTIVATING", "STOPPING", "DEPROVISIONING"), UnitState.STOPPING),
 }
+"""A task in any other state has not begun, except in STOPPED."""
 
 _log = logging.getLogger(__name__)
 

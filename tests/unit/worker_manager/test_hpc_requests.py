@@ -150,15 +150,14 @@ def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
 def test_calls_that_arrive_together_are_one_job_except_those_that_may_run_once_only() -> None:
     calls = [call(number, once=number == 2) for number in range(5)]
     made = list(batches_of(calls))
-    assert [[key[0][-1] for key in batch.keys] for batch in made] == [[0, 1, 3, 4], [2]]
-    assert [batch.repeat for batch in made] == [True, False]
+    assert [[call.task[-1] for call, _ in batch] for batch in made] == [[0, 1, 3, 4], [2]]
 
 
 def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [call(number) for number in range(10_001)]
-    assert [len(batch.keys) for batch in batches_of(calls)] == [10_000, 1]
+    assert [len(batch) for batch in batches_of(calls)] == [10_000, 1]
     monkeypatch.setattr(tracking, "MAX_TOGETHER_BYTES", 1000)
-    assert [len(batch.keys) for batch in batches_of([call(number, size=400) for number in range(4)])] == [1, 1, 1, 1]
+    assert [len(batch) for batch in batches_of([call(number, size=400) for number in range(4)])] == [1, 1, 1, 1]
 
 
 # -- the specification of a job
