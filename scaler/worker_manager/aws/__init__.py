@@ -19,13 +19,18 @@ FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
 """Memory that Fargate has for each number of whole CPUs. Source: the ECS developer guide, task size."""
 
 
-def _url(value: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", value):
-        raise ValueError("must be a URL such as http://127.0.0.1:5000")
-    return value
+def matching(pattern: str, reason: str) -> Check:
+    """Return a rule for the form of a text. reason: what to say of one that does not have it."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(reason)
+        return value
+
+    return Check(check)
 
 
-Url = Annotated[str, Check(_url)]
+Url = Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "must be a URL such as http://127.0.0.1:5000")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -244,10 +244,24 @@ def run(verb: Verb, wanted: Sequence[Resource], to_remove: Sequence[Resource]) -
     return 0
 
 
-class IamRole(Resource):
-    """A role that a service, such as ecs-tasks.amazonaws.com, takes on. policies: names of AWS's own policies."""
+class IamResource(Resource):
+    """Something of IAM, which exists once for all regions. path: with its name, the end of its ARN."""
 
     service, kind = "iam", "role"
+    path: ClassVar[str] = "role"
+
+    def arn(self) -> str:
+        """Return its ARN, also before it exists."""
+        found = self.describe()
+        return self.account.arn("iam", f"{self.path}/{self.name}") if found is None else str(found["Arn"])
+
+    def describe(self) -> Fields | None:
+        found = self.find("GetRole", "NoSuchEntity", RoleName=self.name)
+        return found and found["Role"]
+
+
+class IamRole(IamResource):
+    """A role that a service, such as ecs-tasks.amazonaws.com, takes on. policies: names of AWS's own policies."""
 
     def __init__(
         self,
@@ -268,15 +282,6 @@ class IamRole(Resource):
         self._statements = statements
         self._policies = policies
         self._inline = {"RoleName": self.name, "PolicyName": POLICY_NAME}
-
-    def arn(self) -> str:
-        """Return its ARN, also before it exists."""
-        found = self.describe()
-        return self.account.arn("iam", f"role/{self.name}") if found is None else str(found["Arn"])
-
-    def describe(self) -> Fields | None:
-        found = self.find("GetRole", "NoSuchEntity", RoleName=self.name)
-        return found and found["Role"]
 
     def changes(self, _: Fields) -> Sequence[Change]:
         attached = {arn.rpartition("policy/")[2] for arn in self._attached()} if self._policies else set()
@@ -380,6 +385,17 @@ class LogGroup(Resource):
 
     def _set_retention(self) -> None:
         self.call("PutRetentionPolicy", logGroupName=self.name, retentionInDays=LOG_RETENTION_DAYS)
+
+
+class DefinitionResource(Resource):
+    """What is described by revisions: the newest one counts, and teardown removes all."""
+
+    def suffix(self, found: Fields) -> str:
+        return f":{found['revision']}"
+
+    def detail(self, found: Fields) -> str:
+        containers = found.get("containerDefinitions") or [found["containerProperties"]]
+        return f":{found['revision']} with {', '.join(container['image'] for container in containers)}"
 
 
 def execution_statements(image: str, log_group_arn: str, partition: str) -> list[Fields]:

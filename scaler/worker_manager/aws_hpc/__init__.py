@@ -8,7 +8,6 @@ Mode worker: the units are jobs, or children of array jobs, that run workers, wh
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -16,7 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Limit, Name, Names, Range, length
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import AwsSettings, check_fargate
+from scaler.worker_manager.aws import AwsSettings, check_fargate, matching
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_hpc.backend:make_backend",
@@ -27,17 +26,13 @@ MAX_ARRAY_SIZE = 10_000
 """Children of an array job. Source: service quotas of AWS Batch."""
 
 
-def _bucket(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", value):
-        raise ValueError("must be the name of a bucket: 3 to 63 small letters, digits, dots and hyphens")
-    return value
-
-
-def _prefix(value: str) -> str:
-    stripped = value.strip("/")
-    if not re.fullmatch(r"[A-Za-z0-9!_.*'()/-]{1,500}", stripped):
-        raise ValueError("must be the beginning of an object's key: letters, digits and !_.*'()/-")
-    return stripped
+_BUCKET = matching(
+    r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
+    "must be the name of a bucket: 3 to 63 small letters, digits, dots and hyphens",
+)
+_PREFIX = matching(
+    r"[A-Za-z0-9!_.*'()/-]{1,500}", "must be the beginning of an object's key: letters, digits and !_.*'()/-"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +45,11 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
     """The job queue."""
     job_definition: Annotated[Name, Setting(metavar="NAME")]
     """The job definition: a container with scaler in it, such as one made with docker/worker.Dockerfile."""
-    s3_bucket: Annotated[str, Setting(metavar="BUCKET"), Check(_bucket)]
+    s3_bucket: Annotated[str, Setting(metavar="BUCKET"), _BUCKET]
     """Where large payloads and all results pass through."""
-    s3_prefix: Annotated[str, Setting(metavar="PREFIX"), Check(_prefix)] = "scaler-tasks"
+    s3_prefix: Annotated[str, Setting(metavar="PREFIX"), Check(lambda value: value.strip("/")), _PREFIX] = (
+        "scaler-tasks"
+    )
     """Begins the keys of everything there."""
     backend: Literal["batch"] = "batch"
     """The service that runs the jobs."""

@@ -18,7 +18,9 @@ from scaler.worker_manager.aws.setup import (
     TASKS_SERVICE,
     Account,
     Change,
+    DefinitionResource,
     Fields,
+    IamResource,
     IamRole,
     LogGroup,
     Resource,
@@ -281,15 +283,11 @@ class Bucket(Resource):
         self.call("PutBucketLifecycleConfiguration", Bucket=self.name, LifecycleConfiguration=rules)
 
 
-class InstanceProfile(Resource):
+class InstanceProfile(IamResource):
     """The instance profile of EC2 instances that jobs run on, with the name of their role."""
 
-    service, kind = "iam", "instance profile"
+    service, kind, path = "iam", "instance profile", "instance-profile"
     is_quiet = True
-
-    def arn(self) -> str:
-        found = self.describe()
-        return self.account.arn("iam", f"instance-profile/{self.name}") if found is None else str(found["Arn"])
 
     def describe(self) -> Fields | None:
         found = self.find("GetInstanceProfile", "NoSuchEntity", InstanceProfileName=self.name)
@@ -312,10 +310,10 @@ class InstanceProfile(Resource):
         self.call("AddRoleToInstanceProfile", InstanceProfileName=self.name, RoleName=self.name)
 
 
-class ServiceRole(Resource):
+class ServiceRole(IamResource):
     """The role that Batch itself acts in, which an account has once and keeps."""
 
-    service, kind = "iam", "role"
+    path = f"role/aws-service-role/{BATCH_SERVICE}"
     foreign_note = ""
     is_quiet = True
     _created_arn = ""
@@ -324,23 +322,15 @@ class ServiceRole(Resource):
         super().__init__(account, SERVICE_ROLE, " for AWS Batch itself, one for the whole account")
 
     def arn(self) -> str:
-        if self._created_arn:
-            return self._created_arn
-        path = f"role/aws-service-role/{BATCH_SERVICE}/{SERVICE_ROLE}"
-        found = self.describe()
-        return self.account.arn("iam", path) if found is None else str(found["Arn"])
-
-    def describe(self) -> Fields | None:
-        found = self.find("GetRole", "NoSuchEntity", RoleName=self.name)
-        return found and found["Role"]
+        return self._created_arn or super().arn()
 
     def create(self) -> None:
         answer = self.call("CreateServiceLinkedRole", AWSServiceName=BATCH_SERVICE)
         self._created_arn = str(answer["Role"]["Arn"])
 
 
-class JobDefinitionResource(Resource):
-    """The job definition: the newest revision counts, and teardown removes all."""
+class JobDefinitionResource(DefinitionResource):
+    """The job definition."""
 
     service, kind = "batch", "job definition"
 
@@ -365,12 +355,6 @@ class JobDefinitionResource(Resource):
 
     def delete(self, found: Fields) -> None:
         self.call("DeregisterJobDefinition", jobDefinition=found["jobDefinitionArn"])
-
-    def suffix(self, found: Fields) -> str:
-        return f":{found['revision']}"
-
-    def detail(self, found: Fields) -> str:
-        return f":{found['revision']} with {found['containerProperties']['image']}"
 
 
 def changed_parts(current: Mapping[str, Any], wanted: Fields) -> Sequence[str]:

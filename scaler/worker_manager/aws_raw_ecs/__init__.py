@@ -8,7 +8,6 @@ Tasks outlive their manager: they carry its mark in `startedBy`, by which a mana
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -17,7 +16,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Name, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import FARGATE_MEMORY_GB, AwsSettings, check_fargate
+from scaler.worker_manager.aws import FARGATE_MEMORY_GB, AwsSettings, check_fargate, matching
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_raw_ecs.backend:EcsBackend",
@@ -28,10 +27,7 @@ NOT_GIVEN = "not-given"
 """Stands for subnets, which the manager needs and `setup` does not."""
 
 
-def _python_version(value: str) -> str:
-    if not re.fullmatch(r"3\.\d{1,2}", value):
-        raise ValueError("must be a version such as 3.12")
-    return value
+_VERSION = matching(r"3\.\d{1,2}", "must be a version such as 3.12")
 
 
 def _cpus(value: int) -> int:
@@ -70,9 +66,9 @@ class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
     """Memory of a task in GB; Fargate has ranges for every number of CPUs."""
     ecs_python_requirements: Annotated[str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")] = ""
     """What the container installs with pip before it starts, separated by blanks; an own image needs nothing."""
-    ecs_python_version: Annotated[
-        str, Setting(default_text="the manager's", metavar="VERSION"), Check(_python_version)
-    ] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    ecs_python_version: Annotated[str, Setting(default_text="the manager's", metavar="VERSION"), _VERSION] = (
+        f"{sys.version_info.major}.{sys.version_info.minor}"
+    )
     """Python of the default image: clients and workers must have the same."""
     ecs_capacity_provider: Literal["FARGATE", "FARGATE_SPOT"] = "FARGATE"
     """FARGATE_SPOT costs less; its tasks may be taken away with two minutes of notice."""

@@ -13,6 +13,7 @@ from scaler.worker_manager.aws.setup import (
     TASKS_SERVICE,
     Account,
     Change,
+    DefinitionResource,
     Fields,
     IamRole,
     LogGroup,
@@ -90,7 +91,7 @@ class Cluster(Resource):
         return f"{count} tasks are in it: stop their worker manager first" if count else ""
 
 
-class TaskDefinitionResource(Resource):
+class TaskDefinitionResource(DefinitionResource):
     """The task definition. Users add to it what they need, and the settings stay those of the file."""
 
     service, kind = "ecs", "task definition"
@@ -121,13 +122,6 @@ class TaskDefinitionResource(Resource):
 
     def delete(self, found: Fields) -> None:
         self.call("DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"])
-
-    def suffix(self, found: Fields) -> str:
-        return f":{found['revision']}"
-
-    def detail(self, found: Fields) -> str:
-        images = ", ".join(container["image"] for container in found["containerDefinitions"])
-        return f":{found['revision']} with {images}"
 
     def _ensured(self, *, dry_run: bool) -> tuple[Fields, bool]:
         extras = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import re
 from pathlib import Path
@@ -19,7 +21,7 @@ from scaler.worker_manager.aws_raw_ecs.definition import WORKER_COMMAND
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/aws_raw_ecs.md").read_text()
 MANAGER, SETUP, EXECUTION = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
-CALL = re.compile(r'(?:call|items|find)\(\s*"([A-Z]\w+)"|partial\(\s*self\.call,\s*"([A-Z]\w+)"')
+CALL = re.compile(r'(.*)(?:(?:call|items|find)\(\s*"([A-Z]\w+)"|partial\(\s*self\.call,\s*"([A-Z]\w+)")')
 
 
 def actions(policy: dict[str, Any]) -> set[str]:
@@ -33,27 +35,27 @@ def actions(policy: dict[str, Any]) -> set[str]:
 def calls(*modules: str) -> set[str]:
     """Return the operations that modules call, as rights."""
     found: set[str] = set()
-    for module in modules:
-        text = (ROOT / f"scaler/worker_manager/{module}.py").read_text()
-        # A resource names its service first; all other calls are to ECS, or name theirs in the same line.
-        for part in re.split(r"\n(?=class |def )", text):
-            of_class = re.search(r'service, kind = "(\w+)"', part)
-            for line, names in ((found_at.start(), found_at.groups()) for found_at in CALL.finditer(part)):
-                before = part[:line].rpartition("\n")[2]
-                of_line = re.search(r'client\("(\w+)"\)', before)
-                service = (of_line or of_class or ["", "ecs"])[1]
-                found.add(f"{service}:{next(filter(None, names))}")
+    for name in modules:
+        module = importlib.import_module(f"scaler.worker_manager.{name}")
+        for member in vars(module).values():
+            if getattr(member, "__module__", "") != module.__name__ or not hasattr(member, "__qualname__"):
+                continue
+            # A resource has its service; all other calls are to ECS, or name theirs in the same line.
+            for line, *operations in CALL.findall(inspect.getsource(member)):
+                of_line = re.search(r'client\("(\w+)"\)', line)
+                service = of_line[1] if of_line else getattr(member, "service", "ecs")
+                found.add(f"{service}:{''.join(operations)}")
     assert found
     return found
 
 
 def test_the_managers_policy_allows_what_the_manager_calls() -> None:
-    called = calls("aws_raw_ecs/backend", "aws_raw_ecs/definition")
+    called = calls("aws_raw_ecs.backend", "aws_raw_ecs.definition")
     assert called | {"ecs:TagResource", "iam:PassRole"} == actions(MANAGER)
 
 
 def test_the_policy_of_setup_allows_what_setup_calls() -> None:
-    called = calls("aws_raw_ecs/setup", "aws_raw_ecs/definition", "aws/setup") - {"iam:AttachRolePolicy"}
+    called = calls("aws_raw_ecs.setup", "aws_raw_ecs.definition", "aws.setup") - {"iam:AttachRolePolicy"}
     beside = {"ecs:TagResource", "logs:TagResource", "iam:TagRole", "iam:PassRole", "iam:CreateServiceLinkedRole"}
     assert called | beside == actions(SETUP)
 
