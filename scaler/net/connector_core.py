@@ -93,7 +93,7 @@ class ConnectorCore:
     ) -> None:
         """Queue a message; see `Connector.send`. After ConnectionRefused it is dropped."""
         if self.phase is not Phase.STOPPED:
-            t.queue(self._session, message, attachments, descriptors, self.phase is Phase.CONNECTED)
+            self._session.send(message, attachments, descriptors, self.phase is Phase.CONNECTED)
 
     def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
         """Take in what has happened and return what to do, in this order."""

@@ -103,7 +103,7 @@ class ListenerCore:
             return
         self._unsent[peer_id] = peer
         try:
-            t.queue(peer.session, message, attachments, descriptors, peer.link is not None)
+            peer.session.send(message, attachments, descriptors, peer.link is not None)
         except OutboxFullError as error:
             self._full[peer_id] = str(error)
 

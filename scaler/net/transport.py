@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from scaler.net.connection import ConnectorEvent, ListenerEvent
-from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import UNSEQUENCED, Goodbye, Hello, Message, Refused, Welcome
-from scaler.protocol.session import Buffer, Descriptor, Envelope, Session, check_attachments
+from scaler.protocol.codec import decode
+from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Welcome
+from scaler.protocol.session import Descriptor, Envelope, Session
 
 HANDSHAKE_SECONDS = 5.0
 """A connection that has not finished its handshake after this long is given up."""
@@ -182,26 +182,6 @@ class Report:
 
 
 Command = Transmit | Deliver | Admit | Dial | Cut | Report
-
-
-def queue(
-    session: Session,
-    message: Message,
-    attachments: Sequence[Buffer],
-    descriptors: Sequence[Descriptor],
-    is_connected: bool,
-) -> None:
-    """Queue a message for the next flush. Raises LimitError when it is too large, or the outbox is full."""
-    body = encode(message)
-    if type(message) in UNSEQUENCED:
-        if attachments:
-            raise ValueError(f"a {type(message).__name__} carries no attachments")
-        if is_connected:
-            session.post(body)
-        return
-    if attachments or descriptors:
-        check_attachments(attachments, descriptors)
-    session.keep(body, attachments, descriptors)
 
 
 def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message | None:

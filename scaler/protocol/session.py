@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import PEER_ID_BYTES
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Acknowledge
+from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, UNSEQUENCED, Acknowledge, Message
 
 HEADER_BYTES = 40
 SESSION_ID_BYTES = 16
@@ -156,6 +156,20 @@ class Session:
     def outbox_messages(self) -> int:
         """Messages kept until they are acknowledged."""
         return len(self._in_flight) + len(self._waiting)
+
+    def send(
+        self, message: Message, attachments: Sequence[Buffer], descriptors: Sequence[Descriptor], is_connected: bool
+    ) -> None:
+        """Queue a message for the next `take`. Raises LimitError when it is too large, or the outbox is full."""
+        body = encode(message)
+        if type(message) not in UNSEQUENCED:
+            if attachments or descriptors:
+                check_attachments(attachments, descriptors)
+            self.keep(body, attachments, descriptors)
+        elif attachments:
+            raise ValueError(f"a {type(message).__name__} carries no attachments")
+        elif is_connected:
+            self.post(body)
 
     def keep(self, body: bytes, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()) -> None:
         """Number a message and keep it. Raises OutboxFullError, and keeps nothing, when it is full."""
