@@ -17,6 +17,13 @@ from scaler.errors import UsageError
 
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]+\]|[^\[\]:]+):(?P<port>\d+)")
 _WILDCARDS = ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 (compared with, not bound)
+_NOT_HERE = "this host has no such address or name; 127.0.0.1 serves this host alone"
+_CANNOT_BIND = {
+    errno.EADDRNOTAVAIL: _NOT_HERE,
+    errno.ENODEV: _NOT_HERE,
+    errno.EACCES: "this user may not; choose a port above 1023, or a directory of your own",
+    errno.ENOENT: "its directory does not exist",
+}
 _COMPONENT_MODULES = ("scaler.cluster", "scaler.cli")
 
 
@@ -100,13 +107,7 @@ def cannot_bind(address: str, error_number: int) -> str:
     """Return the text for an address that cannot be bound, by the error number that the attempt gave."""
     if error_number == errno.EADDRINUSE:
         return in_use(address)
-    if error_number in {errno.EADDRNOTAVAIL, errno.ENODEV}:
-        return f"cannot listen on {address}: this host has no such address or name; 127.0.0.1 serves this host alone"
-    if error_number == errno.EACCES:
-        return f"cannot listen on {address}: this user may not; choose a port above 1023, or a directory of your own"
-    if error_number == errno.ENOENT:
-        return f"cannot listen on {address}: its directory does not exist"
-    return f"cannot listen on {address}: {os.strerror(error_number)}"
+    return f"cannot listen on {address}: {_CANNOT_BIND.get(error_number) or os.strerror(error_number)}"
 
 
 def component_of(command: Sequence[str]) -> str | None:
@@ -137,23 +138,19 @@ def _port_owner(address: str) -> str:
             return False
         return connection.laddr.ip in {host, *_WILDCARDS} or not is_literal
 
-    try:
-        connections = psutil.net_connections("unix" if found is None else "tcp")
-    except psutil.Error:  # macOS shows them to the administrator only
-        connections = []
-    pids = [connection.pid for connection in connections if listens_there(connection) and connection.pid is not None]
-    if not pids:
-        return "another program"
-    if pids[0] == os.getpid():
-        return "this process itself"
-    try:
-        process = psutil.Process(pids[0])
-        component = component_of(process.cmdline())
-        if component:
-            return f"scaler's {component} (pid {process.pid})"
-        return f"another program ({process.name()}, pid {process.pid})"
-    except psutil.Error:  # it has ended meanwhile, or belongs to another user
-        return "another program"
+    # Errors: macOS shows connections to the administrator only, and a process may have ended or be another user's.
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("unix" if found is None else "tcp"):
+            if connection.pid is None or not listens_there(connection):
+                continue
+            if connection.pid == os.getpid():
+                return "this process itself"
+            process = psutil.Process(connection.pid)
+            component = component_of(process.cmdline())
+            if component:
+                return f"scaler's {component} (pid {process.pid})"
+            return f"another program ({process.name()}, pid {process.pid})"
+    return "another program"
 
 
 def _own_host() -> str:

@@ -171,11 +171,10 @@ def _send(socket: Socket, route: bytes, unsent: deque[Envelope]) -> bool:
             if route:
                 socket.send(route, _MORE)
             socket.send(header, _MORE)
-            _send_frame(socket, body, _MORE if attachments else _LAST)
-            if attachments:
-                for attachment in attachments[:-1]:
-                    _send_frame(socket, attachment, _MORE)
-                _send_frame(socket, attachments[-1], _LAST)
+            *frames, last = body, *attachments
+            for frame in frames:
+                _send_frame(socket, frame, _MORE)
+            _send_frame(socket, last, _LAST)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -188,15 +187,15 @@ def _send(socket: Socket, route: bytes, unsent: deque[Envelope]) -> bool:
 
 
 def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
+    size = len(buffer)
     if isinstance(buffer, memoryview):
+        size = buffer.nbytes
         whole = buffer.obj
-        if isinstance(whole, zmq.Frame) and buffer.nbytes == len(whole):
+        if isinstance(whole, zmq.Frame) and size == len(whole):
             # A received frame as a whole: ZeroMQ counts the users of its own memory, and Python need not be notified.
             socket.send(whole, flags, copy=False)
             return
-        socket.send(buffer, flags, copy=buffer.nbytes < COPY_BYTES)
-    else:
-        socket.send(buffer, flags, copy=len(buffer) < COPY_BYTES)
+    socket.send(buffer, flags, copy=size < COPY_BYTES)
 
 
 class _ZmqEnd:

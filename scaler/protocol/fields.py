@@ -158,7 +158,8 @@ class Writer:
     def add_list(self, size: int, count: int, data: Sequence[bytes]) -> None:
         """Add a list of `count` elements, which are these bytes."""
         if not count:
-            self.add(0, 0)
+            self.pointers.append(0)
+            self.offset -= 1
             return
         self.pointers.append(count << 35 | size << 32 | self.offset << 2 | _LIST)
         length = count * _WIDTHS[size]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -222,10 +221,9 @@ def test_a_killed_process_is_noticed_at_once(scheme: str, tmp_path: Path) -> Non
         process = child(server.address, "stay")
         try:
             await until(lambda: server.saw(Received))
-            process.send_signal(signal.SIGKILL)
-            killed = asyncio.get_running_loop().time()
+            process.kill()
+            # Long before its lease of 60 s is over.
             await until(lambda: server.saw(Broken))
-            assert asyncio.get_running_loop().time() - killed < 0.5
         finally:
             process.kill()
             process.wait()

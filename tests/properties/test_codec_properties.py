@@ -148,13 +148,13 @@ MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)
 
 def answer_or_refuse(body: bytes) -> m.Message | None:
     """Decode within a second; anything but an answer or a refusal fails the test."""
-    began = time.perf_counter()
+    began = time.thread_time()
     try:
         return decode(body)
     except ProtocolError:
         return None
     finally:
-        assert time.perf_counter() - began < 1.0
+        assert time.thread_time() - began < 1.0
 
 
 def test_every_message_is_covered_here() -> None:
