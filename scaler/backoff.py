@@ -57,9 +57,8 @@ class BackoffByCause:
             self._causes[cause] = known
             return
         failures = 1 if known is None else known.failures + 1
-        delay = (EARLY if failures < PAUSE_AFTER else PAUSES).seconds(
-            failures - 1 if failures < PAUSE_AFTER else failures - PAUSE_AFTER + 1, jitter
-        )
+        pauses = failures - PAUSE_AFTER + 1
+        delay = PAUSES.seconds(pauses, jitter) if pauses > 0 else EARLY.seconds(failures - 1, jitter)
         self._causes[cause] = _Cause(text or cause, failures, now, now + delay)
 
     def proven(self, started_at: float) -> None:

@@ -21,7 +21,6 @@ EXIT_USAGE = 2
 """Exit code of a component whose settings are invalid: starting it again does not help."""
 ORPHAN_GRACE_SECONDS = 8.0
 """Time limit for the orderly end of a component whose parent has ended."""
-PARENT_POLL_SECONDS = 1.0
 
 _BUG = "This is a bug in scaler; please report it with the lines above."
 
@@ -61,12 +60,8 @@ class Component:
         """Set `stop` when the process in SCALER_PARENT_PID ends, and exit some seconds later in any case."""
         if self._parent_pid is None:
             return
-        parent_pid = int(self._parent_pid)
-        if not hasattr(os, "pidfd_open"):
-            self._poll_parent(loop, parent_pid)
-            return
         try:
-            descriptor = os.pidfd_open(parent_pid)
+            descriptor = os.pidfd_open(int(self._parent_pid))
         except ProcessLookupError:
             self._orphaned(loop)
             return
@@ -77,12 +72,6 @@ class Component:
             self._orphaned(loop)
 
         loop.add_reader(descriptor, ended)
-
-    def _poll_parent(self, loop: asyncio.AbstractEventLoop, parent_pid: int) -> None:
-        if os.getppid() != parent_pid:
-            self._orphaned(loop)
-        else:
-            loop.call_later(PARENT_POLL_SECONDS, self._poll_parent, loop, parent_pid)
 
     def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
         _log.warning("stopping: the parent process has ended")
@@ -130,7 +119,7 @@ def raise_open_files_limit() -> None:
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError) as error:  # macOS reports an infinite hard limit, and then refuses it
+        except (ValueError, OSError) as error:  # a hard limit above fs.nr_open is refused
             _log.warning("cannot raise the limit of open files above %d: %s", soft, error)
 
 

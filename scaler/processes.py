@@ -8,7 +8,6 @@ import itertools
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
@@ -33,10 +32,8 @@ def end_with_parent(signal_number: int, parent_pid: int) -> None:
     """Request a signal for this process when the thread that started it ends, which includes the parent's death.
 
     For processes that the parent starts in its main thread. When the parent, parent_pid, has ended already, the signal
-    is raised at once. Outside Linux this does nothing. Raises OSError when the system refuses.
+    is raised at once. Raises OSError when the system refuses.
     """
-    if sys.platform != "linux":
-        return
     if _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -47,10 +44,8 @@ def end_with_parent(signal_number: int, parent_pid: int) -> None:
 
 def give_memory_back() -> None:
     """Return freed memory to the system, where the C library can. Takes milliseconds per hundred megabytes."""
-    if sys.platform == "linux":
-        libc = _libc()
-        if hasattr(libc, "malloc_trim"):
-            libc.malloc_trim(0)
+    if hasattr(_libc(), "malloc_trim"):
+        _libc().malloc_trim(0)
 
 
 @cache
@@ -88,7 +83,6 @@ def end_processes_with(entries: Collection[str]) -> None:
     """Kill every other process of this user that was started with one of these environment entries (`NAME=value`).
 
     Every descendant inherits a mark in the environment, even one that has left its parent and its process group.
-    Outside Linux this does nothing.
     """
     marks = {entry.encode() for entry in entries}
     if marks:
@@ -98,20 +92,15 @@ def end_processes_with(entries: Collection[str]) -> None:
 def end_others_born_with(*names: str) -> None:
     """Kill every other process of this user that was started with this process's values of these variables.
 
-    Variables that this process does not have are ignored; without any, and outside Linux, this does nothing.
+    Variables that this process does not have are ignored; without any, this does nothing.
     """
     marks = {f"{name}={os.environ[name]}".encode() for name in names if name in os.environ}
     if marks:
         _end_processes(marks.issubset)
 
 
-_Choice = Callable[[Collection[bytes]], bool]
-"""Chooses a process by the entries of its environment."""
-
-
-def _end_processes(is_chosen: _Choice) -> None:
-    if sys.platform != "linux":
-        return
+def _end_processes(is_chosen: Callable[[Collection[bytes]], bool]) -> None:
+    """Kill every other process that is chosen by the entries of its environment."""
     for _ in range(MAX_ROUNDS):
         with contextlib.ExitStack() as after:
             waiting = select.poll()
@@ -131,7 +120,7 @@ def _end_processes(is_chosen: _Choice) -> None:
                     count -= 1
 
 
-def _processes(is_chosen: _Choice) -> Iterator[int]:
+def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[int]:
     """Yield a pidfd of each other chosen process. The caller closes it."""
     for name in [path.name for path in Path("/proc").iterdir()]:
         if not name.isdigit() or int(name) == os.getpid():
@@ -156,7 +145,7 @@ class Load(NamedTuple):
 
 
 class LoadMeter:
-    """Measures processes, each since the measurement before. Linux only.
+    """Measures processes, each since the measurement before.
 
     Not psutil: importing it costs every agent and scheduler 1.5 MB and 10 ms.
     """
