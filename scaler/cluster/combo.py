@@ -9,10 +9,10 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from types import TracebackType
-from typing import Literal, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
 from scaler.cluster.supervisor import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, Supervisor, component
@@ -28,6 +28,7 @@ from scaler.policy.load import load_policy
 _log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=SettingsModel)
+P = ParamSpec("P")
 
 LOOPBACK = "127.0.0.1"
 MAX_ATTEMPTS = 100
@@ -39,41 +40,40 @@ _SCHEDULER = "scheduler"
 _WORKERS = "workers"
 
 
-class ComboSettings(TypedDict, total=False):
-    """Further keyword arguments of `SchedulerClusterCombo`, for type checkers: keys of `[scheduler]` and `[cluster]`.
+@dataclass(frozen=True, kw_only=True)
+class ComboSettings(ClusterConfig, SchedulerConfig):
+    """Declares the arguments of `SchedulerClusterCombo`: keys of `[scheduler]` and `[cluster]`, see docs/settings.md.
 
-    docs/settings.md describes them. A key of both sections, such as event_loop, applies to both. A test compares the
-    keys with the models, which have the defaults.
+    A key of both sections, such as event_loop, applies to both.
     """
 
-    protected: bool
-    max_number_of_tasks_waiting: int
-    client_timeout_seconds: float
-    worker_timeout_seconds: float
-    object_retention_seconds: float
-    load_balance_seconds: float
-    load_balance_trigger_times: int
-    status_report_interval_seconds: float
-    policy_engine_type: str
-    policy_content: str
-    worker_manager_id: str
-    per_worker_capabilities: Mapping[str, float | None] | str
-    per_worker_task_queue_size: int
-    per_worker_queue_size: int
+    address: str | None = field(default=None, kw_only=False)
+    n_workers: int | None = field(default=None, kw_only=False)
+    monitor_address: str | None = None  # type: ignore[assignment] # the combo takes what it can make the setting of
+    logging_level: str = "WARNING"  # type: ignore[assignment]
+    logging_paths: Sequence[str] = ("/dev/stderr",)  # type: ignore[assignment]
+    per_worker_capabilities: Mapping[str, float | None] | str = ""  # type: ignore[assignment]
+    per_worker_queue_size: int = ClusterConfig.per_worker_task_queue_size
     """Another name of per_worker_task_queue_size, for libraries written for earlier versions."""
-    heartbeat_interval_seconds: float
-    task_timeout_seconds: float
-    death_timeout_seconds: float
-    garbage_collect_interval_seconds: float
-    trim_memory_threshold_bytes: int
-    hard_processor_suspend: bool
-    preload: str | None
-    event_loop: Literal["builtin", "uvloop"]
-    io_threads: int
-    logging_level: str
-    logging_format: Literal["text", "json"]
-    logging_paths: Sequence[str]
-    logging_config_file: str | None
+    bind_address: str = field(init=False)
+    scheduler_address: str = field(init=False)
+    worker_scheduler_address: str = field(init=False)
+    advertised_object_storage_address: str | None = field(init=False)
+    num_of_workers: int = field(init=False)
+
+
+def _with_settings(
+    model: Callable[P, object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[SchedulerClusterCombo, P], None]]:
+    """Give the constructor the model's signature, for type checkers and for libraries that look there."""
+
+    def signed(constructor: Callable[..., None]) -> Callable[..., None]:
+        first, *_ = inspect.signature(constructor).parameters.values()
+        settings = [each.replace(annotation=each.empty) for each in inspect.signature(model).parameters.values()]
+        constructor.__signature__ = inspect.Signature([first, *settings])  # type: ignore[attr-defined]
+        return constructor
+
+    return signed
 
 
 class SchedulerClusterCombo:
@@ -84,15 +84,8 @@ class SchedulerClusterCombo:
     `if __name__ == "__main__"`. In a forked child, the object does not stop anything.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        n_workers: int | None = None,
-        *,
-        object_storage_address: str | None = None,
-        monitor_address: str | None = None,
-        **settings: Unpack[ComboSettings],
-    ) -> None:
+    @_with_settings(ComboSettings)
+    def __init__(self, address: str | None = None, n_workers: int | None = None, **settings: Any) -> None:
         """Start everything.
 
         address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
@@ -112,14 +105,12 @@ class SchedulerClusterCombo:
 
         with contextlib.ExitStack() as after:
             # Another server may listen at a given address: nothing connects there before ours has bound it.
-            together = address is None and object_storage_address is None
+            together = address is None and settings.get("object_storage_address") is None
             if address is None:
                 ports = ReservedPorts(_PORTS_OF_A_SCHEDULER)
                 after.callback(ports.release)
                 address = ports.address()
-            components, scheduler, self._n_workers = _components(
-                address, n_workers, object_storage_address, monitor_address, settings
-            )
+            components, scheduler, self._n_workers = _components(address, n_workers, **settings)
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
             self._supervisor = Supervisor(components, together=together, report=report)
@@ -192,20 +183,6 @@ class SchedulerClusterCombo:
         return "runs" if self._end.alive else "stopped"
 
 
-def _signature() -> inspect.Signature:
-    """Return the constructor's signature with every setting in it: libraries look there for accepted arguments."""
-    own = inspect.signature(SchedulerClusterCombo.__init__)
-    named = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    settings = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=...)  # as in stubs: there is a default
-        for name in ComboSettings.__annotations__
-    ]
-    return own.replace(parameters=[*named, *settings])
-
-
-SchedulerClusterCombo.__init__.__signature__ = _signature()  # type: ignore[attr-defined]
-
-
 def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> None:
     if os.getpid() != owner_pid:
         return  # in a forked child: the components are its parent's
@@ -223,40 +200,41 @@ def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> No
 def _components(
     address: str,
     n_workers: int | None,
-    object_storage_address: str | None,
-    monitor_address: str | None,
-    settings: ComboSettings,
+    *,
+    object_storage_address: str | None = None,
+    monitor_address: str | None = None,
+    **settings: Any,
 ) -> tuple[list[ComponentProcess], SchedulerConfig, int]:
     if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 1):
         raise UsageError(f"n_workers = {n_workers!r}: give a whole number of at least 1")
     for name in (address, object_storage_address):
         if name is not None and port_of(check_address(name)) == 0:
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
-    values: dict[str, object] = {**settings}
-    if unknown := [name for name in settings if name not in ComboSettings.__annotations__]:
-        near = nearest(unknown[0], list(inspect.signature(SchedulerClusterCombo).parameters))
-        raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown[0]!r}{near}")
-    if "per_worker_queue_size" in values:
-        if "per_worker_task_queue_size" in values:
+    known = list(inspect.signature(SchedulerClusterCombo).parameters)
+    if unknown := next((name for name in settings if name not in known), None):
+        near = nearest(unknown, known)
+        raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown!r}{near}")
+    if "per_worker_queue_size" in settings:
+        if "per_worker_task_queue_size" in settings:
             raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")
-        values["per_worker_task_queue_size"] = values.pop("per_worker_queue_size")
+        settings["per_worker_task_queue_size"] = settings.pop("per_worker_queue_size")
     scheduler = _model(
         SchedulerConfig,
-        values,
+        settings,
         bind_address=address,
         monitor_address=monitor_address,
         object_storage_address=object_storage_address,
     )
     load_policy(scheduler.policy_engine_type, scheduler.policy_content)
     workers = _model(
-        ClusterConfig, values, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
+        ClusterConfig, settings, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
     )
     components = [
         component("scheduler", scheduler, tier=SCHEDULER_TIER, name=_SCHEDULER),
         component("cluster", workers, tier=WORKERS_TIER, name=_WORKERS),
     ]
     if object_storage_address is not None:
-        storage = _model(ObjectStorageServerConfig, values, bind_address=object_storage_address)
+        storage = _model(ObjectStorageServerConfig, settings, bind_address=object_storage_address)
         components.insert(0, component("object-storage-server", storage, tier=STORAGE_TIER, name=_OBJECT_STORAGE))
     return components, scheduler, workers.num_of_workers
 
@@ -266,7 +244,8 @@ def _model(model: type[M], settings: Mapping[str, object], **own: object) -> M:
     keys = {item.name for item in fields(model)}
     given = {name: value for name, value in settings.items() if name in keys}
     given |= {name: value for name, value in own.items() if value is not None}
-    return model_of(model, {"logging_level": "WARNING", "logging_paths": ("/dev/stderr",), **given})
+    defaults = {"logging_level": ComboSettings.logging_level, "logging_paths": ComboSettings.logging_paths}
+    return model_of(model, {**defaults, **given})
 
 
 class ReservedPorts:

@@ -16,15 +16,20 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.combo import ComboSettings, ReservedPorts, SchedulerClusterCombo
+from scaler.cluster.combo import ReservedPorts, SchedulerClusterCombo
 from scaler.config.servers import SchedulerConfig
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, ConfigError, UsageError
 from tests.conftest import wait_for_end
 
-GIVEN_BY_THE_COMBO = {"bind_address", "scheduler_address", "worker_scheduler_address", "num_of_workers"}
-ARGUMENTS = {"object_storage_address", "advertised_object_storage_address", "monitor_address"}
+GIVEN_BY_THE_COMBO = {
+    "bind_address",
+    "scheduler_address",
+    "worker_scheduler_address",
+    "advertised_object_storage_address",
+    "num_of_workers",
+}
 
 
 def components() -> list[psutil.Process]:
@@ -201,6 +206,7 @@ def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> N
 
 
 def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
-    keys = {*describe(SchedulerConfig), *describe(ClusterConfig)} - GIVEN_BY_THE_COMBO - ARGUMENTS
-    assert set(ComboSettings.__annotations__) == keys | {"per_worker_queue_size"}
-    assert keys < set(inspect.signature(SchedulerClusterCombo).parameters), "where libraries look what they may pass on"
+    keys = {*describe(SchedulerConfig), *describe(ClusterConfig)} - GIVEN_BY_THE_COMBO
+    parameters = inspect.signature(SchedulerClusterCombo).parameters
+    assert set(parameters) == keys | {"address", "n_workers", "per_worker_queue_size"}, "where libraries look"
+    assert parameters["load_balance_seconds"].default == SchedulerConfig.load_balance_seconds
