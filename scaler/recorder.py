@@ -10,7 +10,6 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from typing import IO, Any
@@ -36,15 +35,15 @@ class Recorder:
         config: LoggingConfig,
         size_of: Callable[[Any], int],
         *,
-        max_steps: int | None = None,
-        max_bytes: int | None = None,
+        max_steps: int = MAX_RECORDED_STEPS,
+        max_bytes: int = MAX_RECORDED_BYTES,
         **head: str,
     ) -> None:
         """size_of: returns roughly how many bytes an input keeps alive. head: written to the first line, too."""
         self._head = {**head, "config": config.to_json()}
         self._size_of = size_of
-        self._max_steps = MAX_RECORDED_STEPS if max_steps is None else max_steps
-        self._max_bytes = MAX_RECORDED_BYTES if max_bytes is None else max_bytes
+        self._max_steps = max_steps
+        self._max_bytes = max_bytes
         self._steps: deque[tuple[float, Sequence[Any], int]] = deque()
         self._size_bytes = 0
         self._complete = True
@@ -77,8 +76,8 @@ def _plain(value: Any) -> Any:
         return {"message": encode(value).hex()}
     if isinstance(value, Mapping):
         return {"items": [[_plain(key), _plain(item)] for key, item in value.items()]}
-    if hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__"):
-        names = value._fields if hasattr(value, "_fields") else [each.name for each in fields(value)]
+    names = getattr(value, "_fields", getattr(value, "__dataclass_fields__", None))
+    if names is not None:
         return {"record": type(value).__name__, **{name: _plain(getattr(value, name)) for name in names}}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import assert_never
 
 from scaler.backoff import BackoffByCause
+from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent.events import (
     CallCompleted,
@@ -27,7 +28,7 @@ from scaler.worker.agent.events import (
     StartCall,
     UseStorage,
 )
-from scaler.worker.agent.state import RECALLED, AgentState, Attempt, KillReason, KnownSpec, Status
+from scaler.worker.agent.state import RECALLED, Attempt, ExecutorBase, KillReason, Status
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Snapshot
@@ -39,13 +40,13 @@ NEW_TASKS_SECONDS = 5.0
 _LOSSES = "losses"
 
 
-class ServiceCalls:
+class ServiceCalls(ExecutorBase):
     """All calls of an agent."""
 
     extra_capacity = unstarted = 0  # no call lends its slot, and calls in flight count as begun
 
-    def __init__(self, state: AgentState) -> None:
-        self._state = state
+    def __init__(self, config: WorkerConfig, now: float) -> None:
+        super().__init__(config, now)
         self._count = 0
         self._in_flight: dict[bytes, Attempt] = {}
         """By task, the oldest first."""
@@ -83,7 +84,7 @@ class ServiceCalls:
                     self._losses.succeeded()
                     self._loss = ""
                     streams = call.spec.wire.stream_output
-                    self._state.commands.append(DeliverResult(call.executor, (task, attempt), streams, data))
+                    self.commands.append(DeliverResult(call.executor, (task, attempt), streams, data))
             case CallFailed(task, attempt, outcome, text):
                 call = self._find(task, attempt)
                 if call is not None:
@@ -91,12 +92,12 @@ class ServiceCalls:
                         self._losses.failed(_LOSSES, now, _jitter(task), tried_at=call.dispatched_at)
                         self._loss = text
                     del self._in_flight[task]
-                    self._state.killed(call, outcome, text)
+                    self.killed(call, outcome, text)
             case CallCompleted(number, (task, _)):
-                call = self._state.queue.attempts.get(task)
+                call = self.queue.attempts.get(task)
                 if call is not None and call.executor == number:
                     self._in_flight.pop(task, None)
-                    self._state.ended(call, *item[2:])
+                    self.ended(call, *item[2:])
             case ExecutorDegraded(text):
                 self._executor_reason = text
             case _:
@@ -109,17 +110,14 @@ class ServiceCalls:
         """
         in_flight = [item for item in items if item.id in self._in_flight]
         if reason is RECALLED:
-            self._state.returned(in_flight, started=True)
+            self.returned(in_flight, started=True)
             return
         for item in in_flight:
             self._cancel(item)
-            self._state.killed(item, *reason)
-
-    def reclaim(self) -> None:
-        """Do nothing: calls in flight count as begun."""
+            self.killed(item, *reason)
 
     def forget_all(self) -> str:
-        """Forget all attempts: the scheduler has. Returns why the agent cannot go on; empty when it can.
+        """Forget all attempts, and end those in flight.
 
         The scheduler sends what is in flight again under the same ids, and two copies of a task would share one: so it
         is ended, and a new agent must take over.
@@ -127,37 +125,35 @@ class ServiceCalls:
         calls = list(self._in_flight.values())
         for call in calls:
             self._cancel(call)
+        super().forget_all()
         return "whose tasks were still out: another one must take its place" if calls else ""
-
-    def forget_functions(self, specs: Iterable[KnownSpec], functions: Iterable[bytes]) -> None:
-        """Do nothing: every call carries its function."""
 
     def storage_moved(self) -> None:
         """Fetch and store objects elsewhere from now on."""
-        self._state.commands.append(UseStorage(self._state.storage_address))
+        self.commands.append(UseStorage(self.storage_address))
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
     def settle(self, now: float, may_start: bool) -> None:
         """Start calls for queued attempts while there are slots: once after the inputs of a step."""
-        queue = self._state.queue
+        queue = self.queue
         if may_start and queue.waiting:
             wait = self.wait_seconds(now)
             if wait > 0:
-                self._state.wake_by(now + wait)
-            while wait <= 0 and len(self._in_flight) < self._state.config.slots and (item := queue.take()) is not None:
+                self.wake_by(now + wait)
+            while wait <= 0 and len(self._in_flight) < self.config.slots and (item := queue.take()) is not None:
                 self._start(item, now)
         refusal = f"tasks cannot be handed on: {self._refusal}; trying again" if self._refusal else ""
         loss = f"tasks are lost again and again: {self._loss}" if self._loss and self._losses.failing else ""
         reason = "; ".join(filter(None, (self._executor_reason, refusal, loss)))
         if reason != self._reason:
             self._reason = reason
-            self._state.commands.append(ShowDegradedReason(reason))
+            self.commands.append(ShowDegradedReason(reason))
 
     def wait_seconds(self, now: float) -> float:
         """Return how long to start no calls."""
         refusal = self._refusals.wait_seconds(now)
-        if self._state.queue.added > self._added_at_refusal:
+        if self.queue.added > self._added_at_refusal:
             refusal = min(refusal, max(0.0, self._refused_at + NEW_TASKS_SECONDS - now))
         return max(refusal, self._losses.wait_seconds(now))
 
@@ -174,12 +170,12 @@ class ServiceCalls:
             else:
                 started.append(call.id)
         if started:
-            self._state.send(Started(started))
+            self.send(Started(started))
         for call in overdue:
             text = f"the task ran longer than its time limit of {call.spec.limit_seconds:g} s and was ended"
             self.end([call], KillReason(Outcome.TIMED_OUT, text))
         if self._due:
-            self._state.wake_by(self._due[0][0])
+            self.wake_by(self._due[0][0])
 
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         """Return the oldest calls as processors that run them."""
@@ -189,18 +185,17 @@ class ServiceCalls:
         }
 
     def check(self) -> None:
-        """Assert the invariants that this module's head states."""
-        attempts = self._state.queue.attempts
+        attempts = self.queue.attempts
         assert all(call.executor and attempts.get(call.id) is call for call in self._in_flight.values())
-        assert len(self._in_flight) <= self._state.config.slots
+        assert len(self._in_flight) <= self.config.slots
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _start(self, item: Attempt, now: float) -> None:
         spec = item.spec
-        payloads = [self._state.functions.get(identifier, b"") for identifier in spec.functions]
+        payloads = [self.functions.get(identifier, b"") for identifier in spec.functions]
         if not all(payloads):
-            self._state.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to the worker")
+            self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to the worker")
             return
         self._count += 1
         item.executor = self._count
@@ -221,9 +216,9 @@ class ServiceCalls:
             stream_output=wire.stream_output,
             limit_seconds=spec.limit_seconds,
             once=wire.retries == 0,
-            preload=self._state.config.preload or "",
+            preload=self.config.preload or "",
         )
-        self._state.commands.append(StartCall(self._count, call))
+        self.commands.append(StartCall(self._count, call))
 
     def _find(self, task: bytes, attempt: int) -> Attempt | None:
         call = self._in_flight.get(task)
@@ -235,10 +230,10 @@ class ServiceCalls:
         self._refusals.failed(text, now, _jitter(back[0].id if back else b""))
         self._refusal = text
         self._refused_at = now
-        self._added_at_refusal = self._state.queue.added
+        self._added_at_refusal = self.queue.added
         for call in back:
             del self._in_flight[call.id]
-        self._state.queue.put_back(back)
+        self.queue.put_back(back)
 
     def _started(self, call: Attempt, now: float) -> None:
         """A call runs; its time limit counts from now."""
@@ -246,11 +241,11 @@ class ServiceCalls:
         heapq.heappush(self._due, (now + STARTED_AFTER_SECONDS, call.executor, False, call))
         if call.spec.limit_seconds:
             heapq.heappush(self._due, (now + call.spec.limit_seconds, call.executor, True, call))
-        self._state.wake_by(self._due[0][0])
+        self.wake_by(self._due[0][0])
 
     def _cancel(self, call: Attempt) -> None:
         del self._in_flight[call.id]
-        self._state.commands.append(CancelCall(call.executor, (call.id, call.attempt)))
+        self.commands.append(CancelCall(call.executor, (call.id, call.attempt)))
 
 
 def _jitter(task: bytes) -> float:

@@ -28,7 +28,7 @@ from scaler.protocol.messages import (
 from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.events import AgentInput, Command, EndAgent, StopRequested, TimeElapsed
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.state import CANCELLED, RECALLED, AgentState, Attempt, KillReason
+from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, KillReason
 
 TaskExecutor = ProcessorPool | ServiceCalls
 """What runs attempts. Both have the same methods."""
@@ -61,10 +61,9 @@ class AgentCore:
     such tasks would be lost with the worker, and charged.
     """
 
-    def __init__(self, config: WorkerConfig, make_executor: Callable[[AgentState], TaskExecutor], now: float) -> None:
+    def __init__(self, config: WorkerConfig, make_executor: type[TaskExecutor], now: float) -> None:
         self._config = config
-        self._state = AgentState(config, now)
-        self.executor = make_executor(self._state)
+        self.executor: TaskExecutor = make_executor(config, now)
         self.wake_at = now
         self._has_scheduler = False
         self._has_ended = False
@@ -85,7 +84,7 @@ class AgentCore:
             Resumed: lambda _event, _now: None,
             Run: self._run,
             Recall: self._recall,
-            ForgetFunctions: self._forget_functions,
+            ForgetFunctions: lambda message, _now: self.executor.forget_functions(set(message.ids)),
             Drain: self._drained,
             Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
             HeartbeatEcho: lambda _message, _now: None,  # the shell's
@@ -96,7 +95,7 @@ class AgentCore:
     def step(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
         """Take in what has happened; return what to do, in order."""
         handlers = self._handlers
-        state = self._state
+        executor = self.executor
         for item in inputs:
             kind = type(item)
             if kind is Received or kind is Resumed:
@@ -109,24 +108,23 @@ class AgentCore:
             elif kind in handlers:
                 handlers[kind](item, now)
             else:
-                self.executor.take(item, now)  # type: ignore[arg-type]
+                executor.take(item, now)  # type: ignore[arg-type]
         if self._drain_text and not self._has_ended:
-            state.returned(state.queue.drain(), started=False)
-            if not state.queue.attempts and now >= self._drain_answer_until:
+            executor.returned(executor.queue.drain(), started=False)
+            if not executor.queue.attempts and now >= self._drain_answer_until:
                 self._end(0, self._drain_text)
         if not self._has_ended:
-            self.executor.settle(now, self._stage is LeaseStage.NORMAL)
-        self.wake_at = state.wake_at
-        return state.take_commands()
+            executor.settle(now, self._stage is LeaseStage.NORMAL)
+        self.wake_at = executor.wake_at
+        return executor.take_commands()
 
     @property
     def queued(self) -> int:
         """Attempts that have not started, as far as is known without asking."""
-        return self._state.queue.waiting + self.executor.unstarted
+        return self.executor.queue.waiting + self.executor.unstarted
 
     def check(self) -> None:
-        """Assert the laws that this module's head states."""
-        queue = self._state.queue
+        queue = self.executor.queue
         assert len(queue.attempts) == queue.waiting + sum(item.executor > 0 for item in queue.attempts.values())
         self.executor.check()
 
@@ -137,15 +135,15 @@ class AgentCore:
         is_draining = bool(self._drain_text)
         self._drain_text = self._drain_text or event.text
         self._drain_deadline = min(self._drain_deadline, now + self._config.stop_grace_seconds)
-        self._state.wake_by(self._drain_deadline)
+        self.executor.wake_by(self._drain_deadline)
         if self._has_scheduler and not is_draining:
             self._request_drain(now)
         self.executor.reclaim()
 
     def _request_drain(self, now: float) -> None:
         self._drain_answer_until = now + DRAIN_ANSWER_SECONDS
-        self._state.send(Drain(self._drain_text))
-        self._state.wake_by(self._drain_answer_until)
+        self.executor.send(Drain(self._drain_text))
+        self.executor.wake_by(self._drain_answer_until)
 
     def _drained(self, message: Drain, _now: float) -> None:
         """The scheduler sends no more tasks: by itself, or as its answer."""
@@ -153,11 +151,8 @@ class AgentCore:
         self._drain_answer_until = 0.0
         self.executor.reclaim()
 
-    def _forget_functions(self, message: ForgetFunctions, _now: float) -> None:
-        self.executor.forget_functions(self._state.forget_functions(set(message.ids)), message.ids)
-
     def _log_unexpected(self, message: Message, _now: float) -> None:
-        self._state.log(f"unexpected message {type(message).__name__} from the scheduler")
+        self.executor.log(f"unexpected message {type(message).__name__} from the scheduler")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
         """The scheduler opened a new session. If there was one before, it knows nothing of it any more."""
@@ -170,8 +165,7 @@ class AgentCore:
                 self._drain_text = self._drain_text or f"{text}, {why_not}"
                 self._drain_deadline = now
             else:
-                self._state.log(f"{text}: it starts afresh")
-            self._state.forget_all()
+                self.executor.log(f"{text}: it starts afresh")
         self._has_scheduler = True
         if self._drain_text:
             self._request_drain(now)
@@ -179,54 +173,51 @@ class AgentCore:
         self._heard_at = now
         self._stage = LeaseStage.NORMAL
         address = self._config.object_storage_address or welcome.object_storage_address
-        if address != self._state.storage_address:
-            self._state.storage_address = address
+        if address != self.executor.storage_address:
+            self.executor.storage_address = address
             self.executor.storage_moved()
 
     def _run(self, message: Run, _now: float) -> None:
-        """Take in attempts."""
-        state, queue = self._state, self._state.queue
-        state.functions.update(message.functions)
+        executor, queue = self.executor, self.executor.queue
+        executor.functions.update(message.functions)
         attempts = queue.attempts
         limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)
         refused: list[Attempt] = []
         for group in message.groups:
-            known, evicted = state.know(group.spec)
-            if evicted is not None:
-                self.executor.forget_functions([evicted], ())
+            known = executor.know(group.spec)
             rank = queue.rank(group.spec)
             inputs = group.inputs or [()] * len(group.ids)
             for identifier, number, payload, values in zip(
                 group.ids, group.attempts, group.payloads, inputs, strict=True
             ):
                 item = Attempt(identifier, number, known, payload, values, rank)
-                is_full = len(attempts) >= limit and len(attempts) >= limit + self.executor.extra_capacity
+                is_full = len(attempts) >= limit and len(attempts) >= limit + executor.extra_capacity
                 if is_full or identifier in attempts or self._drain_text:
                     refused.append(item)
                 else:
                     queue.add(item)
         if refused:
-            state.returned(refused, started=False)
+            executor.returned(refused, started=False)
 
     def _recall(self, message: Recall, _now: float) -> None:
         """Give attempts back; end those that run when the message says so. Of others the Done is on its way."""
-        attempts = self._state.queue.attempts
+        attempts = self.executor.queue.attempts
         recalled = zip(message.ids, message.attempts, strict=True)
         here = [item for key, number in recalled if (item := attempts.get(key)) is not None and item.attempt == number]
-        self._state.give_back([item for item in here if not item.executor])
+        self.executor.give_back([item for item in here if not item.executor])
         self.executor.end([item for item in here if item.executor], CANCELLED if message.kill else RECALLED)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
     def _tick(self, event: TimeElapsed, now: float) -> None:
-        self._state.wake_at = now + IDLE_TICK_SECONDS
+        self.executor.wake_at = now + IDLE_TICK_SECONDS
         self._check_lease(now)
         self.executor.tick(event.snapshots, now, self._stage is LeaseStage.NORMAL)
         if now >= self._drain_deadline:
             text = f"the worker was told to end ({self._drain_text}) while the task ran"
             self._end_running(KillReason(Outcome.NOT_STARTED, text))
         else:
-            self._state.wake_by(self._drain_deadline)
+            self.executor.wake_by(self._drain_deadline)
 
     def _lease_stage(self, now: float) -> LeaseStage:
         has_stalled = now - self._checked_at > STALL_SECONDS
@@ -246,7 +237,7 @@ class AgentCore:
         if stage is before:
             return
         if stage is not LeaseStage.NORMAL:
-            self._state.log(f"no word from the scheduler: {stage.name.lower().replace('_', ' ')}")
+            self.executor.log(f"no word from the scheduler: {stage.name.lower().replace('_', ' ')}")
             self.executor.reclaim()
         if stage is LeaseStage.KILL_ONCE:
             text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
@@ -257,9 +248,9 @@ class AgentCore:
 
     def _end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
         """End the attempts that run. once_only: only those that may not run twice."""
-        dispatched = [item for item in self._state.queue.attempts.values() if item.executor]
+        dispatched = [item for item in self.executor.queue.attempts.values() if item.executor]
         self.executor.end([item for item in dispatched if not (once_only and item.spec.wire.retries)], reason)
 
     def _end(self, exit_code: int, text: str, *, is_contact_lost: bool = False) -> None:
         self._has_ended = True
-        self._state.commands.append(EndAgent(exit_code, text, is_contact_lost))
+        self.executor.commands.append(EndAgent(exit_code, text, is_contact_lost))

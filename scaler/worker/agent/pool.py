@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started, Suspended
 from scaler.worker.agent.events import (
     ActOnProcessor,
@@ -31,7 +32,7 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
-from scaler.worker.agent.state import CANCELLED, RECALLED, AgentState, Attempt, KillReason, KnownSpec, Status
+from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, ExecutorBase, KillReason, KnownSpec, Status
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
 MAX_FAILED_STARTS = 3
@@ -91,7 +92,6 @@ class PooledProcessor:
     rows_taken: int = 0
 
     def has_capacity(self) -> bool:
-        """Return True if it should get another task."""
         dispatched = self.dispatched
         count = len(dispatched)
         if count < 2:
@@ -109,12 +109,12 @@ class PooledProcessor:
         return skip_rows(results, taken) if taken else results
 
 
-class ProcessorPool:
+class ProcessorPool(ExecutorBase):
     """All processors of an agent, and its slots."""
 
-    def __init__(self, state: AgentState) -> None:
-        self._state = state
-        self._slots = state.config.slots
+    def __init__(self, config: WorkerConfig, now: float) -> None:
+        super().__init__(config, now)
+        self._slots = config.slots
         self._count = 0
         self._failed_starts = 0
         self._slots_are_settled = False
@@ -164,32 +164,29 @@ class ProcessorPool:
             self._reclaim(self.processors[item.executor])
 
     def reclaim(self) -> None:
-        """Put all attempts that have not started back into the queue."""
         for processor in self.processors.values():
             self._reclaim(processor)
 
     def forget_all(self) -> str:
-        """Forget all attempts: the scheduler has. Returns "": this agent can go on."""
         for processor in self.processors.values():
             if processor.dispatched:
                 processor.dispatched.clear()
                 self._kill(processor, CANCELLED)
             elif processor.state is not ProcessorState.ENDING:
                 self._forget(processor, processor.specs, processor.functions)
-        return ""
+        return super().forget_all()
 
-    def forget_functions(self, specs: Iterable[KnownSpec], functions: Iterable[bytes]) -> None:
-        """Have processors forget these."""
+    def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
         numbers = {spec.number for spec in specs}
         for processor in self.processors.values():
             # What is dispatched may be run after this is read, so it stays known; the few bytes are not worth more.
             stale = numbers & processor.specs - {item.spec.number for item in processor.dispatched}
-            self._forget(processor, stale, processor.functions.intersection(functions))
+            self._forget(processor, stale, processor.functions & functions)
 
     def storage_moved(self) -> None:
         """Announce to all processors where the object storage is."""
         for processor in self.processors.values():
-            self._announce(processor, ToProcessor.STORAGE, self._state.storage_address)
+            self._announce(processor, ToProcessor.STORAGE, self.storage_address)
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
@@ -198,14 +195,13 @@ class ProcessorPool:
         if not self._slots_are_settled:
             self._assign_slots(now)
         if may_start:
-            if self._state.queue.waiting:
+            if self.queue.waiting:
                 self._dispatch()
-                self._state.wake_by(now + BUSY_TICK_SECONDS)
+                self.wake_by(now + BUSY_TICK_SECONDS)
             elif self._slots > 1 and self._can_share():
-                self._state.wake_by(now + BUSY_TICK_SECONDS)
+                self.wake_by(now + BUSY_TICK_SECONDS)
 
     def tick(self, snapshots: Mapping[int, Snapshot], now: float, may_start: bool) -> None:
-        """Do what time asks for."""
         for processor in list(self.processors.values()):
             processor.snapshot = snapshots.get(processor.number, processor.snapshot)
             if processor.dispatched:
@@ -213,12 +209,12 @@ class ProcessorPool:
             if processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS:
                 self._enter(processor, ProcessorState.ENDING, now)
                 self._act(processor, Verb.END)
-            elif processor.state is ProcessorState.SUSPENDED and self._state.config.hard_processor_suspend:
+            elif processor.state is ProcessorState.SUSPENDED and self.config.hard_processor_suspend:
                 if now - processor.since > (PAUSE_SECONDS if processor.is_paused else PAUSE_AFTER_SECONDS):
                     processor.since = now
                     self._pause(processor, not processor.is_paused)
-                self._state.wake_by(now + PAUSE_AFTER_SECONDS)
-        if may_start and self._slots > 1 and not self._state.queue.waiting and self._can_share():
+                self.wake_by(now + PAUSE_AFTER_SECONDS)
+        if may_start and self._slots > 1 and not self.queue.waiting and self._can_share():
             self._share(now)
 
     @property
@@ -246,8 +242,7 @@ class ProcessorPool:
         return found
 
     def check(self) -> None:
-        """Assert the invariants that this module's head states."""
-        queue = self._state.queue
+        queue = self.queue
         dispatched = [(item, each) for each in self.processors.values() for item in each.dispatched]
         assert len(queue.attempts) == queue.waiting + len(dispatched)
         assert all(queue.attempts[item.id] is item and item.executor == each.number for item, each in dispatched)
@@ -291,32 +286,32 @@ class ProcessorPool:
     def _should_spawn(self) -> bool:
         suspended = len(self._in_state(ProcessorState.SUSPENDED))
         usable = len(self.processors) - suspended - len(self._in_state(ProcessorState.ENDING))
-        return usable < self._slots and (not suspended or self._state.queue.waiting > 0)
+        return usable < self._slots and (not suspended or self.queue.waiting > 0)
 
     def _spawn(self, now: float) -> PooledProcessor:
         self._count += 1
         processor = self.processors[self._count] = PooledProcessor(self._count, now)
         self._act(processor, Verb.SPAWN)
-        if self._state.storage_address:
-            self._announce(processor, ToProcessor.STORAGE, self._state.storage_address)
+        if self.storage_address:
+            self._announce(processor, ToProcessor.STORAGE, self.storage_address)
         return processor
 
     def _suspend(self, processor: PooledProcessor, now: float) -> None:
         """The running task of a processor waits for tasks of its own: lend its slot."""
         if len(self._in_state(ProcessorState.SUSPENDED)) >= MAX_SUSPENDED:
             text = f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
-            self._state.log(text, processor.dispatched[0].id if processor.dispatched else b"")
+            self.log(text, processor.dispatched[0].id if processor.dispatched else b"")
             return
         self._enter(processor, ProcessorState.SUSPENDED, now)
         processor.is_yielding = False
         self._report_suspended(processor, True)
         self._reclaim(processor)
-        self._state.wake_by(now + PAUSE_AFTER_SECONDS)
+        self.wake_by(now + PAUSE_AFTER_SECONDS)
 
     def _report_suspended(self, processor: PooledProcessor, suspended: bool) -> None:
         if processor.dispatched:
             item = processor.dispatched[0]
-            self._state.send(Suspended([item.id], [item.attempt], [suspended]))
+            self.send(Suspended([item.id], [item.attempt], [suspended]))
 
     def _pause(self, processor: PooledProcessor, paused: bool) -> None:
         if processor.is_paused is not paused:
@@ -329,10 +324,10 @@ class ProcessorPool:
         self._slots_are_settled = False
 
     def _act(self, processor: PooledProcessor, verb: Verb) -> None:
-        self._state.commands.append(ActOnProcessor(processor.number, verb))
+        self.commands.append(ActOnProcessor(processor.number, verb))
 
     def _announce(self, processor: PooledProcessor, kind: int, *values: Any) -> None:
-        self._state.commands.append(DispatchTasks(processor.number, [pack(kind, *values)], []))
+        self.commands.append(DispatchTasks(processor.number, [pack(kind, *values)], []))
 
     def _forget(self, processor: PooledProcessor, specs: set[int], functions: set[bytes]) -> None:
         if specs or functions:
@@ -355,7 +350,7 @@ class ProcessorPool:
             and not (each.is_yielding or each.is_reclaiming)
             and each.has_capacity()
         ]
-        queue = self._state.queue
+        queue = self.queue
         sent: dict[int, DispatchTasks] = {}
         while free and queue.waiting:
             processor = free[0] if len(free) == 1 else min(free, key=lambda each: (each.work_us, len(each.dispatched)))
@@ -367,9 +362,9 @@ class ProcessorPool:
             command = sent.get(number)
             if command is None:
                 command = sent[number] = DispatchTasks(number, [], [])
-                self._state.commands.append(command)
+                self.commands.append(command)
             if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
-                self._state.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
+                self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
                 continue
             command.tasks.append(pack(ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs))
             item.executor = number
@@ -381,7 +376,7 @@ class ProcessorPool:
 
     def _introduce(self, processor: PooledProcessor, spec: KnownSpec, announcements: list[bytes]) -> bool:
         """Announce a spec and its functions. Returns False if a function is not known here."""
-        payloads = self._state.functions
+        payloads = self.functions
         if not all(identifier in payloads for identifier in spec.functions):
             return False
         for identifier in spec.functions:
@@ -421,7 +416,6 @@ class ProcessorPool:
     def _take_results(self, processor: PooledProcessor, results: Results, sent: bool, now: float) -> None:
         """Take in results. sent: they came as a message, and were not only read from the page."""
         results = processor.new_rows(results, sent)
-        state = self._state
         dispatched = processor.dispatched
         payloads = results.payloads
         at = 0
@@ -440,7 +434,7 @@ class ProcessorPool:
             payload = bytes(payloads[at : at + size])
             at += size
             item.spec.observe(duration_us)
-            state.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes)
+            self.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes)
         if not dispatched:
             processor.work_us = 0.0
             processor.since = now
@@ -463,11 +457,11 @@ class ProcessorPool:
         for results, sent in answer.results:
             self._take_results(processor, results, sent, now)
         recalled = [item for item in back if item.request in (RECALLED, CANCELLED)]
-        self._state.queue.put_back(back)
-        self._state.give_back(recalled)
+        self.queue.put_back(back)
+        self.give_back(recalled)
         for item in processor.dispatched:
             if item.request is RECALLED:
-                self._state.returned([item], started=True)
+                self.returned([item], started=True)
                 item.request = None
             elif item.request is not None:
                 self._kill(processor, item.request)
@@ -482,7 +476,7 @@ class ProcessorPool:
         """End a processor that breaks the protocol."""
         if processor.state is not ProcessorState.ENDING:
             task = processor.dispatched[0].id if processor.dispatched else b""
-            self._state.log(f"processor {processor.number} is ended: {text}", task, is_error=True)
+            self.log(f"processor {processor.number} is ended: {text}", task, is_error=True)
             text = f"the processor that ran the task was ended: {text}"
             self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
@@ -495,29 +489,29 @@ class ProcessorPool:
                 self._count_failed_start(text)
             task = dispatched[0].id if has_begun and dispatched else b""
             what = f"while it ran task {task.hex()}" if task else "while it was idle"
-            self._state.log(f"processor {processor.number} died {what}: {text}", task)
+            self.log(f"processor {processor.number} died {what}: {text}", task)
         died = KillReason(Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {text}")
         reason = processor.kill_reason or died
         # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
         if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
-            self._state.killed(dispatched.popleft(), *reason)
-        self._state.queue.put_back(dispatched)
+            self.killed(dispatched.popleft(), *reason)
+        self.queue.put_back(dispatched)
         del self.processors[processor.number]
         self._slots_are_settled = False
         self._act(processor, Verb.RELEASE)
 
     def _count_failed_start(self, text: str) -> None:
         self._failed_starts += 1
-        self._state.log(f"a processor could not start: {text}", is_error=True)
+        self.log(f"a processor could not start: {text}", is_error=True)
         if self._failed_starts >= MAX_FAILED_STARTS:
             why = f"{self._failed_starts} processors in a row could not start: {text}"
-            self._state.commands.append(EndAgent(1, why))
+            self.commands.append(EndAgent(1, why))
 
     def _watch(self, processor: PooledProcessor, now: float) -> None:
         """Check a busy processor: time limits, and results that wait behind a long task."""
         snapshot = processor.snapshot
         if snapshot.begun <= processor.results or snapshot.begun <= snapshot.finished:
-            self._state.wake_by(now + BUSY_TICK_SECONDS)
+            self.wake_by(now + BUSY_TICK_SECONDS)
             return
         elapsed = now - snapshot.begun_at
         item = processor.dispatched[0]
@@ -533,9 +527,9 @@ class ProcessorPool:
             pause = BUSY_TICK_SECONDS
         elif elapsed >= STARTED_AFTER_SECONDS and not item.announced_started:
             item.announced_started = True
-            self._state.send(Started([item.id]))
+            self.send(Started([item.id]))
         if limit:
             pause = min(pause, max(limit - elapsed, 0.0) + 0.001)
         if elapsed < STARTED_AFTER_SECONDS:
             pause = min(pause, STARTED_AFTER_SECONDS - elapsed + 0.001)
-        self._state.wake_by(now + pause)
+        self.wake_by(now + pause)

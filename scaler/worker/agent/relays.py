@@ -102,7 +102,6 @@ class Relays:
         return True
 
     def close(self, client: bytes) -> None:
-        """End a channel."""
         channel = self._channels.pop(client, None)
         if channel is not None:
             self._loop.remove_reader(channel.sender.end)

@@ -12,14 +12,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
 from scaler.errors import LimitError, RefusedError, ScalerError, UnreachableError
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped, identify
-from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.processes import Load, LoadMeter
@@ -84,7 +84,6 @@ class Agent:
     # -- what a subclass adds --------------------------------------------------------------------------------------
 
     def _perform(self, command: Any) -> None:
-        """Perform a command of the executor."""
         raise NotImplementedError
 
     async def _end_tasks(self) -> None:
@@ -175,12 +174,10 @@ class Agent:
     # -- the scheduler ---------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Connect to the scheduler."""
         if not (self.ended.done() or self._is_closed):
             self._connector = self._make_connector(self._on_events)
 
     def send(self, message: Message) -> None:
-        """Send the scheduler a message."""
         if self._connector is None:
             return
         try:
@@ -198,15 +195,12 @@ class Agent:
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         if self._is_closed:
             return
-        inputs: list[AgentInput] = []
         for event in events:
             match event:
-                case Received(_, message):
-                    if isinstance(message, HeartbeatEcho):
-                        self._latency_seconds = max(0.0, time.monotonic() - message.sent_at)
-                    elif isinstance(message, Relay):
-                        self._relay(message)
-                    inputs.append(event)
+                case Received(_, HeartbeatEcho(sent_at)):
+                    self._latency_seconds = max(0.0, time.monotonic() - sent_at)
+                case Received(_, Relay() as message):
+                    self._relay(message)
                 case Welcomed(welcome):
                     self._session_opened()
                     # The scheduler's lease may be short.
@@ -215,16 +209,11 @@ class Agent:
                     self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
                     if not self._welcomed.done():
                         self._welcomed.set_result(None)
-                    inputs.append(event)
-                case Resumed():
-                    inputs.append(event)
                 case Broken():
                     _log.info("the connection to the scheduler broke; connecting again")
                 case ConnectionRefused(refused):
                     self.fail(RefusedError(f"the scheduler refused this worker: {refused.text}"))
-                case _:
-                    assert_never(event)
-        self.take(inputs)
+        self.take([event for event in events if not isinstance(event, Broken | ConnectionRefused)])
 
     def _heartbeat(self) -> None:
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
@@ -307,7 +296,6 @@ class StatusFile:
         self._descriptor = None if descriptor is None else int(descriptor)
 
     def write(self, text: str) -> None:
-        """Replace its content."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text.encode("utf-8", "replace"), 0)

@@ -1,11 +1,11 @@
-"""What the agent's core knows: attempts that the scheduler sent, the specs and functions that they refer to, and the
+"""What both executors have: attempts that the scheduler sent, the specs and functions that they refer to, and the
 commands of the current step. Pure."""
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -113,7 +113,6 @@ class AttemptQueue:
         self.waiting += 1
 
     def take(self) -> Attempt | None:
-        """Take the first one out, to be dispatched."""
         while self._heap:
             item = heapq.heappop(self._heap)[2]
             if self.attempts.get(item.id) is item:
@@ -146,8 +145,8 @@ class AttemptQueue:
         return items
 
 
-class AgentState:
-    """What the core and its executor share: configuration, queue, specs, and the commands of the current step."""
+class ExecutorBase:
+    """Queue, specs, and the commands of the current step, of an executor and the core before it."""
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         self.config = config
@@ -167,8 +166,8 @@ class AgentState:
         """Have `TimeElapsed` come no later than this."""
         self.wake_at = min(self.wake_at, time)
 
-    def know(self, spec: Spec) -> tuple[KnownSpec, KnownSpec | None]:
-        """Return the spec under its number, and the one that was forgotten for it, if any.
+    def know(self, spec: Spec) -> KnownSpec:
+        """Return the spec under its number.
 
         The submitter of a task makes no difference to where it runs: specs that differ in it alone are one.
         """
@@ -177,25 +176,37 @@ class AgentState:
         known = self._specs.get(spec)
         if known is not None:
             self._specs.move_to_end(spec)
-            return known, None
+            return known
         self._spec_count += 1
         limits = [limit for limit in (spec.timeout_seconds, self.config.task_timeout_seconds) if limit > 0]
         known = self._specs[spec] = KnownSpec(self._spec_count, spec, min(limits, default=0.0))
-        return known, self._specs.popitem(last=False)[1] if len(self._specs) > MAX_SPECS else None
+        if len(self._specs) > MAX_SPECS:
+            self._forgotten([self._specs.popitem(last=False)[1]], set())
+        return known
 
-    def forget_functions(self, identifiers: Collection[bytes]) -> list[KnownSpec]:
-        """Forget functions; return the specs that were forgotten with them."""
+    def forget_functions(self, identifiers: set[bytes]) -> None:
+        """Forget functions, and the specs that refer to them."""
         for identifier in identifiers:
             self.functions.pop(identifier, None)
         stale = [spec for spec in self._specs if spec.function in identifiers or spec.serializer in identifiers]
-        return [self._specs.pop(spec) for spec in stale]
+        self._forgotten([self._specs.pop(spec) for spec in stale], identifiers)
 
-    def forget_all(self) -> None:
-        """Forget all attempts, functions and specs; numbers are not used again."""
+    def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
+        """These are not known here any more."""
+
+    def forget_all(self) -> str:
+        """Forget all attempts, functions and specs: the scheduler has. Numbers are not used again.
+
+        Returns why the agent cannot go on; empty when it can.
+        """
         self.queue.drain()
         self.queue.attempts.clear()
         self.functions.clear()
         self._specs.clear()
+        return ""
+
+    def reclaim(self) -> None:
+        """Put all attempts that have not started back into the queue."""
 
     def ended(
         self, item: Attempt, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from scaler import recorder as black_box
 from scaler.config.servers import SchedulerConfig
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
@@ -31,9 +30,9 @@ CONFIG = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **SETTINGS)
 class Recorded(Cluster):
     """A cluster whose inputs are recorded, as the shell does it."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limits: int) -> None:
         super().__init__(load_policy(CONFIG.policy_engine_type, CONFIG.policy_content), **SETTINGS)
-        self.recorder = Recorder(CONFIG, size_of)
+        self.recorder = Recorder(CONFIG, size_of, **limits)  # type: ignore[arg-type]
         self.steps: list[list[Command]] = []
 
     def step_once(self, *inputs: Input) -> list[Command]:
@@ -107,12 +106,9 @@ def test_the_record_holds_users_data_and_is_for_its_user_alone(tmp_path: Path) -
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_RECORDED_STEPS", 10), ("MAX_RECORDED_BYTES", 16_000)])
-def test_the_record_is_bounded_and_says_that_its_beginning_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    monkeypatch.setattr(black_box, limit, value)
-    cluster = Recorded()
+@pytest.mark.parametrize("limits", [{"max_steps": 10}, {"max_bytes": 16_000}], ids=["steps", "bytes"])
+def test_the_record_is_bounded_and_says_that_its_beginning_is_missing(tmp_path: Path, limits: dict[str, int]) -> None:
+    cluster = Recorded(**limits)
     client = cluster.client()
     for _ in range(50):
         cluster.submit(client, 3)
