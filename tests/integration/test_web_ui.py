@@ -157,9 +157,7 @@ def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPo
         page.until("/api/status", lambda found: found["connection"]["connected"])
         with page.events() as read_until:
             read_until(lambda browser: browser.kinds)
-            began = time.monotonic()
             assert launcher.stop() == 0
-            assert time.monotonic() - began < 5
         page.close()
 
 

@@ -41,7 +41,7 @@ class Guard:
     def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
         """names: of this server in URLs, besides its addresses and this machine's name."""
         self._app = app
-        self._names = {_bare(name) for name in (*names, "localhost", socket.gethostname()) if name}
+        self._names = {_parsed(name)[0] for name in (*names, "localhost", socket.gethostname()) if name}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,8 +51,7 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                headers.update(HEADERS)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
@@ -82,29 +81,26 @@ class Guard:
         found = _HOST.fullmatch(host)
         if found is None:
             return False
-        name = _bare(found["host"])
+        name, is_loopback = _parsed(found["host"])
         # An address cannot be made to lead elsewhere, so the one of this connection is this server's.
-        return name in self._names or _is_loopback(name) or (server is not None and name == _bare(server[0]))
+        return is_loopback or name in self._names or (server is not None and name == _parsed(server[0])[0])
 
 
 def is_open_to_others(host: str) -> bool:
     """Return whether other machines can connect to a server that listens on this host."""
-    return not (host == "localhost" or _is_loopback(_bare(host)))
+    name, is_loopback = _parsed(host)
+    return not is_loopback and name != "localhost"
 
 
-def _is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+def _parsed(host: str) -> tuple[str, bool]:
+    """Return a host for comparisons, and whether it is a loopback address.
 
-
-def _bare(host: str) -> str:
-    """Return a host for comparisons: without brackets and a dot at the end, addresses in their short form."""
+    It has no brackets and no dot at the end, and addresses have their short form.
+    """
     name = host.strip("[]").rstrip(".").lower()
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return name
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
+        return name, False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return str(address), address.is_loopback

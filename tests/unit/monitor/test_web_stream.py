@@ -19,7 +19,7 @@ from tests.unit.monitor.web_rig import (
     Stream,
     events,
     filled_model,
-    run,
+    run_jumping,
     status,
     task,
     web_config,
@@ -62,7 +62,7 @@ def test_a_browser_gets_a_picture_and_then_what_changes(monitor: PreparedMonitor
         assert headers[b"cache-control"] == b"no-store"
         assert stream.body.startswith(b"retry: 1000\n\n")
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_many_changes_are_told_together_and_not_more_often_than_the_interval(monitor: PreparedMonitor) -> None:
@@ -82,7 +82,7 @@ def test_many_changes_are_told_together_and_not_more_often_than_the_interval(mon
             assert loop.time() - began >= 0.4
             assert stream.browser.kinds == ["snapshot"] + ["delta"] * 3
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() -> None:
@@ -102,7 +102,7 @@ def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() 
             assert browser.tasks[:5] == [f"{number:032x}" for number in range(5)]
             assert browser.tasks[5:] == [f"{number:032x}" for number in range(905, 1000)]
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: PreparedMonitor) -> None:
@@ -118,7 +118,7 @@ def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: Prepar
             await stream.until(lambda browser: len(browser.kinds) == 3)
             assert stream.browser.kinds == ["snapshot", "delta", "delta"]
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMonitor) -> None:
@@ -139,7 +139,7 @@ def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMon
             assert browser.connection["incarnation"] == "2"
             assert browser.tables["workers"] == {}
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_before_the_first_state_the_picture_is_empty_and_what_comes_is_told() -> None:
@@ -159,7 +159,7 @@ def test_before_the_first_state_the_picture_is_empty_and_what_comes_is_told() ->
             assert browser.connection["restarts"] == 0
             assert isinstance(browser.connection["age_seconds"], float)
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor) -> None:
@@ -177,7 +177,7 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor
             assert browser.points == [11.0, 12.0]
         app.close()
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_it_has_seen_elsewhere_gets_it_a_new_picture(last_id: str, monitor:
                 assert (await second.until(begun)).kinds == ["snapshot"]
         app.close()
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_a_browser_that_does_not_read_is_cut_off_and_the_others_miss_nothing(mon
             assert reading.browser.points == [10.0 + at for at in range(number + 1)]
         app.close()
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 @pytest.mark.usefixtures("short_record")
@@ -248,7 +248,7 @@ def test_who_was_away_for_longer_than_is_remembered_begins_anew(monitor: Prepare
                 assert (await back.until(begun)).kinds == ["snapshot"]
         app.close()
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_who_comes_just_before_news_are_told_takes_them_from_nobody(monitor: PreparedMonitor) -> None:
@@ -264,7 +264,7 @@ def test_who_comes_just_before_news_are_told_takes_them_from_nobody(monitor: Pre
             assert set(first.browser.tables["workers"]) == {"x-id"}
         app.close()
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_only_so_many_streams_are_open_at_a_time(monitor: PreparedMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_only_so_many_streams_are_open_at_a_time(monitor: PreparedMonitor, monke
         async with Stream(app) as third:
             await third.until(begun)
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_the_end_of_the_server_ends_every_stream(monitor: PreparedMonitor) -> None:
@@ -295,7 +295,7 @@ def test_the_end_of_the_server_ends_every_stream(monitor: PreparedMonitor) -> No
             await late.over()
         assert late.start["status"] == 503
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_head_gets_no_stream(monitor: PreparedMonitor) -> None:
@@ -306,7 +306,7 @@ def test_head_gets_no_stream(monitor: PreparedMonitor) -> None:
         assert stream.start["status"] == 200
         assert stream.body == b""
 
-    run(scenario())
+    run_jumping(scenario())
 
 
 def test_nothing_is_recorded_when_nobody_has_read_for_a_while(
@@ -334,4 +334,4 @@ def test_nothing_is_recorded_when_nobody_has_read_for_a_while(
             assert (await back.until(begun)).kinds == ["snapshot"]
         app.close()
 
-    run(scenario())
+    run_jumping(scenario())
