@@ -7,11 +7,13 @@ and the program `python -m scaler.worker_manager.symphony.service` as the applic
 from __future__ import annotations
 
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
+from scaler.errors import ConfigError
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.offload import OffloadBackend
-from scaler.worker_manager.symphony.session import SessionSettings, check_installed, read_password
+from scaler.worker_manager.symphony.session import LIBRARY, MISSING, SessionSettings, read_password
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 TYPE = WorkerManagerType(
@@ -25,7 +27,8 @@ MOST_TASKS = 100_000
 
 def make_backend(config: SymphonyConfig) -> OffloadBackend:
     """Make the backend of the type symphony. Raises ConfigError: no soamapi, no password, or no secret one."""
-    check_installed()
+    if find_spec(LIBRARY) is None:
+        raise ConfigError(MISSING)
     path = None if config.symphony_password_file is None else str(Path(config.symphony_password_file).absolute())
     read_password(path)
     settings = SessionSettings(

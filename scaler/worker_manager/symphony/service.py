@@ -30,22 +30,15 @@ def container_class(soamapi: Any) -> Any:
     message_class = payload_class(soamapi)
 
     class Container(soamapi.ServiceContainer):  # type: ignore[misc]
-        def on_create_service(self, service_context: Any) -> None:
-            """Nothing to prepare: functions stay loaded from one task to the next by themselves."""
-
-        def on_session_enter(self, session_context: Any) -> None:
-            """Sessions have nothing in common that a task would need."""
-
         def on_invoke(self, task_context: Any) -> None:
             call = message_class()
             task_context.populate_task_input(call)
             task_context.set_task_output(message_class(run_call(call.data)))
 
-        def on_session_leave(self) -> None:
-            """Nothing to undo."""
+        def _do_nothing(self, *_: Any) -> None:
+            """Functions stay loaded from one task to the next by themselves, and sessions have nothing in common."""
 
-        def on_destroy_service(self) -> None:
-            """Nothing to undo."""
+        on_create_service = on_session_enter = on_session_leave = on_destroy_service = _do_nothing
 
     return Container
 

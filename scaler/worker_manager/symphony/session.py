@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import os
 import re
@@ -26,7 +25,7 @@ MISSING = (
     "package index. Install Symphony's client on this machine, source its profile (profile.platform), and put the "
     "directory of its Python API into PYTHONPATH"
 )
-MODULE = "soamapi"
+LIBRARY = "soamapi"
 MAX_PASSWORD_FILE_BYTES = 4096
 SESSION_TYPE = "RecoverableAllHistoricalData"
 MAX_REFUSALS_IN_A_ROW = 10
@@ -48,22 +47,16 @@ _SESSION_ENDED = re.compile(
 _log = logging.getLogger(__name__)
 
 
-def check_installed() -> None:
-    """Raise ConfigError if there is no library, without loading it."""
-    if importlib.util.find_spec(MODULE) is None:
-        raise ConfigError(MISSING)
-
-
 def load_library() -> Any:
     """Import the library. Raises ConfigError that says what to install."""
     try:
-        return importlib.import_module(MODULE)
+        return importlib.import_module(LIBRARY)
     except ImportError as error:  # it is there, and a shared library of it is not, for example
         raise ConfigError(f"{MISSING} ({error})") from error
 
 
 def payload_class(soamapi: Any) -> Any:
-    """Return the class of messages that hold bytes; called with them, or without any for those that are to be read."""
+    """Return the class of messages that hold bytes, or that are to be read."""
 
     class BytesMessage(soamapi.Message):  # type: ignore[misc]
         def __init__(self, data: bytes = b"") -> None:
@@ -168,7 +161,6 @@ class SoamSession:
         self._lock = threading.Lock()
         self._keys: dict[Any, CallKey] = {}
         """The calls that have not ended, by the ids of their tasks."""
-        self._ids: dict[CallKey, Any] = {}
         self.lost = ""
         """Why the session can be used no more; empty while it can."""
         self._ending: threading.Thread | None = None
@@ -180,8 +172,15 @@ class SoamSession:
             raise ExecutorError(
                 f"cannot connect to Symphony's application {settings.application!r}: {error}"
             ) from error
+        attributes = soamapi.SessionCreationAttributes()
         try:
-            self._session = self._connection.create_session(self._attributes(settings))
+            attributes.set_session_type(SESSION_TYPE)
+            attributes.set_session_name(settings.session_name)
+            attributes.set_session_flags(soamapi.SessionFlags.PARTIAL_ASYNC)
+            attributes.set_session_callback(_callback(soamapi, self._on_response, self._lose))
+            if settings.session_priority is not None:
+                attributes.set_session_priority(settings.session_priority)
+            self._session = self._connection.create_session(attributes)
         except soamapi.SoamException as error:
             self._disconnect()
             raise ExecutorError(f"cannot open a session of application {settings.application!r}: {error}") from error
@@ -204,8 +203,9 @@ class SoamSession:
 
     def kill(self, keys: Sequence[CallKey]) -> None:
         """End the tasks of these calls; no more is reported of them. Raises ExecutorError when that is not certain."""
+        ended = set(keys)
         with self._lock:
-            found = [self._ids.pop(key) for key in keys if key in self._ids]
+            found = [task_id for task_id, key in self._keys.items() if key in ended]
             for task_id in found:
                 del self._keys[task_id]
         if not found:
@@ -213,21 +213,20 @@ class SoamSession:
         if not hasattr(self._session, "kill_task"):
             kill_tasks(self._application, self._session.get_id(), found)
             return
-        failure_text = ""
+        failures = []
         for task_id in found:
             try:
                 self._session.kill_task(task_id)
             except self._soamapi.SoamException as error:
-                failure_text = f"Symphony did not kill a task: {error}"
-        if failure_text:
-            raise ExecutorError(failure_text)
+                failures.append(f"Symphony did not kill a task: {error}")
+        if failures:
+            raise ExecutorError(failures[-1])
 
     def close(self) -> None:
         """End the session with all its tasks, and the connection. Raises ExecutorError when that is not certain."""
         with self._lock:
             was_lost, self.lost = self.lost, self.lost or "it was closed"
             self._keys.clear()
-            self._ids.clear()
         if not was_lost:
             self._end()
         elif self._ending is not None:
@@ -239,10 +238,9 @@ class SoamSession:
         try:
             self._session.close()
         except self._soamapi.SoamException as error:
-            where = f"{self._application}:{self._session.get_id()}"
             raise ExecutorError(
                 f"the session could not be closed ({error}) and its tasks may go on; "
-                f"end it with: soamcontrol session kill {where}"
+                f"end it with: soamcontrol session kill {self._application}:{self._session.get_id()}"
             ) from error
         finally:
             self._disconnect()
@@ -252,16 +250,6 @@ class SoamSession:
             self._end()
         except ExecutorError as error:
             _log.warning("%s", error)
-
-    def _attributes(self, settings: SessionSettings) -> Any:
-        attributes = self._soamapi.SessionCreationAttributes()
-        attributes.set_session_type(SESSION_TYPE)
-        attributes.set_session_name(settings.session_name)
-        attributes.set_session_flags(self._soamapi.SessionFlags.PARTIAL_ASYNC)
-        attributes.set_session_callback(_callback(self._soamapi, self._on_response, self._lose))
-        if settings.session_priority is not None:
-            attributes.set_session_priority(settings.session_priority)
-        return attributes
 
     def _disconnect(self) -> None:
         try:
@@ -285,7 +273,6 @@ class SoamSession:
                 return CallRefusal(f"{type(error).__name__}: {error}", is_final=True)
             else:
                 self._keys[task_id] = call.key
-                self._ids[call.key] = task_id
         if refusal is None:
             self._report(CallStarted(*call.key))  # when it really starts is not reported
         elif _SESSION_ENDED.search(refusal.text):
@@ -302,9 +289,8 @@ class SoamSession:
             return
         with self._lock:
             key = self._keys.pop(task_id, None)
-            if key is None:
-                return  # cancelled meanwhile, or it came twice
-            del self._ids[key]
+        if key is None:
+            return  # cancelled meanwhile, or it came twice
         try:
             report = self._outcome(key, handle)
         except Exception as error:  # noqa: BLE001 (as above)
@@ -335,9 +321,8 @@ class SoamSession:
             if self.lost:
                 return
             self.lost = text = str(why) or type(why).__name__
-            keys = list(self._ids)
+            keys = list(self._keys.values())
             self._keys.clear()
-            self._ids.clear()
             # What it may still run is ended; not here, because closing it in a callback would hang.
             self._ending = threading.Thread(target=self._abandon, name="lost-session", daemon=True)
             self._ending.start()
