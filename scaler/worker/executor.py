@@ -16,17 +16,6 @@ from scaler.worker.call import Call
 
 CallKey = tuple[bytes, int]
 """A call's task and attempt."""
-FAILURES = frozenset(
-    {
-        Outcome.PROCESSOR_DIED,
-        Outcome.WORKER_LOST,
-        Outcome.NOT_STARTED,
-        Outcome.TIMED_OUT,
-        Outcome.REJECTED,
-        Outcome.OBJECT_LOST,
-    }
-)
-"""How a call may fail without a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +40,11 @@ class CallFinished:
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """A call has ended without a result. outcome: one of `FAILURES`; text: why, as display text.
+    """A call has ended without a result. text: why, as display text.
 
-    PROCESSOR_DIED: the process died by itself, and the task is charged. WORKER_LOST: it may have run to its end, which
-    cannot be known; the task is charged. NOT_STARTED: the service took it away (a lost host, a lost session); no task
-    is charged.
+    outcome: PROCESSOR_DIED: the process died by itself, and the task is charged. WORKER_LOST: it may have run to its
+    end, which cannot be known; the task is charged. NOT_STARTED: the service took it away (a lost host, a lost
+    session); no task is charged. TIMED_OUT, REJECTED, OBJECT_LOST: as everywhere.
     """
 
     task: bytes

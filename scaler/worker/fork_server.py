@@ -129,9 +129,7 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     _close_all_but(requests.fileno())
-    from scaler.worker.processor.main import run_processor  # noqa: PLC0415 (imported here, so that the agent need not)
-
-    _share()
+    _import(["scaler.worker.processor.main"])  # here, so that the agent need not
     client_sign = os.eventfd(0)
     poll = select.poll()
     for descriptor in (requests.fileno(), client_sign):
@@ -176,6 +174,8 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
                 if client_sign >= 0:
                     sys.meta_path.insert(0, _ClientImportHook(client_sign))
                 _detach()
+                from scaler.worker.processor.main import run_processor  # noqa: PLC0415
+
                 return run_processor(Descriptors(*descriptors), config)
             for each in descriptors:
                 os.close(each)
@@ -191,13 +191,9 @@ def _report(requests: socket.socket, number: int, value: int, descriptors: Seque
 
 
 def _import(names: Iterable[str]) -> None:
+    """Import modules, and keep the collector from writing to what exists then: all processors share its memory."""
     for name in names:
         importlib.import_module(name)
-    _share()
-
-
-def _share() -> None:
-    """Keep the collector from writing to what exists now, so that all processors share its memory."""
     gc.collect()
     gc.freeze()
 

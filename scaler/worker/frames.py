@@ -144,7 +144,7 @@ def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[Buffe
 
 
 def unpack_results(datagram: Buffer) -> Results:
-    """Read a RESULTS datagram; the payloads are a view into it. Raises ProtocolError."""
+    """Return what a RESULTS datagram holds; the payloads are a view into it. Raises ProtocolError."""
     view = memoryview(datagram)
     if len(view) < RESULTS.size:
         raise ProtocolError("a RESULTS datagram is too short for its head")
@@ -152,15 +152,10 @@ def unpack_results(datagram: Buffer) -> Results:
     rows_end = RESULTS.size + count * RESULT.size
     if len(view) != rows_end + payload_bytes:
         raise ProtocolError("the lengths of a RESULTS datagram do not add up")
-    return results_of(batch, view[RESULTS.size : rows_end], view[rows_end:])
-
-
-def results_of(batch: int, rows: memoryview, payloads: memoryview) -> Results:
-    """Read packed rows and check them against their payloads' length. Raises ProtocolError."""
-    unpacked: list[ResultRow] = list(RESULT.iter_unpack(rows))
-    if sum(row[7] for row in unpacked) != len(payloads):
+    rows: list[ResultRow] = list(RESULT.iter_unpack(view[RESULTS.size : rows_end]))
+    if sum(row[7] for row in rows) != payload_bytes:
         raise ProtocolError("the payload lengths of results do not add up")
-    return Results(batch, unpacked, payloads)
+    return Results(batch, rows, view[rows_end:])
 
 
 def skip_rows(results: Results, count: int) -> Results:

@@ -26,7 +26,7 @@ from scaler.worker.frames import (
     Snapshot,
     ToAgent,
     pack_results,
-    results_of,
+    unpack_results,
 )
 
 DATAGRAM_BYTES = 60 * 1024
@@ -78,7 +78,9 @@ class PageReader:
         payloads = bytes(self._view[_PAYLOADS_AT : _PAYLOADS_AT + min(payload_bytes, MAX_PAYLOAD_BYTES)])
         if words[_BATCH] != batch or words[_ROWS] < rows:
             return None
-        return results_of(batch, memoryview(packed), memoryview(payloads))
+        return unpack_results(
+            RESULTS.pack(ToAgent.RESULTS, rows, batch & 0xFFFFFFFF, len(payloads)) + packed + payloads
+        )
 
 
 class PageWriter:

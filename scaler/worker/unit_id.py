@@ -33,12 +33,16 @@ def _ecs_task_id(base: str) -> str:
     url = f"{base}/task"
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _task_id_in(_get(url))
+            document = json.loads(_get(url))
+            arn = document.get("TaskARN") if isinstance(document, dict) else None
+            if isinstance(arn, str) and (task_id := arn.rpartition("/")[2]):
+                return task_id
+            problem = "the answer has no TaskARN"
         except (OSError, ValueError) as error:
-            if attempt == ATTEMPTS:
-                raise ConfigError(f"cannot learn the ECS task from {url}: {error or type(error).__name__}") from error
-        time.sleep(PAUSE_SECONDS)
-    raise AssertionError("the last attempt returns or raises")
+            problem = str(error) or type(error).__name__
+        if attempt < ATTEMPTS:
+            time.sleep(PAUSE_SECONDS)
+    raise ConfigError(f"cannot learn the ECS task from {url}: {problem}")
 
 
 def _get(url: str) -> bytes:
@@ -61,11 +65,3 @@ def _get(url: str) -> bytes:
     if answer.status != http.client.OK:
         raise ValueError(f"status {answer.status}")
     return body
-
-
-def _task_id_in(body: bytes) -> str:
-    document = json.loads(body)
-    arn = document.get("TaskARN") if isinstance(document, dict) else None
-    if not isinstance(arn, str) or not arn.rpartition("/")[2]:
-        raise ValueError("the answer has no TaskARN")
-    return arn.rpartition("/")[2]

@@ -25,9 +25,18 @@ from scaler.worker.agent.events import (
     StartCall,
     TimeElapsed,
 )
-from scaler.worker.executor import FAILURES, CallFailed, CallFinished, CallKey, CallStarted
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
+FAILURES = [
+    Outcome.PROCESSOR_DIED,
+    Outcome.WORKER_LOST,
+    Outcome.NOT_STARTED,
+    Outcome.TIMED_OUT,
+    Outcome.REJECTED,
+    Outcome.OBJECT_LOST,
+]
+"""How a call may fail without a result."""
 FUNCTION = b"f" * 16
 STEPS = 200
 
@@ -144,7 +153,7 @@ class Walk(CoreRig):
         key = self.pick(self.given & self.taken)
         if key is not None:
             self.given.discard(key)
-            outcome = self.random.choice(sorted(FAILURES))
+            outcome = self.random.choice(FAILURES)
             self.turn(CallFailed(*key, outcome, "lost"))
 
     def late(self) -> None:
