@@ -45,7 +45,7 @@ FAULTS: dict[str, Fault] = {
     "a task of a lost worker that was only queued there is forgotten": (
         Tasks,
         "worker_lost",
-        "else:\n                self._requeue(task, 0.0, now)",
+        "else:\n                unstarted.append(task)",
         "else:\n                pass",
         "recalled from a lost worker|is on a lost worker|not among its worker's tasks",
     ),

@@ -137,7 +137,8 @@ class Tasks:
 
     def returned(self, worker: Worker, message: Returned, now: float) -> None:
         """Take in what a worker gave back, or keeps because it has started."""
-        for identifier, attempt, has_started in zip(message.ids, message.attempts, message.started, strict=True):
+        rows = zip(message.ids, message.attempts, message.started, strict=True)
+        for identifier, attempt, has_started in reversed(list(rows)):  # each goes ahead of those before
             task = worker.tasks.get(identifier)
             if task is None or task.attempt != attempt:
                 continue
@@ -253,6 +254,7 @@ class Tasks:
         text = f"worker {worker.name} {why}"
         blocked = set(worker.blocked)
         slots = worker.slots
+        unstarted: list[Task] = []
         for task in list(worker.tasks.values()):
             self._release(worker, task)
             state = task.state
@@ -266,7 +268,9 @@ class Tasks:
             elif may_have_run and charged:
                 self._lost_with_worker(worker, task, text, now)
             else:
-                self._requeue(task, 0.0, now)
+                unstarted.append(task)
+        for task in reversed(unstarted):  # each goes ahead of those before
+            self._requeue(task, 0.0, now)
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
         errors = _errors_of(task)

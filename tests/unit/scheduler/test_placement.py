@@ -119,6 +119,17 @@ def test_what_waits_behind_a_long_task_is_recalled_for_an_idle_worker() -> None:
     assert cluster.on(busy) == [running]
 
 
+def test_tasks_that_come_back_together_keep_their_order() -> None:
+    cluster = Cluster()
+    client, first = cluster.client(), cluster.worker("first", slots=2)
+    tasks = cluster.submit(client, 4)
+    cluster.give_back(first, *tasks[1:])
+    assert cluster.on(first) == tasks
+    second = cluster.worker("second", slots=2)
+    cluster.leave(first)
+    assert cluster.on(second) == tasks[2:], "the first two may have been running: they wait before they run again"
+
+
 def test_a_recalled_task_that_has_started_stays_where_it_is() -> None:
     cluster = Cluster()
     client, busy = cluster.client(), cluster.worker("busy")
