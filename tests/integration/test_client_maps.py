@@ -71,6 +71,11 @@ def wait_for_file(path: Path) -> None:
     wait_for(path.exists)
 
 
+def wait_for_first_file(directory: Path) -> None:
+    """Wait for an item to begin. Which one is first is open: a new processor has to import this module before."""
+    wait_for(lambda: any(directory.iterdir()))
+
+
 def duration_of(call: Callable[[], object]) -> float:
     began = time.monotonic()
     call()
@@ -342,7 +347,7 @@ def test_what_cannot_be_mapped_is_refused(client: Client) -> None:
 
 def test_an_interrupted_map_cancels_its_tasks_and_the_client_lives_on(client: Client, tmp_path: Path) -> None:
     def interrupt() -> None:
-        wait_for_file(tmp_path / "1")
+        wait_for_first_file(tmp_path)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
@@ -377,7 +382,7 @@ def test_a_client_that_is_disconnected_ends_its_maps(cluster: SchedulerClusterCo
     assert next(results) == 0
 
     def disconnect() -> None:
-        wait_for_file(tmp_path / "1")
+        wait_for_first_file(tmp_path)
         client.disconnect()
 
     with ThreadPoolExecutor(1) as pool:
