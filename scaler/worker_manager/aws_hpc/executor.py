@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 
 from scaler.backoff import Backoff
@@ -36,7 +37,7 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import decompress, pack_bundle
 from scaler.worker_manager.aws_hpc.exits import NO_REASON, classify_exit, reason_of
 from scaler.worker_manager.aws_hpc.requests import Definition, Fields, call_request, owns
-from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, ResultKey, SessionObjects, counts_of, index_in
+from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, SessionObjects, counts_of, index_in
 from scaler.worker_manager.aws_hpc.tracking import (
     STUCK_SECONDS,
     UNANSWERED_SECONDS,
@@ -260,22 +261,20 @@ class BatchExecutor:
 
     def _terminate_pending(self) -> None:
         """Terminate jobs. Raises AwsError for the first that cannot be, after all were tried."""
-        job_ids = list(self._tracking.terminations)
-        errors = list(self._pool.map(self._try_terminate, job_ids))
-        for job_id, error in zip(job_ids, errors, strict=True):
+        attempts = {
+            job_id: self._pool.submit(self._service.terminate, job_id, STOP_REASON)
+            for job_id in self._tracking.terminations
+        }
+        first: BaseException | None = None
+        for job_id, attempt in attempts.items():
+            error = attempt.exception()
             if not self._tracking.terminated(job_id, is_done=error is None):
                 _log.error("the job %s may still run: %s", job_id, error)
-        # A refusal may be about children of an array that was submitted just now, which Batch does not know yet.
-        for error in errors:
-            if error is not None and error.kind != "refused":
-                raise error
-
-    def _try_terminate(self, job_id: str) -> AwsError | None:
-        try:
-            self._service.terminate(job_id, STOP_REASON)
-        except AwsError as error:
-            return error
-        return None
+            # A refusal may be about a child of an array that was submitted just now, which Batch does not know yet.
+            if not (isinstance(error, AwsError) and error.kind == "refused"):
+                first = first or error
+        if first is not None:
+            raise first
 
     def _terminate_all(self) -> None:
         self._tracking.cancel()
@@ -343,38 +342,35 @@ class BatchExecutor:
     def _children(self, made: CallSubmission, status: str) -> list[int]:
         if made.size == 1:
             return [0]
-        return [index_in(child["jobId"]) for child in self._service.children(made.job_id, status)]
+        return [index_in(job_id) for job_id in self._service.children(made.job_id, status)]
 
     def _take_results(self) -> set[tuple[int, int]]:
         """Read all awaited results. Returns number and index of all that exist."""
         found = self._objects.results()
         self._take_notes()  # results may be of submissions since the poll began
-        awaited = [result for result in found if self._tracking.is_awaited(result.number, result.index)]
+        awaited = {position for position in found if self._tracking.is_awaited(*position)}
         # Those that were taken stay listed until they are removed; late ones are not awaited.
-        self._tracking.discard({result.key for result in found} - {result.key for result in awaited})
+        self._tracking.discard(key for position, key in found.items() if position not in awaited)
+        readings = {self._pool.submit(self._read, found[position]): position for position in awaited}
         error: AwsError | None = None
-        for reading in as_completed([self._pool.submit(self._read, result) for result in awaited]):
-            result, data = reading.result()
-            if isinstance(data, AwsError):
-                error = error or data
+        for reading in as_completed(readings):
+            position, failure = readings.pop(reading), reading.exception()
+            if isinstance(failure, AwsError):
+                error = error or failure
                 continue
-            self._tracking.discard([result.key])
-            key = self._tracking.over(result.number, result.index, time.monotonic(), has_result=True)
-            if key is None:
-                continue
-            if isinstance(data, ProtocolError):
-                self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {data}")
+            self._tracking.discard([found[position]])
+            key = self._tracking.over(*position, time.monotonic(), has_result=True)
+            assert key is not None, "only notes change what is awaited"
+            if isinstance(failure, ProtocolError):
+                self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {failure}")
             else:
-                self._report(CallFinished(*key, data))
+                self._report(CallFinished(*key, reading.result()))
         if error is not None:
             raise error
-        return {(result.number, result.index) for result in found}
+        return set(found)
 
-    def _read(self, result: ResultKey) -> tuple[ResultKey, bytes | AwsError | ProtocolError]:
-        try:
-            return result, decompress(self._objects.get(result.key))
-        except (AwsError, ProtocolError) as error:
-            return result, error
+    def _read(self, key: str) -> bytes:
+        return decompress(self._objects.get(key))
 
     def _classify(self, jobs: dict[str, tuple[int, int]]) -> None:
         """Report why jobs ended without a result. jobs: number and index by id."""
@@ -393,8 +389,8 @@ class BatchExecutor:
             waiting = next(each for each in self._tracking.known() if "RUNNABLE" in each.counts)
             jobs = [described[waiting.job_id]]
             if waiting.size > 1:
-                first = list(self._service.children(waiting.job_id, "RUNNABLE"))[:STUCK_LISTED]
-                jobs = list(self._service.describe(child["jobId"] for child in first).values())
+                first = islice(self._service.children(waiting.job_id, "RUNNABLE"), STUCK_LISTED)
+                jobs = list(self._service.describe(first).values())
             reason = next(filter(None, map(reason_of, jobs)), "")
             self._stuck_reason = (
                 f"tasks wait in the job queue {self._config.job_queue} for more than {self._stuck_seconds / 60:g} "

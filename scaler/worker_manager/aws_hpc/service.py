@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import boto3
@@ -74,9 +73,9 @@ class BatchService:
             if owns(self._config, job["jobName"])
         }
 
-    def children(self, array_id: str, status: str) -> Iterator[Fields]:
-        """Return the children of an array that are in a state, page by page."""
-        return self._list(arrayJobId=array_id, jobStatus=status)
+    def children(self, array_id: str, status: str) -> Iterator[str]:
+        """Return the ids of the children of an array that are in a state, page by page."""
+        return (str(job["jobId"]) for job in self._list(arrayJobId=array_id, jobStatus=status))
 
     def _list(self, **parameters: Any) -> Iterator[Fields]:
         return self._batch.items("ListJobs", "jobSummaryList", **parameters)
@@ -117,15 +116,6 @@ def child_id(job_id: str, index: int, size: int) -> str:
     return job_id if size == 1 else f"{job_id}:{index}"
 
 
-@dataclass(frozen=True, slots=True)
-class ResultKey:
-    """The key of the result of one call. number: of the submission that the call was part of."""
-
-    number: int
-    index: int
-    key: str
-
-
 class SessionObjects:
     """The objects of one session. Raises UsageError."""
 
@@ -151,14 +141,13 @@ class SessionObjects:
     def get(self, key: str) -> bytes:
         return self._s3.read(Bucket=self._bucket, Key=key)
 
-    def results(self) -> list[ResultKey]:
-        """Return all results that exist, of all submissions."""
-        prefix = f"{self._prefix}results/"
-        found = []
-        for key in object_keys(self._s3, self._bucket, prefix):
-            number, _, index = key.removeprefix(prefix).partition("/")
+    def results(self) -> dict[tuple[int, int], str]:
+        """Return the keys of all results that exist, by the number of the submission and the index of the call."""
+        found = {}
+        for key in object_keys(self._s3, self._bucket, f"{self._prefix}results/"):
+            *_, number, index = key.split("/")
             if number.isdecimal() and index.isdecimal():
-                found.append(ResultKey(int(number), int(index), key))
+                found[int(number), int(index)] = key
         return found
 
     def delete(self, keys: Sequence[str]) -> None:
