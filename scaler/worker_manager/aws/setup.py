@@ -12,13 +12,11 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from scaler.config.commands import Verb
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
-
-if TYPE_CHECKING:
-    from scaler.config.commands import Verb
 
 MANAGED_TAG = "scaler:managed"
 MANAGED = {MANAGED_TAG: "true"}
@@ -159,13 +157,6 @@ class Resource:
         """Return why it cannot be removed now."""
         return ""
 
-    def conflict(self, _: Fields) -> str:
-        """Return why setup cannot change it to what is wanted."""
-        return ""
-
-    def confirm(self) -> object:
-        """Wait until it can be used."""
-
     def call(self, operation: str, **parameters: Any) -> Fields:
         return self.account.client(self.service).call(operation, **parameters)
 
@@ -188,9 +179,6 @@ class Resource:
             account.do("create", "created", self.creation(), self.create)
             return
         ours = is_ours(found)
-        if ours and (conflict := self.conflict(found)):
-            account.line("kept", self.what, conflict)
-            return
         exists = partial(
             account.line, "exists", f"{self.wanted}{self.suffix(found)}", "" if ours else self.foreign_note
         )
@@ -199,8 +187,6 @@ class Resource:
         changes = self.changes(found) if ours or self.changes_foreign else ()
         if not changes and not self.shows_changes_apart:
             exists()
-            if ours and not account.dry_run:
-                self.confirm()
         for text, action in changes:
             account.do("change", "changed", text, action)
 

@@ -33,18 +33,21 @@ class _Changing(Resource):
         """Return it when no change is under way; None when it does not exist."""
         return self.describe() if self.account.dry_run else self._await(_is_settled, "is still changing")
 
-    def confirm(self) -> None:
+    def await_valid(self) -> None:
         self._await(lambda shown: shown is not None and shown["status"] == "VALID", "is not VALID")
 
     def ensure(self) -> None:
         self.settle()
         super().ensure()
+        found = None if self.account.dry_run else self.describe()
+        if found is not None and is_ours(found):
+            self.await_valid()
 
     def made(self, **parameters: Any) -> None:
         """Create it, and wait until it can be used."""
         parameters |= {f"{self.member}Name": self.name, "state": "ENABLED", "tags": MANAGED}
         self.account.when_roles_are_known(lambda: self.ask("Create", **parameters))
-        self.confirm()
+        self.await_valid()
 
     def changes(self, found: Fields) -> Sequence[Change]:
         # One that is disabled is what an interrupted teardown has left.
@@ -53,7 +56,7 @@ class _Changing(Resource):
     def change(self, text: str, **changes: Any) -> Change:
         def change() -> None:
             self.ask("Update", **{self.member: self.name}, state="ENABLED", **changes)
-            self.confirm()
+            self.await_valid()
 
         return f"{self.what}: {text}", change
 
@@ -112,8 +115,14 @@ class EnvironmentResource(_Changing):
         self._queue, self._resources, self._service_role = queue, resources, service_role
 
     def ensure(self) -> None:
-        found = self._queue.settle()
-        if found is None or is_ours(found):
+        queue = self._queue.settle()
+        if queue is not None and not is_ours(queue):
+            return
+        found, wanted = self.settle(), self._resources()["type"]
+        current = (found or {}).get("computeResources", {}).get("type")
+        if found is not None and is_ours(found) and current != wanted:
+            self.account.line("kept", self.what, f"it is {current}: to have {wanted}, run teardown first")
+        else:
             super().ensure()
 
     def creation(self) -> str:
@@ -121,10 +130,6 @@ class EnvironmentResource(_Changing):
 
     def create(self) -> None:
         self.made(type="MANAGED", computeResources=self._resources(), serviceRole=self._service_role())
-
-    def conflict(self, found: Fields) -> str:
-        wanted, current = self._resources()["type"], (found.get("computeResources") or {}).get("type")
-        return "" if current == wanted else f"it is {current}: to have {wanted}, run teardown first"
 
     def changes(self, found: Fields) -> Sequence[Change]:
         if changed := differences(found.get("computeResources") or {}, self._resources()):

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scaler.config.commands import Verb
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws.containers import default_image, installing
@@ -33,9 +34,6 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE
 from scaler.worker_manager.aws_hpc.service import NO_BUCKET, delete_objects, object_keys
-
-if TYPE_CHECKING:
-    from scaler.config.commands import Verb
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
 
+from scaler.config.commands import Verb
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws.setup import (
     MANAGED_TAG,
@@ -24,9 +24,6 @@ from scaler.worker_manager.aws.setup import (
 )
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition, image_of, registered
-
-if TYPE_CHECKING:
-    from scaler.config.commands import Verb
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
