@@ -6,6 +6,7 @@ A slot runs one task after another, so the number of tasks that it runs within a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -104,11 +105,6 @@ class Budget:
 
     left: float = math.inf
 
-    def affords(self, price: float, reserved: float = 0.0) -> float:
-        """Return how many units of this price it pays for. reserved: the part of it for other managers."""
-        left = self.left - reserved
-        return math.inf if price <= 0 or math.isinf(left) else max(0, math.floor(left / price + _ROUNDING))
-
 
 class CapacityPlan:
     """The slots of one manager while work is assigned to them. Law: used and free slots together are those that exist.
@@ -137,15 +133,13 @@ class CapacityPlan:
         self._price = price
         self._committed_free = max(0, committed_units - manager.units)
         self._growth_used = 0
-        step = manager.unit_slots
-        self.free = [SlotBatch(manager.units_running * step, 0.0)]
-        """Slots of running units, then those of pending ones, the earliest first."""
         tick = self.startup / PENDING_STEPS
-        pending: dict[int, int] = {}
-        for age in manager.pending_ages:
-            ticks = max(1, math.ceil((self.startup - age) / tick)) if tick > 0 else 0
-            pending[ticks] = pending.get(ticks, 0) + step
-        self.free += [SlotBatch(pending[ticks], ticks * tick) for ticks in sorted(pending)]
+        pending = Counter(
+            max(1, math.ceil((self.startup - age) / tick)) if tick > 0 else 0 for age in manager.pending_ages
+        )
+        units = [(0, manager.units_running), *sorted(pending.items())]
+        self.free = [SlotBatch(count * manager.unit_slots, ticks * tick) for ticks, count in units]
+        """Slots of running units, then those of pending ones, the earliest first."""
 
     def use(self, slots: int) -> int:
         """Assign work to free slots; return how many there were."""
@@ -178,7 +172,7 @@ class CapacityPlan:
             self.reasons.append(f"the minimum is {units}")
 
     def growth(self, max_slots: int, reserved: float = 0.0) -> SlotBatch:
-        """Return the slots that may be added, up to max_slots. reserved: budget for other managers."""
+        """Return the slots that may be added, up to max_slots."""
         if self.manager.fixed:
             return SlotBatch(0, self.startup)
         step = self.manager.unit_slots
@@ -208,7 +202,11 @@ class CapacityPlan:
         return max(0, math.ceil(growth.slots / self.manager.unit_slots) - self._committed_free) * self._price
 
     def _affordable(self, reserved: float = 0.0) -> float:
-        return self._committed_free + self._budget.affords(self._price, reserved)
+        """Return how many units may still be paid for. reserved: budget for other managers."""
+        left = self._budget.left - reserved
+        if self._price <= 0 or math.isinf(left):
+            return math.inf
+        return self._committed_free + max(0, math.floor(left / self._price + _ROUNDING))
 
     def _start(self, units: int) -> None:
         self.grown += units

@@ -19,14 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler.needs import Needs
-from scaler.policy.capacity import (
-    Budget,
-    CapacityPlan,
-    SlotBatch,
-    best_seconds,
-    soonest_seconds,
-    tasks_done,
-)
+from scaler.policy.capacity import Budget, CapacityPlan, SlotBatch, best_seconds, soonest_seconds, tasks_done
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 8
@@ -60,28 +53,35 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """A user's constraints on a plan. Mappings are by manager id; prices are per unit and hour."""
+    """A user's constraints on a plan, by key and manager id; the empty id is for all others, and for global keys.
 
-    first_slots: int = FIRST_SLOTS
-    finish_seconds: float | None = None
-    """Work need not be done sooner than this; None: as soon as is worth its cost."""
-    idle_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Cooldown of units that are not needed; where it is missing it follows from the start-up time."""
-    minimum: Mapping[str, int] = field(default_factory=dict)
-    price: Mapping[str, float] = field(default_factory=dict)
-    ceiling: float = math.inf
-    """The most that all units together may cost per hour."""
+    finish_seconds: work need not be done sooner than this; without it, as soon as is worth its cost. idle_seconds: the
+    cooldown of units that are not needed; without it, it follows from the start-up time. Costs are per hour.
+    """
+
+    values: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def get(self, key: str, manager_id: str = "") -> float | None:
+        """Return the value for a manager, None when there is none."""
+        return self.values.get((key, manager_id), self.values.get((key, "")))
+
+    @property
+    def ceiling(self) -> float:
+        return self.values.get(("ceiling_per_hour", ""), math.inf)
 
     def cooldown(self, plan: CapacityPlan) -> float:
         """Return the cooldown of a manager's units in seconds."""
-        return self.idle_seconds.get(plan.manager.manager_id, cooldown_seconds(plan.startup))
+        seconds = self.get("idle_seconds", plan.manager.manager_id)
+        return cooldown_seconds(plan.startup) if seconds is None else seconds
 
 
 class Sizing:
     """Plans for the whole cluster. Keeps the ramp-up of unmeasured work, and recent needs and answers."""
 
     def __init__(self) -> None:
-        self._ramp_up = RampUp()
+        self._planned_at: float | None = None
+        self._ran: dict[tuple[Needs, str], float] = {}
+        """How long the tasks of functions without a measurement have run, by needs and function."""
         self._cooldowns: dict[str, Cooldown] = {}
         self._wanted: dict[str, int] = {}
         self._seen: dict[str, int] = {}
@@ -98,7 +98,7 @@ class Sizing:
         managers = {manager.manager_id: manager for manager in view.managers}
         # Wanted units that do not exist yet may appear at any time: they count as spent.
         committed = {key: max(manager.units, self._still_wanted(manager)) for key, manager in managers.items()}
-        prices = {key: constraints.price.get(key, 0.0) for key in managers}
+        prices = {key: constraints.get("price_per_hour", key) or 0.0 for key in managers}
         if sum(committed[key] * prices[key] for key in managers) > constraints.ceiling:
             committed = {key: manager.units for key, manager in managers.items()}
         budget = Budget(constraints.ceiling - sum(committed[key] * prices[key] for key in managers))
@@ -107,13 +107,12 @@ class Sizing:
             for key, manager in managers.items()
         }
         for key, plan in plans.items():
-            plan.reserve(constraints.minimum.get(key, 0))
+            plan.reserve(int(constraints.get("minimum_units", key) or 0))
         fitting = {
             needs: [plans[key] for key in limits if needs.fits(managers[key].offers)]
             for needs in dict.fromkeys(row.needs for row in view.demand)
         }
-        startup = {needs: min((plan.startup for plan in fits), default=0.0) for needs, fits in fitting.items()}
-        works = self._ramp_up.works(view, constraints.first_slots, startup)
+        works = self._works(view, int(constraints.get("first_slots") or FIRST_SLOTS), fitting)
         for work in sorted(works, key=lambda work: (len(fitting[work.needs]), work.needs.items)):
             _assign(work, fitting[work.needs], constraints)
         wanted = {
@@ -139,7 +138,7 @@ class Sizing:
         if plan.grown or manager.units > max(before, self._seen.get(key, 0)):
             # Unrequested units existed before the first plan saw them, for example after a restart.
             needed = manager.units + plan.grown
-        level = max(cooldown.level(needed, usual, now), constraints.minimum.get(key, 0))
+        level = max(cooldown.level(needed, usual, now), int(constraints.get("minimum_units", key) or 0))
         if plan.used and KEEP_SHARE * before < level < before:
             level = before
         # Units that were lost or could not be started yet stay wanted while they were needed recently.
@@ -151,11 +150,38 @@ class Sizing:
             cooldown.shrunk(now)
             wanted -= surplus
         reasons = [*plan.reasons, plan.limit] if plan.limit else plan.reasons
-        return Wanted(wanted, "; ".join(reasons) or _idle_reason(wanted, cooldown.seconds(usual)))
+        if not reasons:
+            last = f"; the last ones go after {seconds_text(cooldown.seconds(usual))} without any" if wanted else ""
+            reasons = [f"no work{last}"]
+        return Wanted(wanted, "; ".join(reasons))
 
-
-def _idle_reason(units: int, seconds: float) -> str:
-    return f"no work; the last ones go after {seconds_text(seconds)} without any" if units else "no work"
+    def _works(
+        self, view: ClusterView, first_slots: int, fitting: Mapping[Needs, Sequence[CapacityPlan]]
+    ) -> list[Work]:
+        """Return all work. first_slots: for work of unknown length at its beginning. Call once per plan."""
+        elapsed = 0.0 if self._planned_at is None else min(MAX_STEP_SECONDS, max(0.0, view.now - self._planned_at))
+        self._planned_at = view.now
+        ran: dict[tuple[Needs, str], float] = {}
+        works: dict[Needs, Work] = {}
+        for row in view.demand:
+            tasks = row.queued + row.running
+            if not tasks:
+                continue
+            work = works.setdefault(row.needs, Work(row.needs))
+            work.tasks += tasks
+            work.functions.append(row.function)
+            if row.task_seconds is not None:
+                work.measured_tasks += tasks
+                # A running task is half done on average.
+                work.seconds += (row.queued + row.running / 2) * row.task_seconds
+            else:
+                key = (row.needs, row.function)
+                ran[key] = self._ran.get(key, 0.0) + (elapsed if row.running else 0.0)
+                startup = min((plan.startup for plan in fitting[row.needs]), default=0.0)
+                doublings = int(ran[key] / max(RAMP_UP_SECONDS, RAMP_UP_SHARE * startup))
+                work.ramp_up_slots += min(tasks, first_slots << min(MAX_DOUBLINGS, doublings))
+        self._ran = ran
+        return list(works.values())
 
 
 def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
@@ -188,11 +214,12 @@ def _assign_measured(
     for plan in to_grow:
         addable.append(plan.growth(tasks, reserved))
         reserved += plan.cost(addable[-1])
-    if constraints.finish_seconds is None:
+    finish_seconds = constraints.get("finish_seconds")
+    if finish_seconds is None:
         idle = [IDLE_SHARE * constraints.cooldown(plan) for plan in plans if not plan.manager.fixed]
         within = best_seconds(existing, addable, tasks, task_seconds, min(idle, default=0.0))
     else:
-        within = max(constraints.finish_seconds, soonest_seconds([*existing, *addable], tasks, task_seconds))
+        within = max(finish_seconds, soonest_seconds([*existing, *addable], tasks, task_seconds))
     if math.isinf(within):
         return
     is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
@@ -241,39 +268,6 @@ class Work:
 def seconds_text(seconds: float) -> str:
     """Return a duration as display text: 0.25 s, 7.5 s, 12,000 s."""
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s"
-
-
-class RampUp:
-    """How long the tasks of functions without a measurement have run."""
-
-    def __init__(self) -> None:
-        self._planned_at: float | None = None
-        self._ran: dict[tuple[Needs, str], float] = {}
-
-    def works(self, view: ClusterView, first_slots: int, startup: Mapping[Needs, float]) -> list[Work]:
-        """Return all work. first_slots: for work of unknown length at its beginning. Call once per plan."""
-        elapsed = 0.0 if self._planned_at is None else min(MAX_STEP_SECONDS, max(0.0, view.now - self._planned_at))
-        self._planned_at = view.now
-        ran: dict[tuple[Needs, str], float] = {}
-        works: dict[Needs, Work] = {}
-        for row in view.demand:
-            tasks = row.queued + row.running
-            if not tasks:
-                continue
-            work = works.setdefault(row.needs, Work(row.needs))
-            work.tasks += tasks
-            work.functions.append(row.function)
-            if row.task_seconds is not None:
-                work.measured_tasks += tasks
-                # A running task is half done on average.
-                work.seconds += (row.queued + row.running / 2) * row.task_seconds
-            else:
-                key = (row.needs, row.function)
-                ran[key] = self._ran.get(key, 0.0) + (elapsed if row.running else 0.0)
-                doublings = int(ran[key] / max(RAMP_UP_SECONDS, RAMP_UP_SHARE * startup[row.needs]))
-                work.ramp_up_slots += min(tasks, first_slots << min(MAX_DOUBLINGS, doublings))
-        self._ran = ran
-        return list(works.values())
 
 
 class Cooldown:

@@ -16,8 +16,6 @@ The last four keys apply to every worker manager that has no entry of its own. T
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from scaler.errors import UsageError
 from scaler.policy.load import entries, key_value
@@ -31,63 +29,31 @@ WHOLE = ("first_slots", "minimum_units", "maximum_units")
 ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSettings:
-    """A parsed content: values by key and manager id; the empty id is for all others, and for global keys."""
-
-    values: Mapping[tuple[str, str], float] = field(default_factory=dict)
-
-    def get(self, key: str, manager_id: str = "") -> float | None:
-        """Return the value for a manager, None when there is none."""
-        return self.values.get((key, manager_id), self.values.get((key, "")))
-
-    @property
-    def ceiling_per_hour(self) -> float:
-        return self.values.get(("ceiling_per_hour", ""), math.inf)
-
-    def constraints(self, managers: Iterable[ManagerView]) -> Constraints:
-        """Return the constraints on a plan for these managers."""
-        ids = [manager.manager_id for manager in managers]
-
-        def mapping(key: str) -> dict[str, float]:
-            return {manager_id: value for manager_id in ids if (value := self.get(key, manager_id)) is not None}
-
-        return Constraints(
-            int(self.get("first_slots") or FIRST_SLOTS),
-            self.get("finish_seconds"),
-            mapping("idle_seconds"),
-            {manager_id: int(units) for manager_id, units in mapping("minimum_units").items()},
-            mapping("price_per_hour"),
-            self.ceiling_per_hour,
-        )
-
-
 class TargetPolicy:
     """See the module. Raises UsageError on content that it does not understand."""
 
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation(prefer_least_capable=True)
-        self._settings = parse(policy_content)
+        self._constraints = parse(policy_content)
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         preferred = sorted(view.managers, key=self._preference)
         limits = {manager.manager_id: self._limit_units(manager) for manager in preferred}
-        return self._sizing.plan(view, limits, self._settings.constraints(view.managers))
+        return self._sizing.plan(view, limits, self._constraints)
 
     def _preference(self, manager: ManagerView) -> tuple[float, int]:
         """The cheapest slots come first, then the fewest capabilities, then the order of connection."""
-        price = self._settings.get("price_per_hour", manager.manager_id) or 0.0
+        price = self._constraints.get("price_per_hour", manager.manager_id) or 0.0
         return price / manager.unit_slots, len(manager.offers.items)
 
     def _limit_units(self, manager: ManagerView) -> int | None:
-        maximum = self._settings.get("maximum_units", manager.manager_id)
-        limits = [units for units in (maximum, manager.max_units) if units is not None]
-        return int(min(limits)) if limits else None
+        limits = [self._constraints.get("maximum_units", manager.manager_id), manager.max_units]
+        return min((int(units) for units in limits if units is not None), default=None)
 
 
-def parse(policy_content: str) -> TargetSettings:
-    """Return the settings of a content. Raises UsageError that quotes the entry at fault."""
+def parse(policy_content: str) -> Constraints:
+    """Return the constraints in a content. Raises UsageError that quotes the entry at fault."""
     values: dict[tuple[str, str], float] = {}
     for entry in entries(policy_content):
         manager_id, key, text = key_value(
@@ -102,9 +68,9 @@ def parse(policy_content: str) -> TargetSettings:
         if (key, manager_id) in values:
             raise UsageError(f"policy_content {entry!r}: {key!r} is given twice")
         values[key, manager_id] = _value(entry, key, text)
-    settings = TargetSettings(values)
-    _check(settings)
-    return settings
+    constraints = Constraints({("first_slots", ""): FIRST_SLOTS, **values})
+    _check(constraints)
+    return constraints
 
 
 def _value(entry: str, key: str, text: str) -> float:
@@ -119,22 +85,20 @@ def _value(entry: str, key: str, text: str) -> float:
     return value
 
 
-def _check(settings: TargetSettings) -> None:
-    """Raise UsageError when the settings contradict each other."""
-    ceiling = settings.ceiling_per_hour
-    if math.isfinite(ceiling) and not any(
-        price for (key, _), price in settings.values.items() if key == "price_per_hour"
-    ):
+def _check(constraints: Constraints) -> None:
+    """Raise UsageError when the constraints contradict each other."""
+    values, ceiling = constraints.values, constraints.ceiling
+    if math.isfinite(ceiling) and not any(price for (key, _), price in values.items() if key == "price_per_hour"):
         raise UsageError(
             "policy_content: ceiling_per_hour needs prices: give the price of a unit, such as price_per_hour=0.35"
         )
-    for manager_id in sorted({manager_id for key, manager_id in settings.values if key in MANAGER_KEYS}):
-        minimum = settings.get("minimum_units", manager_id) or 0
-        maximum = settings.get("maximum_units", manager_id)
+    for manager_id in sorted({manager_id for key, manager_id in values if key in MANAGER_KEYS}):
+        minimum = constraints.get("minimum_units", manager_id) or 0
+        maximum = constraints.get("maximum_units", manager_id)
         of = f" of {manager_id}" if manager_id else ""
         if maximum is not None and minimum > maximum:
             raise UsageError(f"policy_content: minimum_units{of} is {minimum:g}, above maximum_units, {maximum:g}")
-        cost = minimum * (settings.get("price_per_hour", manager_id) or 0.0)
+        cost = minimum * (constraints.get("price_per_hour", manager_id) or 0.0)
         if cost > ceiling:
             raise UsageError(
                 f"policy_content: minimum_units{of} cost {cost:g} per hour, above ceiling_per_hour, {ceiling:g}"
