@@ -29,19 +29,15 @@ RECORDS = (*get_args(Input), Wanted)
 
 def size_of(item: Input) -> int:
     """Return roughly how many bytes an input keeps alive. Only what workers and clients send in bulk counts by size."""
-    if isinstance(item, Received):
-        message = item.message
-        if isinstance(message, Submit):
-            return sum(_columns(group.payloads) for group in message.groups)
-        if isinstance(message, Done):
-            return _columns(message.payloads)
-        if isinstance(message, Output):
-            return ROW_BYTES + len(message.text)
-        if isinstance(message, Printed):
-            return _columns(message.texts)
-        if isinstance(message, Relay):
-            return ROW_BYTES + len(message.body)
-    return ROW_BYTES
+    match item.message if isinstance(item, Received) else None:
+        case Submit(_, groups):
+            return sum(_columns(group.payloads) for group in groups)
+        case Done(payloads=texts) | Printed(texts=texts):
+            return _columns(texts)
+        case Output(text=text) | Relay(body=text):
+            return ROW_BYTES + len(text)
+        case _:
+            return ROW_BYTES
 
 
 def _columns(payloads: list[bytes]) -> int:

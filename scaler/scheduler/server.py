@@ -31,8 +31,6 @@ from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView
 from scaler.processes import Load, LoadMeter, give_memory_back
 from scaler.protocol.messages import (
-    ForgetObjects,
-    ForgetOwner,
     Hello,
     ManagerDetails,
     RefusalReason,
@@ -49,12 +47,11 @@ from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
     Expel,
-    ForgetOwned,
-    ForgetStored,
     Input,
     PolicyAnswered,
     Publish,
     Send,
+    SendToStorage,
     Stop,
 )
 from scaler.scheduler.core.core import SchedulerCore
@@ -127,16 +124,15 @@ class SchedulerServer:
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
         self._is_closed = False
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._began_at = self._loop.time()
         self._longest_step_seconds = 0.0
-        self._storage_status: StorageStatus | None = None
-        self._storage_asked = False
         self._meter = LoadMeter()
         self._advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
+        self._storage_row = StorageRow(self._advertised_storage)
+        self._storage_asked = False
         self._listener = SocketListener(
             [config.bind_address],
             server_kind=Server.SCHEDULER,
@@ -261,10 +257,8 @@ class SchedulerServer:
         match command:
             case Expel(peer, reason):
                 self._listener.forget(peer, reason)
-            case ForgetStored(ids):
-                self._to_storage.send(ForgetObjects(ids))
-            case ForgetOwned(owner):
-                self._to_storage.send(ForgetOwner(owner))
+            case SendToStorage(message):
+                self._to_storage.send(message)
             case AskPolicy(view):
                 self._ask_policy(view)
             case Publish(facts):
@@ -282,10 +276,9 @@ class SchedulerServer:
     def _schedule(self, at: float) -> None:
         """Have the next step at this time or earlier: a timer that is due before is left alone."""
         if self._timer is not None:
-            if self._timer_at <= at:
+            if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer_at = at
         self._timer = self._loop.call_at(at, self._tick)
 
     def _tick(self) -> None:
@@ -322,8 +315,8 @@ class SchedulerServer:
         """Take in how full the object storage is; nothing else that it sends needs an answer."""
         for event in arrived:
             match event:
-                case Received(message=StorageStatus() as status):
-                    self._storage_status = status
+                case Received(_, StorageStatus(_, objects, size_bytes, limit_bytes)):
+                    self._storage_row = StorageRow(self._advertised_storage, objects, size_bytes, limit_bytes)
                     self._storage_asked = False
                 case Welcomed():
                     self._storage_asked = False
@@ -341,11 +334,7 @@ class SchedulerServer:
         own = self._meter.measure().get(os.getpid(), Load())
         uptime_seconds = round(self._loop.time() - self._began_at, 3)
         scheduler = SchedulerRow(own.cpu_percent, own.rss_bytes, uptime_seconds, round(longest, 6))
-        storage = StorageRow(self._advertised_storage)
-        known = self._storage_status
-        if known is not None:
-            storage = storage._replace(objects=known.objects, bytes=known.bytes, limit_bytes=known.limit_bytes)
-        return ServerStatus(time.time(), self._incarnation, scheduler, storage, self._sent, self._received)
+        return ServerStatus(time.time(), self._incarnation, scheduler, self._storage_row, self._sent, self._received)
 
 
 def _log_fact(fact: Fact) -> None:

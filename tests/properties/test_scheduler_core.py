@@ -19,6 +19,7 @@ from scaler.protocol.messages import (
     Clear,
     Desired,
     Done,
+    ForgetObjects,
     Heartbeat,
     ManagerStatus,
     Message,
@@ -40,7 +41,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
     stored_reference,
 )
-from scaler.scheduler.core.commands import Command, ForgetStored, Input, Send
+from scaler.scheduler.core.commands import Command, Input, Send, SendToStorage
 from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
 from tests.unit.scheduler.driver import Cluster, delivered
 
@@ -151,8 +152,8 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             if isinstance(command, Send):
                 peer, message = delivered(command)
                 self.model.judge(peer.rstrip(b".").decode("latin-1"), message)
-            elif isinstance(command, ForgetStored):
-                self.model.forgets(command.ids)
+            elif isinstance(command, SendToStorage) and isinstance(command.message, ForgetObjects):
+                self.model.forgets(command.message.ids)
 
     # -- who is here
 

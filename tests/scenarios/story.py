@@ -25,6 +25,7 @@ from scaler.protocol.messages import (
     Drain,
     Finished,
     ForgetFunctions,
+    ForgetOwner,
     HeartbeatEcho,
     Message,
     Outcome,
@@ -200,10 +201,10 @@ class Story:
                 return [f"{self._peer(peer)} <- {text}"] if text else []
             case core_commands.Expel(peer, reason):
                 return [f"{self._peer(peer)} is expelled: {reason.text}"]
-            case core_commands.ForgetStored(ids):
-                return [f"storage <- forget {', '.join(self._stored(identifier) for identifier in ids)}"]
-            case core_commands.ForgetOwned(owner):
-                return [f"storage <- forget all of {self._peer(owner)}"]
+            case core_commands.SendToStorage(message):
+                if isinstance(message, ForgetOwner):
+                    return [f"storage <- forget all of {self._peer(message.owner)}"]
+                return [f"storage <- forget {', '.join(map(self._stored, message.ids))}"]
             case core_commands.Stop(text):
                 return [f"stop: {text}"]
             case core_commands.AskPolicy() | core_commands.Publish():

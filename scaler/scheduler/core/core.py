@@ -19,7 +19,7 @@ from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import Command, Expel, ForgetOwned, Input, MonitoringChanged, PolicyAnswered, Stop
+from scaler.scheduler.core.commands import Command, Expel, Input, MonitoringChanged, PolicyAnswered, SendToStorage, Stop
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Incident, peer_incident
@@ -181,7 +181,7 @@ class SchedulerCore:
         if retain:
             self._retained_until[client.id] = now + self._config.object_retention_seconds
         else:
-            self._outbox.add(ForgetOwned(client.id))
+            self._outbox.add(SendToStorage(messages.ForgetOwner(client.id)))
         self._outbox.publish(peer_incident("left", "client", client, why))
 
     def _worker_left(self, worker: Worker, why: str, now: float) -> None:
@@ -212,7 +212,7 @@ class SchedulerCore:
                 self._give_up(record.id, f"was silent for {silent:.0f} s", now)
         for owner in [owner for owner, until in self._retained_until.items() if until <= now]:
             del self._retained_until[owner]
-            self._outbox.add(ForgetOwned(owner))
+            self._outbox.add(SendToStorage(messages.ForgetOwner(owner)))
         state.ready.drop_empty()
 
     # -- messages

@@ -45,7 +45,10 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
     now = state.own_time(now)
     match task.state:
         case Waiting(missing=missing):
-            return _waiting(task, missing)
+            tasks = task.group.client.tasks
+            names = [f"{tasks[reference].group.spec.name}()" for reference in task.references if reference in tasks]
+            results = "result" if missing == 1 else "results"
+            return f"it needs the {results} of {_count(missing, 'task')}: {_listed(list(dict.fromkeys(names)))}"
         case Ready():
             return _ready(state, task, now)
         case Delayed(until=until):
@@ -62,13 +65,6 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
             assert_never(never)
 
 
-def _waiting(task: Task, missing: int) -> str:
-    tasks = task.group.client.tasks
-    living = (tasks[reference] for reference in task.references if reference in tasks)
-    names = list(dict.fromkeys(f"{other.group.spec.name}()" for other in living))
-    return f"it needs the {'result' if missing == 1 else 'results'} of {_count(missing, 'task')}: {_listed(names)}"
-
-
 def _assigned(task: Task, worker: Worker) -> str:
     if task.id in worker.blocked:
         return f"it runs on worker {worker.name} and waits for tasks of its own{_so_far(task)}"
@@ -79,10 +75,8 @@ def _assigned(task: Task, worker: Worker) -> str:
     if ahead < worker.slots:
         return f"it runs on worker {worker.name}{_so_far(task)}"
     behind = ahead - worker.slots + 1
-    return (
-        f"it is on worker {worker.name}, with {_count(behind, 'task')} before it that {_is(behind)} not done"
-        + _so_far(task)
-    )
+    before_it = f"{_count(behind, 'task')} before it that {_is(behind)} not done"
+    return f"it is on worker {worker.name}, with {before_it}{_so_far(task)}"
 
 
 def _so_far(task: Task) -> str:
@@ -97,37 +91,28 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     willing = [worker for worker in fitting if worker.is_willing]
     could = [record for record in state.managers.values() if needs.fits(record.offers)]
-    if willing:
-        return _queued(state, task, willing, could, now)
     parts = []
-    if fitting:
-        broken = sum(worker.broken_at is not None for worker in fitting)
-        how = " and ".join(
-            text for count, text in ((broken, "out of contact"), (len(fitting) - broken, "about to end")) if count
-        )
-        parts.append(f"{_count(len(fitting), 'worker')} could run it, but {_is(len(fitting))} {how}")
-    if not could:
-        parts.append(_no_candidate(state, needs, bool(fitting)))
-    parts += [_manager(record, now) for record in could[:MAX_NAMED]]
-    return "; ".join(parts)
-
-
-def _queued(
-    state: ClusterState, task: Task, willing: Sequence[Worker], could: Sequence[ManagerRecord], now: float
-) -> str:
-    if len(willing) > 1 and task.errors is not None and any(task.avoids(worker, now) for worker in willing):
-        return f"it failed ({_last_error(task)}), and waits for another worker than that"
-    before = state.ready.of(task.group.needs).before(task, MAX_COUNTED)
-    slots = sum(worker.slots for worker in willing)
-    if before >= MAX_COUNTED:
-        line = f"more than {MAX_COUNTED:,} tasks are before it"
-    else:
+    if willing:
+        if len(willing) > 1 and any(task.avoids(worker, now) for worker in willing):
+            return f"it failed ({_last_error(task)}), and waits for another worker than that"
+        before = state.ready.of(needs).before(task, MAX_COUNTED)
         line = f"{_count(before, 'task')} {_is(before)} before it" if before else "it is the next"
-    parts = [f"{line}, for {_count(slots, 'slot')} that could run it"]
-    if task.errors is not None and task.errors.texts:
-        parts.append(f"it runs again after {_last_error(task)}")
-    parts += [_manager(record, now) for record in could if record.pending_units][:MAX_NAMED]
-    return "; ".join(parts)
+        if before >= MAX_COUNTED:
+            line = f"more than {MAX_COUNTED:,} tasks are before it"
+        slots = sum(worker.slots for worker in willing)
+        parts.append(f"{line}, for {_count(slots, 'slot')} that could run it")
+        if task.errors is not None and task.errors.texts:
+            parts.append(f"it runs again after {_last_error(task)}")
+        could = [record for record in could if record.pending_units]
+    else:
+        if fitting:
+            broken = sum(worker.broken_at is not None for worker in fitting)
+            counts = ((broken, "out of contact"), (len(fitting) - broken, "about to end"))
+            how = " and ".join(text for count, text in counts if count)
+            parts.append(f"{_count(len(fitting), 'worker')} could run it, but {_is(len(fitting))} {how}")
+        if not could:
+            parts.append(_no_candidate(state, needs, bool(fitting)))
+    return "; ".join([*parts, *(_manager(record, now) for record in could[:MAX_NAMED])])
 
 
 def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:
@@ -135,8 +120,7 @@ def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:
         return "no worker manager is here" if is_known else "no worker and no worker manager is here"
     known: dict[str, float] = {}
     offers = [record.offers for record in state.managers.values()]
-    offers += [worker.offers for worker in state.workers.values()]
-    for offer in offers:
+    for offer in offers + [worker.offers for worker in state.workers.values()]:
         for name, amount in offer.items:
             known[name] = max(amount, known.get(name, amount))
     short = [f"no more than {name}={known[name]:g}" for name, amount in needs.items if known.get(name, amount) < amount]
@@ -207,7 +191,7 @@ def _last_error(task: Task) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the first line: what an interpreter wrote while it crashed follows in further ones."""
+    # What an interpreter wrote while it crashed follows in further lines.
     return text.partition("\n")[0]
 
 

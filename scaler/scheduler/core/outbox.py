@@ -18,7 +18,7 @@ from scaler.protocol.messages import (
     RunGroup,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import AskPolicy, Command, Expel, ForgetOwned, ForgetStored, Publish, Send, Stop
+from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Publish, Send, SendToStorage, Stop
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
@@ -175,7 +175,7 @@ class Outbox:
     def send(self, peer: bytes, message: Message) -> None:
         self._commands.append(Send(peer, message))
 
-    def add(self, command: AskPolicy | Expel | ForgetOwned | Stop) -> None:
+    def add(self, command: AskPolicy | Expel | SendToStorage | Stop) -> None:
         self._commands.append(command)
 
     def publish(self, fact: Fact) -> None:
@@ -201,7 +201,7 @@ class Outbox:
             self.withdraw_functions()
         if objects.forgotten:
             forgotten, objects.forgotten = objects.forgotten, []
-            commands.extend(ForgetStored(part.ids) for part in split(ForgetObjects(forgotten)))
+            commands.extend(SendToStorage(part) for part in split(ForgetObjects(forgotten)))
         if self._facts:
             commands.append(Publish(self._facts))
             self._facts = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, takewhile
 
 from scaler.needs import Needs
 from scaler.scheduler.core.state import READY, Group, Task
@@ -87,19 +88,17 @@ class ReadyQueue:
 
     def before(self, task: Task, limit: int) -> int:
         """Return how many tasks are taken before this ready one, but not more than limit. O(limit)."""
-        group = task.group
+        rank, own = task.group.rank, task.group.client.id
         count = 0
-        for rank in self._ranks:
-            lane = self._lanes[rank]
-            if rank == group.rank:
-                break
-            for tasks in lane.values():
+        for better in self._ranks[: self._ranks.index(rank)]:
+            for tasks in self._lanes[better].values():
                 count += _live(tasks, None, limit - count)
-        ahead = _live(lane[group.client.id], task, limit - count)
+        lane = self._lanes[rank]
+        ahead = _live(lane[own], task, limit - count)
         count += ahead
         extra = 1
         for client, tasks in lane.items():
-            if client == group.client.id:
+            if client == own:
                 extra = 0
             else:
                 count += _live(tasks, None, min(ahead + extra, limit - count))
@@ -114,12 +113,8 @@ class ReadyQueue:
 
 def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
     """Count ready tasks, at most limit, that come before `until`."""
-    count = 0
-    for task in tasks:
-        if task is until or count >= limit:
-            break
-        count += task.state is READY
-    return count
+    live = (task for task in takewhile(lambda task: task is not until, tasks) if task.state is READY)
+    return sum(1 for _ in islice(live, max(0, limit)))
 
 
 class ReadyQueues:

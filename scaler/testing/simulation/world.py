@@ -12,17 +12,17 @@ from scaler.config.servers import SchedulerConfig
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
-from scaler.protocol.messages import ClientDetails, Hello, Message, Outcome, Role, WorkerDetails
+from scaler.protocol.messages import ClientDetails, ForgetObjects, Hello, Message, Outcome, Role, WorkerDetails
 from scaler.protocol.session import OutboxLimits, Session
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
     Expel,
-    ForgetStored,
     MonitoringChanged,
     PolicyAnswered,
     Publish,
     Send,
+    SendToStorage,
 )
 from scaler.scheduler.core.invariants import check
 from scaler.testing.simulation.actors import Chances, SimulatedClient, SimulatedWorker
@@ -163,7 +163,7 @@ class World(SteppedCore):
                         link.send(link.server, message, self.now)
                 case Expel(peer):
                     self._expelled(peer)
-                case ForgetStored(ids):
+                case SendToStorage(ForgetObjects(ids)):
                     self._report.forgotten_objects += len(ids)
                 case _:
                     pass

@@ -12,6 +12,7 @@ from scaler.protocol.messages import (
     Clear,
     Done,
     ForgetObjects,
+    ForgetOwner,
     Outcome,
     Pin,
     Release,
@@ -20,7 +21,7 @@ from scaler.protocol.messages import (
     TaskGroup,
     stored_reference,
 )
-from scaler.scheduler.core.commands import ForgetOwned, ForgetStored
+from scaler.scheduler.core.commands import Command, SendToStorage
 from tests.unit.scheduler.driver import FUNCTION, VALUE, Cluster
 
 
@@ -29,8 +30,14 @@ def cluster() -> Cluster:
     return Cluster()
 
 
+def storage_parts(commands: list[Command]) -> list[list[bytes]]:
+    """Return the ids that the storage is to forget, message by message."""
+    messages = [command.message for command in commands if isinstance(command, SendToStorage)]
+    return [message.ids for message in messages if isinstance(message, ForgetObjects)]
+
+
 def forgotten(cluster: Cluster) -> list[bytes]:
-    return [task for command in cluster.commands if isinstance(command, ForgetStored) for task in command.ids]
+    return [task for part in storage_parts(cluster.commands) for task in part]
 
 
 def test_a_task_goes_to_a_worker_and_its_value_to_the_client(cluster: Cluster) -> None:
@@ -294,7 +301,7 @@ def test_when_a_client_is_gone_its_tasks_are_dropped_and_its_objects_forgotten(c
     running, *_ = cluster.submit(client, 10)
     cluster.leave(client)
     assert running in cluster.recalls(worker, kill=True)
-    assert ForgetOwned(cluster.peer(client)) in cluster.commands
+    assert SendToStorage(ForgetOwner(cluster.peer(client))) in cluster.commands
     late = result_id(running, 1)
     cluster.finish(worker, running, payload=stored_reference(late, 10**6))
     assert late in forgotten(cluster)
@@ -307,9 +314,9 @@ def test_a_client_that_falls_silent_is_given_up_after_its_lease(cluster: Cluster
     assert cluster.state.clients
     cluster.wait(2.0)
     assert not cluster.state.clients
-    assert ForgetOwned(cluster.peer(client)) not in cluster.commands
+    assert SendToStorage(ForgetOwner(cluster.peer(client))) not in cluster.commands
     cluster.wait(61.0)
-    assert ForgetOwned(cluster.peer(client)) in cluster.commands
+    assert SendToStorage(ForgetOwner(cluster.peer(client))) in cluster.commands
 
 
 def test_objects_of_a_client_that_was_given_up_are_kept_if_it_comes_back() -> None:
@@ -318,7 +325,7 @@ def test_objects_of_a_client_that_was_given_up_are_kept_if_it_comes_back() -> No
     cluster.wait(61.0)
     cluster.client(client)
     cluster.wait(40.0, alive=[client])
-    assert ForgetOwned(cluster.peer(client)) not in cluster.commands
+    assert SendToStorage(ForgetOwner(cluster.peer(client))) not in cluster.commands
 
 
 def test_more_tasks_than_may_wait_are_rejected_with_the_limits_name() -> None:
@@ -443,7 +450,7 @@ def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cl
     held = [cluster.object_id(client) for _ in range(100_000)]
     cluster.say(client, Pin(held))
     commands = cluster.say(client, Clear())
-    parts = [command.ids for command in commands if isinstance(command, ForgetStored)]
+    parts = storage_parts(commands)
     assert [task for part in parts for task in part] == held
     assert all(len(encode(ForgetObjects(part))) < MAX_CONTROL_BYTES for part in parts)
 
