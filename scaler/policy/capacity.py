@@ -45,7 +45,6 @@ class SlotBatch:
 
 
 def tasks_done(batches: Sequence[SlotBatch], task_seconds: float, within_seconds: float) -> int:
-    """Return how many tasks all slots together run within this time from now."""
     return sum(batch.slots * batch.tasks_each(task_seconds, within_seconds) for batch in batches)
 
 
@@ -142,7 +141,6 @@ class CapacityPlan:
         """Slots of running units, then those of pending ones, the earliest first."""
 
     def use(self, slots: int) -> int:
-        """Assign work to free slots; return how many there were."""
         missing = slots
         for index, batch in enumerate(self.free):
             missing -= self._use(index, min(missing, batch.slots))

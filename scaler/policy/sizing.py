@@ -70,7 +70,6 @@ class Constraints:
         return self.values.get(("ceiling_per_hour", ""), math.inf)
 
     def cooldown(self, plan: CapacityPlan) -> float:
-        """Return the cooldown of a manager's units in seconds."""
         seconds = self.get("idle_seconds", plan.manager.manager_id)
         return cooldown_seconds(plan.startup) if seconds is None else seconds
 
@@ -250,7 +249,6 @@ class Work:
 
     @property
     def task_seconds(self) -> float:
-        """Mean of the measured tasks."""
         return max(1e-6, self.seconds / self.measured_tasks)
 
     def __str__(self) -> str:
@@ -307,11 +305,9 @@ class Cooldown:
         return max(_remaining(units, now - at, cooldown) for at, units in needs)
 
     def shrunk(self, now: float) -> None:
-        """Record that surplus units stop."""
         self._shrunk_at = now
 
     def grew(self, usual: float, now: float) -> None:
-        """Record that units were missing and are started."""
         if now - self._shrunk_at <= 2 * self.seconds(usual):
             self._doublings = min(self._doublings + 1, 16)
             self._shortage_at = now

@@ -32,7 +32,6 @@ class LadderStep:
     max_task_concurrency: int
 
     def limit_units(self, manager: ManagerView) -> int | None:
-        """Return the most units that the manager may have, None for any number."""
         if self.max_task_concurrency == NO_LIMIT:
             return manager.max_units
         units = self.max_task_concurrency // manager.unit_slots

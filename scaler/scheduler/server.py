@@ -161,7 +161,6 @@ class SchedulerServer:
         self._schedule(self._loop.time())
 
     def _embed_storage(self) -> str:
-        """Start an object storage in this process, and return its address."""
         bind_address = self._config.bind_address
         try:
             self._storage = EmbeddedStorage(beside(bind_address, 1, ".storage"), io_threads=self._config.io_threads)
@@ -210,7 +209,6 @@ class SchedulerServer:
         return self._welcome(hello.role, self._advertised_storage)
 
     def _welcome(self, role: Role, storage_address: str) -> Welcome:
-        """Return the answer to a peer that may come in."""
         is_service = role in (Role.WORKER, Role.MANAGER)
         lease = self._config.worker_timeout_seconds if is_service else self._config.client_timeout_seconds
         heartbeat = lease / HEARTBEATS_IN_A_LEASE

@@ -47,21 +47,17 @@ class ClusterState:
         return now - self.stalled_seconds
 
     def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | None:
-        """Return the peer with this id that is here."""
         return self.clients.get(identifier) or self.workers.get(identifier) or self.managers.get(identifier)
 
     def manager_named(self, manager_id: str) -> ManagerRecord | None:
-        """Return the worker manager with this name that is here."""
         return next((record for record in self.managers.values() if record.name == manager_id), None)
 
     def living_task(self, identifier: bytes) -> Task | None:
-        """Return a task that has not ended, by its id."""
         client = self.clients.get(owner_of(identifier))
         return client.tasks.get(identifier) if client is not None else None
 
     @property
     def living_tasks(self) -> int:
-        """The number of tasks that have not ended."""
         return sum(len(client.tasks) for client in self.clients.values())
 
     def all_clients(self) -> Iterator[ClientRecord]:

@@ -122,36 +122,31 @@ class SchedulerCore:
 
     def _opened(self, peer: bytes, hello: messages.Hello, now: float) -> None:
         self._forget_peer(peer, "opened a new session", now, retain=True)
-        details = hello.details
+        details, name = hello.details, f"{hello.hostname}|{hello.pid}"
+        record: ClientRecord | Worker | ManagerRecord
         try:
             match details:
                 case WorkerDetails():
-                    worker = Worker(peer, f"{hello.hostname}|{hello.pid}|{peer.hex()[:8]}", now, details)
-                    self.state.workers[peer] = worker
-                    self._placement.add(worker)
-                    self._elastic.worker_joined(worker, now)
-                    self._outbox.publish(peer_incident("joined", "worker", worker))
+                    record = self.state.workers[peer] = Worker(peer, f"{name}|{peer.hex()[:8]}", now, details)
+                    self._placement.add(record)
+                    self._elastic.worker_joined(record, now)
                 case ManagerDetails():
-                    self._manager_opened(peer, details, now)
+                    if details.unit_slots < 1:
+                        raise UsageError(f"a worker manager whose units have {details.unit_slots} slots")
+                    earlier = self.state.manager_named(details.manager_id)
+                    if earlier is not None:
+                        # The shell admits a second one only while the first is out of contact: it was restarted.
+                        self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
+                    record = self._elastic.join(peer, details, now)
                 case ClientDetails() | None:
-                    name = details.name if details is not None else ""
                     self._retained_until.pop(peer, None)
-                    self.state.clients[peer] = ClientRecord(peer, name or f"{hello.hostname}|{hello.pid}", now)
-                    self._outbox.publish(peer_incident("joined", "client", self.state.clients[peer]))
+                    title = details.name if details is not None else ""
+                    record = self.state.clients[peer] = ClientRecord(peer, title or name, now)
                 case _:
                     assert_never(details)
+            self._outbox.publish(peer_incident("joined", record))
         except UsageError as error:
             self._expel(peer, str(error))
-
-    def _manager_opened(self, peer: bytes, details: ManagerDetails, now: float) -> None:
-        if details.unit_slots < 1:
-            raise UsageError(f"a worker manager whose units have {details.unit_slots} slots")
-        earlier = self.state.manager_named(details.manager_id)
-        if earlier is not None:
-            # The shell admits a second one only while the first is out of contact: it was restarted.
-            self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
-        self._elastic.join(peer, details, now)
-        self._outbox.publish(peer_incident("joined", "manager", self.state.managers[peer]))
 
     def _give_up(self, peer: bytes, why: str, now: float) -> None:
         """End the session of a peer that was out of contact for too long."""
@@ -162,16 +157,15 @@ class SchedulerCore:
         self._forget_peer(peer, why, now, retain=True)
 
     def _forget_peer(self, peer: bytes, why: str, now: float, retain: bool) -> None:
-        client = self.state.clients.get(peer)
-        if client is not None:
-            self._client_left(client, why, now, retain)
-        worker = self.state.workers.get(peer)
-        if worker is not None:
-            self._worker_left(worker, why, now)
-        record = self.state.managers.pop(peer, None)
-        if record is not None:
-            self._elastic.leave(now)
-            self._outbox.publish(peer_incident("left", "manager", record, why))
+        match self.state.peer(peer):
+            case ClientRecord() as client:
+                self._client_left(client, why, now, retain)
+            case Worker() as worker:
+                self._worker_left(worker, why, now)
+            case ManagerRecord() as record:
+                del self.state.managers[peer]
+                self._elastic.leave(now)
+                self._outbox.publish(peer_incident("left", record, why))
 
     def _client_left(self, client: ClientRecord, why: str, now: float, retain: bool = False) -> None:
         """Forget a client; with retain, its stored objects stay for a while, should it come back."""
@@ -182,7 +176,7 @@ class SchedulerCore:
             self._retained_until[client.id] = now + self._config.object_retention_seconds
         else:
             self._outbox.add(SendToStorage(messages.ForgetOwner(client.id)))
-        self._outbox.publish(peer_incident("left", "client", client, why))
+        self._outbox.publish(peer_incident("left", client, why))
 
     def _worker_left(self, worker: Worker, why: str, now: float) -> None:
         del self.state.workers[worker.id]
@@ -193,7 +187,7 @@ class SchedulerCore:
             self._client_left(nested, f"its worker {worker.name} {why}", now)
         self._tasks.worker_lost(worker, why, not worker.draining, now)
         self._outbox.discard(worker)
-        self._outbox.publish(peer_incident("left", "worker", worker, why))
+        self._outbox.publish(peer_incident("left", worker, why))
 
     def _expel(self, peer: bytes, why: str) -> None:
         self._outbox.add(Expel(peer, Refused(messages.RefusalReason.EXPIRED, why)))
@@ -353,7 +347,7 @@ class SchedulerCore:
             return
         why = f"{worker.failures_in_row} tasks in a row ended in a failure of the worker"
         self._elastic.drain(worker, f"quarantined: {why}", quarantined=True)
-        self._outbox.publish(peer_incident("quarantined", "worker", worker, why))
+        self._outbox.publish(peer_incident("quarantined", worker, why))
 
     def _not_allowed(self, peer: bytes, message: Message) -> None:
         self._protocol_error(peer, f"sent {type(message).__name__}, which it may not")

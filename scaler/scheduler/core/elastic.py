@@ -55,7 +55,7 @@ class Elastic:
 
     # -- managers and their workers
 
-    def join(self, peer: bytes, details: ManagerDetails, now: float) -> None:
+    def join(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
         """Add a manager that came, or came back; its workers may have been here before it."""
         record = self._state.managers[peer] = ManagerRecord(peer, details.manager_id, now, details)
         for worker in self._state.workers.values():
@@ -63,13 +63,13 @@ class Elastic:
                 record.running_units[worker.details.unit_id] = worker
         record.joined_units = set(record.running_units)
         self.next_plan = now
+        return record
 
     def leave(self, now: float) -> None:
         if not self._state.managers:
             self.next_plan = now
 
     def status(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None:
-        """Take in how a manager and its units are."""
         if record.status is None:
             self.next_plan = now
         record.status = status

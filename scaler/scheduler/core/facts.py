@@ -93,7 +93,6 @@ class TasksEnded:
         return self.failure_records.get(index, _FIRST_ATTEMPT)
 
     def failure(self, index: int) -> FailureTexts:
-        """Return the texts of a task that did not succeed."""
         return failure_texts(self.outcomes[index], self.failure_records[index].payload)
 
 
@@ -135,9 +134,10 @@ class Incident:
 Fact = TasksStarted | TasksEnded | TaskRetried | ScalingDecided | Incident
 
 
-def peer_incident(kind: str, role: str, peer: PeerRecord, text: str = "") -> Incident:
+def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:
     """Return an incident of a client, worker or manager; logs know managers by their names."""
-    return Incident(kind, f"{role} {peer.name}", text, {role: peer.name if role == "manager" else peer.id.hex()})
+    identity = peer.name if peer.role == "manager" else peer.id.hex()
+    return Incident(kind, f"{peer.role} {peer.name}", text, {peer.role: identity})
 
 
 class History:

@@ -99,7 +99,6 @@ class ObjectTable:
             self._settle(identifier, entry)
 
     def pinned_by(self, client: bytes) -> list[bytes]:
-        """Return the stored objects that this client pins."""
         return [identifier for identifier in self.pins.get(client, ()) if identifier in self.stored]
 
     def client_left(self, client: bytes, retain: bool) -> None:
@@ -116,7 +115,6 @@ class ObjectTable:
                 self._settle(identifier, entry)
 
     def worker_left(self, worker: bytes) -> None:
-        """Forget that this worker has functions."""
         for function in self.functions.values():
             function.announced_to.discard(worker)
 
@@ -128,7 +126,6 @@ class ObjectTable:
         return entry
 
     def _settle(self, identifier: bytes, entry: ObjectUses) -> None:
-        """Forget what nothing pins or uses any more."""
         if entry.pins or entry.uses:
             return
         if isinstance(entry, FunctionUses):

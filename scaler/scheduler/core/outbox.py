@@ -114,7 +114,6 @@ class Outbox:
     # -- to workers
 
     def run(self, worker: Worker, task: Task, inputs: tuple[bytes, ...]) -> None:
-        """Add one attempt to the worker's next Run."""
         of_group = self._columns[task.group]
         columns = of_group.get(worker)
         size = len(task.payload) + _ROW_BYTES
@@ -165,7 +164,6 @@ class Outbox:
         recall.attempts.append(task.attempt)
 
     def discard(self, worker: Worker) -> None:
-        """Drop what was collected for a worker that has left."""
         self._forget_run(worker)
         self._recalls.pop((worker, True), None)
         self._recalls.pop((worker, False), None)
@@ -182,7 +180,6 @@ class Outbox:
         self._facts.append(fact)
 
     def flush(self) -> list[Command]:
-        """Return everything collected, and start an empty collection."""
         commands = self._commands
         if self._results:
             for client, results in self._results.items():

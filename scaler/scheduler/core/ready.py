@@ -37,7 +37,6 @@ class ReadyQueue:
         return self._ranks[0]
 
     def tasks_of(self, group: Group) -> deque[Task]:
-        """Return where the tasks of this group queue."""
         lane = self._lanes.get(group.rank)
         if lane is None:
             lane = self._lanes[group.rank] = OrderedDict()
@@ -129,7 +128,6 @@ class ReadyQueues:
         return self.queues[needs]
 
     def add(self, group: Group, tasks: Sequence[Task]) -> None:
-        """Add tasks of one group in their order."""
         count = len(tasks)
         group.ready += count
         queue = self.queues.get(group.needs) or self.of(group.needs)
@@ -161,6 +159,5 @@ class ReadyQueues:
         self.queues[queue.needs] = self.queues.pop(queue.needs)
 
     def drop_empty(self) -> None:
-        """Forget requirements without tasks."""
         for needs in [needs for needs, queue in self.queues.items() if not queue.count and not queue.tombstones]:
             del self.queues[needs]

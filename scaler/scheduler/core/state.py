@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
@@ -167,6 +167,7 @@ class RetainedResult:
 class PeerRecord:
     """Identity and liveness of a client, worker or manager. Times are the core's own."""
 
+    role: ClassVar[str]
     id: bytes
     name: str
     last_message_at: float
@@ -176,7 +177,6 @@ class PeerRecord:
         self.last_message_at = now
 
     def note_connection(self, now: float, *, is_broken: bool) -> None:
-        """Note that the connection broke, or is back."""
         if not is_broken:
             self.broken_at = None
             self.last_message_at = now
@@ -188,6 +188,7 @@ class PeerRecord:
 class ClientRecord(PeerRecord):
     """A client: a process, or one inside a task (`via` is the worker that relays its messages)."""
 
+    role = "client"
     via: Worker | None = None
     tasks: dict[bytes, Task] = field(default_factory=dict)
     groups: dict[Spec, Group] = field(default_factory=dict)
@@ -215,6 +216,7 @@ class WorkerPool:
 class Worker(PeerRecord):
     """A worker agent: what it offers, and the tasks that it has. Only its methods change it."""
 
+    role = "worker"
     details: WorkerDetails
     offers: Offers = field(init=False)
     slots: int = field(init=False)
@@ -269,7 +271,6 @@ class Worker(PeerRecord):
 
     @property
     def is_willing(self) -> bool:
-        """True while it may get tasks."""
         return not self.draining and self.broken_at is None
 
     def take(self, task: Task, now: float) -> None:
@@ -387,6 +388,7 @@ class ScalingDecided:
 class ManagerRecord(PeerRecord):
     """A worker manager: its details, its last status, and the last message to it. Only `elastic.py` changes it."""
 
+    role = "manager"
     details: ManagerDetails
     offers: Offers = field(init=False)
     status: ManagerStatus | None = None

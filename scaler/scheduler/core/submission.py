@@ -110,7 +110,6 @@ class Submission:
     # -- groups
 
     def _new_group(self, client: ClientRecord, spec: Spec) -> Group:
-        """Add a group, whose functions are registered."""
         timing = self._timings.pop(spec.function, None) or Timing()
         self._timings[spec.function] = timing
         if len(self._timings) > MAX_TIMINGS:

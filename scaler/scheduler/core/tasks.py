@@ -121,7 +121,6 @@ class Tasks:
         self._outbox.run(worker, task, inputs)
 
     def inputs_of(self, task: Task) -> tuple[bytes, ...]:
-        """Return the payloads of a ready task's references, in their order."""
         retained = task.group.client.retained
         return tuple(
             retained[reference].payload if is_task(reference) else stored_reference(reference, 0)
@@ -174,7 +173,6 @@ class Tasks:
                 self._outbox.send_to_client(client, Started(its_own))
 
     def suspended(self, worker: Worker, message: Suspended) -> None:
-        """Note which started tasks wait for tasks of their own, and which continue."""
         for identifier, attempt, is_suspended in zip(message.ids, message.attempts, message.suspended, strict=True):
             task = worker.tasks.get(identifier)
             if task is None or task.attempt != attempt:
@@ -184,7 +182,6 @@ class Tasks:
     # -- results
 
     def done(self, worker: Worker, message: Done, now: float) -> None:
-        """Take in attempts that ended on a worker."""
         worker_tasks = worker.tasks
         cpu_us = message.cpu_us
         peak_bytes = message.peak_bytes
@@ -326,11 +323,9 @@ class Tasks:
 
     @property
     def next_wake(self) -> float | None:
-        """When the first delayed task becomes ready."""
         return self._delayed[0][0] if self._delayed else None
 
     def wake(self, now: float) -> None:
-        """Make tasks ready whose backoff is over."""
         delayed = self._delayed
         while delayed and delayed[0][0] <= now:
             task = heapq.heappop(delayed)[2]
