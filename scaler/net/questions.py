@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from scaler.errors import LimitError
 from scaler.protocol.messages import Explain, Explained, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
@@ -19,71 +18,59 @@ Answer = Explained | TaskLog | ShutdownReply
 _ANSWERS: dict[type[Question], type[Answer]] = {Explain: Explained, ReadLog: TaskLog, ShutdownCluster: ShutdownReply}
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    question: Question
-    answer: Future[Answer] = field(default_factory=Future)
-    askers: int = 0
-
-
 class Questions:
-    """The questions that wait for their answers. Safe to use from any thread; equal ones share an answer."""
+    """The questions that wait for their answers. Safe to use from any thread; an answer is for all that asked it."""
 
     def __init__(self, send: Callable[[Question], object]) -> None:
-        """send: sends a question, from the thread that asks it."""
         self._send = send
         self._lock = threading.Lock()
-        self._pending: dict[tuple[type[Answer], bytes], _Pending] = {}
-        """By the type of the answer, and the task that it is about."""
+        self._waiting: list[tuple[Question, Future[Answer]]] = []
         self._closed: Exception | None = None
 
     @contextmanager
     def asking(self, question: Question) -> Iterator[Future[Answer]]:
         """Send a question, and give the future of its answer; at the end of the context it is no longer asked.
 
-        Raises LimitError, or the error with which the questions were closed. Do not cancel the future: it is shared.
+        Raises LimitError, or the error with which the questions were closed. Do not cancel the future.
         """
-        key = _ANSWERS[type(question)], _task_of(question)
+        asked = question, Future[Answer]()
         with self._lock:
             if self._closed is not None:
                 raise self._closed
-            pending = self._pending.get(key)
-            if pending is None:
-                if len(self._pending) >= MAX_QUESTIONS:
-                    raise LimitError(f"MAX_QUESTIONS is {MAX_QUESTIONS}, and as many wait for the scheduler's answer")
-                pending = self._pending[key] = _Pending(question)
-            pending.askers += 1
+            if len(self._waiting) >= MAX_QUESTIONS:
+                raise LimitError(f"MAX_QUESTIONS is {MAX_QUESTIONS}, and as many wait for the scheduler's answer")
+            self._waiting.append(asked)
         try:
             self._send(question)
-            yield pending.answer
+            yield asked[1]
         finally:
-            with self._lock:
-                pending.askers -= 1
-                if not pending.askers and self._pending.get(key) is pending:
-                    del self._pending[key]
+            self._take(lambda each: each is asked)
 
     def answered(self, answer: Answer) -> None:
-        """Give an answer to all that asked its question."""
-        with self._lock:
-            pending = self._pending.pop((type(answer), _task_of(answer)), None)
-        if pending is not None:
-            pending.answer.set_result(answer)
+        kind, task = type(answer), _task_of(answer)
+        for _, future in self._take(lambda each: _ANSWERS[type(each[0])] is kind and _task_of(each[0]) == task):
+            future.set_result(answer)
 
     def ask_again(self) -> None:
         """Send all questions again: the scheduler has forgotten everything."""
         with self._lock:
-            questions = [pending.question for pending in self._pending.values()]
-        for question in questions:
+            waiting = list(self._waiting)
+        for question, _ in waiting:
             self._send(question)
 
     def close(self, error: Exception) -> None:
         """Answer all questions, and those that are asked from now on, with an error. Harmless when repeated."""
         with self._lock:
             self._closed = self._closed or error
-            pending = list(self._pending.values())
-            self._pending.clear()
-        for each in pending:
-            each.answer.set_exception(error)
+        for _, future in self._take(lambda _: True):
+            future.set_exception(error)
+
+    def _take(self, chosen: Callable[[tuple[Question, Future[Answer]]], bool]) -> list[tuple[Question, Future[Answer]]]:
+        """Return the chosen questions, which no longer wait."""
+        with self._lock:
+            taken = [each for each in self._waiting if chosen(each)]
+            self._waiting = [each for each in self._waiting if not chosen(each)]
+        return taken
 
 
 def _task_of(message: Question | Answer) -> bytes:
