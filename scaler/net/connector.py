@@ -55,7 +55,6 @@ class Shell(Generic[_CoreT]):
         self._on_events = on_events
         self._wakeups = wakeups
         self._inputs: list[Input] = []
-        """Inputs of the next step."""
         self._in_iteration = False
         self._closed = False
         self._pid = os.getpid()
@@ -122,7 +121,6 @@ class Wakeups:
         self._watched.add(descriptor)
 
     def watch_writing(self, descriptor: int, is_wanted: bool) -> None:
-        """Wake when this descriptor is writable, or stop doing so."""
         if is_wanted:
             self._loop.add_writer(descriptor, self.wake)
         else:
@@ -152,7 +150,6 @@ class Wakeups:
         self._timer = self._loop.call_at(when, self._run_timer)
 
     def close(self) -> None:
-        """Wake no more."""
         for descriptor in list(self._watched):
             self.unwatch(descriptor)
         for handle in (self._handle, self._timer):
@@ -334,7 +331,6 @@ class LoopThread(Generic[_LivingT]):
             raise
 
     def close(self) -> None:
-        """Close the object and end the thread. Harmless when repeated."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()

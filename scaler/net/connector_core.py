@@ -85,7 +85,6 @@ class ConnectorCore:
 
     @property
     def outbox_bytes(self) -> int:
-        """Bytes kept until the server acknowledges them."""
         return self._session.outbox_bytes
 
     def send(

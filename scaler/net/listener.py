@@ -63,7 +63,6 @@ class Listener(Shell[ListenerCore]):
                 self._wakeups.soon()
 
     def outbox_bytes(self, peer: bytes) -> int:
-        """Return the bytes that are kept for a peer until it acknowledges them."""
         return self._core.outbox_bytes(peer)
 
     def close(self) -> None:
@@ -162,7 +161,6 @@ class _RateLimitedLog:
         return self._quiet_until if self._count == 1 else None
 
     def flush(self, now: float) -> None:
-        """Log what was counted since the last line."""
         if self._count:
             self._quiet_until = now + REPEAT_SECONDS
             others = f" (and {self._count - 1} more like this)" if self._count > 1 else ""

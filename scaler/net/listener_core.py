@@ -66,8 +66,6 @@ class _Link:
 
 
 class ListenerCore:
-    """All sessions of one listener."""
-
     def __init__(self, server: m.Server, limits: OutboxLimits) -> None:
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
@@ -86,7 +84,6 @@ class ListenerCore:
         self._first_cut_at = math.inf  # not after the first of these times
 
     def outbox_bytes(self, peer_id: bytes) -> int:
-        """Return the bytes that are kept for a peer; 0 without a session."""
         peer = self._peers.get(peer_id)
         return peer.session.outbox_bytes if peer is not None else 0
 
@@ -108,7 +105,6 @@ class ListenerCore:
             self._full[peer_id] = str(error)
 
     def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
-        """Take in what has happened and return what to do, in this order."""
         links = self._links
         while self._full:
             peer_id, text = self._full.popitem()
@@ -322,7 +318,6 @@ class ListenerCore:
             self._close(link, Header(m.PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason, now)
 
     def _refuse(self, link: _Link, session_id: bytes, refused: m.Refused, now: float) -> None:
-        """Refuse a link that carries no session."""
         self._commands.append(t.Report(refused.text, is_refusal=True))
         self._close(link, Header(m.PROTOCOL_VERSION, 0, session_id, 0, 0), refused, now)
 

@@ -115,8 +115,6 @@ class FileDescriptor:
 
 
 class LocalTransport:
-    """One connection; see `transport.Transport`."""
-
     passes_descriptors = True
 
     def __init__(self, connection: socket.socket, watcher: Watcher) -> None:

@@ -99,8 +99,6 @@ class WritingChanged:
 
 @dataclass(frozen=True, slots=True)
 class MalformedReceived:
-    """An envelope came that cannot be read."""
-
     link: Transport
     reason: str
 

@@ -40,8 +40,6 @@ _Read = Callable[[bytes], Message | None]
 
 
 class _Wire(NamedTuple):
-    """What encoding and decoding need to know about a message."""
-
     name: str
     number: int
     codec: StructCodec

@@ -43,7 +43,6 @@ Check = Callable[[Any], Any]
 
 
 def same(value: Any) -> Any:
-    """Return the value: the check of a field without a rule."""
     return value
 
 
@@ -231,7 +230,6 @@ class Data(PointerField):
 
 
 def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
-    """Return the codec of bytes of this length."""
 
     def check(value: bytes) -> bytes:
         if len(value) != length and (value or not may_be_empty):
@@ -260,7 +258,6 @@ class Text(Data):
 
 
 def join_ids(ids: Sequence[bytes]) -> bytes:
-    """Concatenate ids of 16 bytes each."""
     joined = b"".join(ids)
     if len(joined) != ID_BYTES * len(ids):
         raise ValueError(f"ids have {ID_BYTES} bytes each")
@@ -268,7 +265,6 @@ def join_ids(ids: Sequence[bytes]) -> bytes:
 
 
 def split_ids(data: bytes) -> list[bytes]:
-    """Take concatenated ids apart."""
     count, rest = divmod(len(data), ID_BYTES)
     if rest:
         raise ValueError(f"{len(data)} bytes are not a whole number of {ID_BYTES}-byte ids")
@@ -398,15 +394,15 @@ ID_COLUMN = Data("Data", "column of ids", join_ids, split_ids)
 PAYLOAD_COLUMN = PayloadColumn("Data", "one behind the other")
 
 
-def _within(least: float, most: float, wrong: str) -> Check:
-    """Return a check of numbers from `least` to `most`; NaN is never one."""
+def _number(wire: str, least: float, most: float, wrong: str, note: str = "") -> Scalar:
+    """Return the codec of numbers from `least` to `most`; NaN is never one."""
 
     def check(value: float) -> float:
         if not least <= value <= most:
             raise ValueError(f"{value} is {wrong}")
         return value
 
-    return check
+    return Scalar(wire, note, check, check)
 
 
 class PartList(NamedTuple):
@@ -455,14 +451,13 @@ def _amount(name: str, amount: float | None) -> float:
 Count32 = Annotated[int, Scalar("UInt32")]
 Count64 = Annotated[int, Scalar("UInt64")]
 Signed64 = Annotated[int, Scalar("Int64")]
-_limit = _within(-1, math.inf, "neither a limit nor -1")
-Limit = Annotated[int, Scalar("Int64", "-1: no limit", _limit, _limit)]
-_seconds = _within(0, MAX_SECONDS, f"not a number of seconds from 0 to {MAX_SECONDS:g}")
-Seconds = Annotated[float, Scalar("Float64", "", _seconds, _seconds)]
-_clock = _within(-sys.float_info.max, sys.float_info.max, "not the reading of a clock")
-Clock = Annotated[float, Scalar("Float64", "a reading of the sender's clock", _clock, _clock)]
-_percent = _within(0, sys.float_info.max, "not a percentage")
-Percent = Annotated[float, Scalar("Float64", "", _percent, _percent)]
+Limit = Annotated[int, _number("Int64", -1, math.inf, "neither a limit nor -1", "-1: no limit")]
+_NOT_SECONDS = f"not a number of seconds from 0 to {MAX_SECONDS:g}"
+Seconds = Annotated[float, _number("Float64", 0, MAX_SECONDS, _NOT_SECONDS)]
+_LARGEST = sys.float_info.max
+_CLOCK = _number("Float64", -_LARGEST, _LARGEST, "not the reading of a clock", "a reading of the sender's clock")
+Clock = Annotated[float, _CLOCK]
+Percent = Annotated[float, _number("Float64", 0, _LARGEST, "not a percentage")]
 Number = Annotated[float, Scalar("Float64")]
 Id = Annotated[bytes, id_field("an id", ID_BYTES)]
 OptionalId = Annotated[bytes, id_field("an id", ID_BYTES, may_be_empty=True)]

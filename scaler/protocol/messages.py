@@ -183,19 +183,13 @@ class AnnouncedFunction(NamedTuple):
     payload: bytes
 
 
-def _as_parts(texts: list[str]) -> list[tuple[str]]:
-    return [(text,) for text in texts]
-
-
-def _as_texts(parts: list[tuple[str]]) -> list[str]:
-    return [text for (text,) in parts]
-
-
 Needs = Annotated[tuple[tuple[str, float], ...], f.PartList(Capability, f.needs_of, f.needs_of)]
 """In ascending order of the names."""
 Offers = Annotated[dict[str, float | None], f.PartList(Capability, f.pairs_of, f.offers_of)]
 """None: a label."""
-UnitIds = Annotated[list[str], f.PartList(UnitId, _as_parts, _as_texts)]
+UnitIds = Annotated[
+    list[str], f.PartList(UnitId, lambda texts: [(text,) for text in texts], lambda parts: [text for (text,) in parts])
+]
 Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction)]
 
 

@@ -55,7 +55,6 @@ can interpret it. Percentages are finite and not negative.
 
 
 def schema() -> str:
-    """Return the text of the schema."""
     lines = ["@0xb1f9a4d2c6e8035d;", "", *(f"# {line}".rstrip() for line in _HEADER.splitlines())]
     lines += ["", "struct Body {", "  union {"]
     lines += [f"    {_camel(of.__name__)} @{number} :{of.__name__};" for number, of in enumerate(MESSAGES)]

@@ -98,7 +98,6 @@ def read_header(frame: Buffer) -> Header:
 
 
 def peer_of(session_id: bytes) -> bytes:
-    """Return the peer id that a session id begins with."""
     return session_id[:PEER_ID_BYTES]
 
 
@@ -154,7 +153,6 @@ class Session:
 
     @property
     def outbox_messages(self) -> int:
-        """Messages kept until they are acknowledged."""
         return len(self._in_flight) + len(self._waiting)
 
     def send(
@@ -189,7 +187,6 @@ class Session:
         self._waiting.append(_OutboxEntry(self._last, body, attachments, descriptors, size))
 
     def post(self, body: bytes) -> None:
-        """Queue an unsequenced message for the present connection."""
         self._loose.append(body)
 
     def take(self, now: float = -math.inf, *, sequenced: bool = True) -> list[Envelope]:

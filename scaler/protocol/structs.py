@@ -104,8 +104,6 @@ class StructCodec:
 
 
 class StructField(PointerField):
-    """A struct behind a pointer."""
-
     def __init__(self, of: type[Any]) -> None:
         super().__init__(of.__name__)
         self.codec = struct_codec(of)
@@ -243,7 +241,6 @@ _codecs: dict[type[Any], StructCodec] = {}
 
 
 def struct_codec(of: type[Any]) -> StructCodec:
-    """Return the codec of a dataclass or a NamedTuple."""
     codec = _codecs.get(of)
     if codec is None:
         codec = _codecs[of] = StructCodec(of)
@@ -251,7 +248,6 @@ def struct_codec(of: type[Any]) -> StructCodec:
 
 
 def codec_of(hint: Any) -> Scalar | PointerField:
-    """Return the codec of a field that is declared with this type."""
     if marks := getattr(hint, "__metadata__", ()):
         (mark,) = marks
         return ListField(mark.element, mark.to_wire, mark.from_wire) if isinstance(mark, f.PartList) else mark
