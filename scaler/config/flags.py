@@ -29,7 +29,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
         for text in arguments
         if text not in known and any(text.startswith("-") and flag.startswith(text) for flag in known)
     ]
-    namespace, extra = parser.parse_known_intermixed_args(_with_addresses_apart(parser, arguments))
+    namespace, extra = parser.parse_known_intermixed_args(_with_addresses_first(parser, arguments))
     unknown = [text for text in (*abbreviated, *extra) if text.startswith("-")]
     if unknown:
         flag = unknown[0].partition("=")[0]
@@ -139,26 +139,13 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
             group.add_argument(flag_of(alias.name), dest=alias.name, **options, help=f"another name of {item.name}")
 
 
-def _with_addresses_apart(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Return the arguments so that no flag swallows an address that follows it.
-
-    `-p` becomes `-p=true` before an address, and an address behind the paths of `-lp` moves before all flags.
-    """
-    by_nargs: dict[object, set[str]] = {"?": set(), "+": set()}
-    for action in parser._actions:  # noqa: SLF001 (argparse has no public list of its flags)
-        by_nargs.setdefault(action.nargs, set()).update(action.option_strings)
+def _with_addresses_first(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments so that no flag swallows an address that follows it: `-p` alone, or the paths of `-lp`."""
+    alone = {flag for action in parser._actions if action.nargs in ("?", 0) for flag in action.option_strings}  # noqa: SLF001
     addresses: list[str] = []
-    result: list[str] = []
-    values = -1
-    """The number of values of the list flag before, so far; -1 after any other flag."""
-    for index, text in enumerate(arguments):
-        following = arguments[index + 1] if index + 1 < len(arguments) else ""
-        if text.startswith("-"):
-            values = 0 if text in by_nargs["+"] else -1
-        elif values >= 0:
-            values += 1
-        if values > 1 and "://" in text:
-            addresses.append(text)
-        else:
-            result.append(f"{text}=true" if text in by_nargs["?"] and "://" in following else text)
-    return addresses + result
+    others: list[str] = []
+    for before, text in zip(("", *arguments), arguments, strict=False):
+        follows_flag = before.startswith("-") and not before[1:2].isdigit() and before not in alone
+        is_address = "://" in text and not follows_flag and not text.startswith("-")
+        (addresses if is_address else others).append(text)
+    return addresses + others
