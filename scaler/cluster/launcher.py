@@ -17,7 +17,6 @@ import threading
 from scaler.cluster.supervision import ComponentProcess, ReportLine
 from scaler.cluster.supervisor import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, Supervisor, component
 from scaler.config.commands import LauncherConfig
-from scaler.config.files import BAREMETAL_NATIVE
 from scaler.policy.load import load_policy
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 
@@ -58,7 +57,7 @@ def components_of(config: LauncherConfig) -> list[ComponentProcess]:
             manager,
             tier=WORKERS_TIER,
             name=f"worker manager {manager.worker_manager_id}",
-            grace_seconds=0.0 if manager.type == BAREMETAL_NATIVE else SERVICE_GRACE_SECONDS,
+            grace_seconds=0.0 if manager.type == "baremetal_native" else SERVICE_GRACE_SECONDS,
         )
         for manager in config.worker_managers
     )

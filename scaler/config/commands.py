@@ -13,21 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from scaler.config.addresses import local_address
-from scaler.config.files import (
-    BAREMETAL_NATIVE,
-    CLUSTER,
-    NATIVE_WORKER_ADAPTER,
-    OBJECT_STORAGE_SERVER,
-    SCHEDULER,
-    SYMPHONY,
-    SYMPHONY_WORKER_ADAPTER,
-    TOP,
-    WEBUI,
-    WORKER_MANAGER,
-    ConfigFile,
-    Section,
-    read_file,
-)
+from scaler.config.files import ConfigFile, Section, read_file
 from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags
 from scaler.config.load import Sources, resolve, variable_of
 from scaler.config.monitors import TopConfig, WebUiConfig
@@ -113,26 +99,22 @@ class Question:
 # -- one function per command, called with program, arguments and environment; all raise UsageError
 
 
-def _parse(
-    model: type[M], section: str, purpose: str, program: str, arguments: Sequence[str], environment: Environment
-) -> M:
-    return resolve(model, _sources(section, flags_parser(program, section, model, purpose), arguments, environment))
+def _parse(model: type[M], purpose: str, program: str, arguments: Sequence[str], environment: Environment) -> M:
+    return resolve(model, _sources(model, flags_parser(program, model, purpose), arguments, environment))
 
 
-parse_object_storage_server = partial(
-    _parse, ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, "Run an object storage."
-)
-parse_scheduler = partial(_parse, SchedulerConfig, SCHEDULER, "Run a scheduler.")
-parse_cluster = partial(_parse, ClusterConfig, CLUSTER, "Run a fixed set of local workers.")
-parse_webui = partial(_parse, WebUiConfig, WEBUI, "Serve the state of a cluster as web pages, JSON and metrics.")
+parse_object_storage_server = partial(_parse, ObjectStorageServerConfig, "Run an object storage.")
+parse_scheduler = partial(_parse, SchedulerConfig, "Run a scheduler.")
+parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers.")
+parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON and metrics.")
 
 
 def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:
     """Return the request of `scaler_top`."""
-    parser = flags_parser(program, TOP, TopConfig, "Show the state of a cluster in a terminal.", "[--once | --json]")
+    parser = flags_parser(program, TopConfig, "Show the state of a cluster in a terminal.", "[--once | --json]")
     for flag, text in (("--once", "as plain text"), ("--json", "as one JSON document")):
         parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
-    sources = _sources(TOP, parser, arguments, environment)
+    sources = _sources(TopConfig, parser, arguments, environment)
     once, as_json = sources.flags.pop("once"), sources.flags.pop("json")
     return TopRequest(resolve(TopConfig, sources), "json" if as_json else "once" if once else "screen")
 
@@ -141,21 +123,20 @@ def parse_question(program: str, arguments: Sequence[str], environment: Environm
     """Return the request of `scaler explain`, `scaler logs` and `scaler trace`."""
     verb = next(verb for verb in QUESTION_VERBS if program.endswith(verb))
     subject, purpose = _QUESTIONS[verb]
-    parser = flags_parser(program, TOP, TopConfig, purpose, subject)
+    parser = flags_parser(program, TopConfig, purpose, subject)
     if verb == "trace":
         text = "watch for this long before writing; by default the scheduler's history is written at once"
         parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
     if not arguments or (arguments[0].startswith("-") and arguments[0] != "-"):
         parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
         raise UsageError(f"give the {subject} first: {program} {subject} ADDRESS")
-    sources = _sources(TOP, parser, arguments[1:], environment)
+    sources = _sources(TopConfig, parser, arguments[1:], environment)
     seconds = sources.flags.pop("seconds", 0.0)
     if not (isinstance(seconds, float) and math.isfinite(seconds) and seconds >= 0):
         raise UsageError(f"--seconds {seconds}: give a number of at least 0")
-    if sources.file is not None and SCHEDULER in sources.file.tables:
+    if sources.file is not None and (table := sources.file.tables.get(SchedulerConfig.section)):
         # A cluster that was started from a file can be asked with the same file.
-        table = sources.file.tables[SCHEDULER]
-        scheduler = resolve(SchedulerConfig, replace(sources, section=SCHEDULER, flags={}, table=table))
+        scheduler = resolve(SchedulerConfig, replace(sources, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
     return Question(resolve(TopConfig, sources), verb, arguments[0], seconds)
 
@@ -178,10 +159,10 @@ def parse_worker_manager(
         return _parse_manager(kind, None, f"{program} {kind}", rest, environment)
     purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}[verb]
     text = f"{purpose} what a worker manager of the type {kind} needs in its cloud."
-    parser = flags_parser(f"{program} {kind} {verb}", WORKER_MANAGER, settings_model(kind), text)
+    parser = flags_parser(f"{program} {kind} {verb}", settings_model(kind), text)
     parser.usage = f"{parser.prog} [--dry-run] [-c FILE] [settings]"
     parser.add_argument("--dry-run", action="store_true", help="print the actions without performing them")
-    sources = _sources(WORKER_MANAGER, parser, rest[1:], environment)
+    sources = _sources(settings_model(kind), parser, rest[1:], environment)
     dry_run = bool(sources.flags.pop("dry_run"))
     implied = {"worker_manager_id": kind, **settings_model(kind).setup_defaults}
     return Provision(verb, _resolve_manager(kind, sources, implied), dry_run)
@@ -190,13 +171,13 @@ def parse_worker_manager(
 def _parse_manager(
     kind: str, default_id: str | None, program: str, arguments: Sequence[str], environment: Environment
 ) -> WorkerManagerConfig:
-    parser = flags_parser(program, WORKER_MANAGER, settings_model(kind), f"Run a worker manager of the type {kind}.")
+    parser = flags_parser(program, settings_model(kind), f"Run a worker manager of the type {kind}.")
     implied = {} if default_id is None else {"worker_manager_id": default_id}
-    return _resolve_manager(kind, _sources(WORKER_MANAGER, parser, arguments, environment), implied)
+    return _resolve_manager(kind, _sources(settings_model(kind), parser, arguments, environment), implied)
 
 
-parse_worker_adapter_native = partial(_parse_manager, BAREMETAL_NATIVE, NATIVE_WORKER_ADAPTER)
-parse_worker_adapter_symphony = partial(_parse_manager, SYMPHONY, SYMPHONY_WORKER_ADAPTER)
+parse_worker_adapter_native = partial(_parse_manager, "baremetal_native", "native_worker_adapter")
+parse_worker_adapter_symphony = partial(_parse_manager, "symphony", "symphony_worker_adapter")
 
 
 def _resolve_manager(kind: str, sources: Sources, implied: Mapping[str, object]) -> WorkerManagerConfig:
@@ -228,32 +209,30 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
 
 def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfig:
     """Return the components of a whole file, with the addresses by which they find each other filled in."""
-    if SCHEDULER not in file.tables:
+    tables = file.tables
+    if "scheduler" not in tables:
         raise ConfigError(
-            f"{file.path}: section [{SCHEDULER}] is missing: everything else needs a scheduler; "
+            f"{file.path}: section [scheduler] is missing: everything else needs a scheduler; "
             'write it with its bind_address, such as "tcp://127.0.0.1:8516"'
         )
 
-    def load(model: type[M], section: str, table: Section, **implied: object) -> M:
-        return resolve(model, Sources(section, {}, environment, file, table, implied))
+    def load(model: type[M], table: Section, **implied: object) -> M:
+        return resolve(model, Sources({}, environment, file, table, implied))
 
-    tables = file.tables
-    storage = None
+    storage = webui = None
     beside: dict[str, object] = {}
-    if OBJECT_STORAGE_SERVER in tables:
-        storage = load(ObjectStorageServerConfig, OBJECT_STORAGE_SERVER, tables[OBJECT_STORAGE_SERVER])
+    if table := tables.get("object_storage_server"):
+        storage = load(ObjectStorageServerConfig, table)
         beside = {"object_storage_address": local_address(storage.bind_address)}
-    scheduler = load(SchedulerConfig, SCHEDULER, tables[SCHEDULER], **beside)
+    scheduler = load(SchedulerConfig, tables["scheduler"], **beside)
     address = local_address(scheduler.bind_address)
     managers = [
-        load(settings_model(_type_in(file, table)), WORKER_MANAGER, table, scheduler_address=address)
-        for table in file.worker_managers
+        load(settings_model(_type_in(file, table)), table, scheduler_address=address) for table in file.worker_managers
     ]
-    if CLUSTER in tables:
-        managers.append(load(ClusterConfig, CLUSTER, tables[CLUSTER], scheduler_address=address).as_worker_manager())
-    webui = None
-    if WEBUI in tables:
-        webui = load(WebUiConfig, WEBUI, tables[WEBUI], monitor_address=local_address(scheduler.monitor_address))
+    if table := tables.get("cluster"):
+        managers.append(load(ClusterConfig, table, scheduler_address=address).as_worker_manager())
+    if table := tables.get("webui"):
+        webui = load(WebUiConfig, table, monitor_address=local_address(scheduler.monitor_address))
     try:
         return LauncherConfig(
             object_storage_server=storage, scheduler=scheduler, worker_managers=tuple(managers), webui=webui
@@ -263,12 +242,12 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
 
 
 def _sources(
-    section: str, parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
+    model: type[SettingsModel], parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
 ) -> Sources:
     flags = parse_flags(parser, arguments)
     path = flags.pop("config", None)
     file = None if path is None else read_file(str(path))
-    return Sources(section, flags, environment, file, file.tables.get(section) if file else None)
+    return Sources(flags, environment, file, file.tables.get(model.section) if file else None)
 
 
 def _type_in(file: ConfigFile, table: Section) -> str:
@@ -283,7 +262,7 @@ def _table_of_type(kind: str, file: ConfigFile, sources: Sources) -> Section | N
     tables = [table for table in file.worker_managers if _type_in(file, table) == kind]
     if len(tables) < 2:
         return tables[0] if tables else None
-    variable = variable_of(WORKER_MANAGER, "worker_manager_id")
+    variable = variable_of(WorkerManagerConfig, "worker_manager_id")
     wanted = sources.flags.get("worker_manager_id", sources.environment.get(variable))
     matching = [table for table in tables if table.values.get("worker_manager_id") == wanted]
     if len(matching) == 1:

@@ -10,22 +10,12 @@ import tomli
 
 from scaler.errors import ConfigError, nearest
 
-OBJECT_STORAGE_SERVER = "object_storage_server"
-SCHEDULER = "scheduler"
 WORKER_MANAGER = "worker_manager"
-CLUSTER = "cluster"
-WEBUI = "webui"
-TOP = "top"
-BAREMETAL_NATIVE = "baremetal_native"
-SYMPHONY = "symphony"
-NATIVE_WORKER_ADAPTER = "native_worker_adapter"
-SYMPHONY_WORKER_ADAPTER = "symphony_worker_adapter"
-ADAPTERS = {NATIVE_WORKER_ADAPTER: BAREMETAL_NATIVE, SYMPHONY_WORKER_ADAPTER: SYMPHONY}
+WEBUI, GUI = "webui", "gui"
+"""The web server's section, and its older name."""
+ADAPTERS = {"native_worker_adapter": "baremetal_native", "symphony_worker_adapter": "symphony"}
 """Older sections of worker managers, and their types."""
-GUI = "gui"
-"""Older name of the web server's section."""
-
-SECTIONS = (OBJECT_STORAGE_SERVER, SCHEDULER, WORKER_MANAGER, CLUSTER, *ADAPTERS, WEBUI, GUI, TOP)
+SECTIONS = ("object_storage_server", "scheduler", WORKER_MANAGER, "cluster", *ADAPTERS, WEBUI, GUI, "top")
 
 Table = Mapping[str, object]
 

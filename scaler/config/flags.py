@@ -46,9 +46,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
     return flags
 
 
-def flags_parser(
-    program: str, section: str, model: type[SettingsModel], purpose: str, first: str = ""
-) -> argparse.ArgumentParser:
+def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: str = "") -> argparse.ArgumentParser:
     """Return the parser of a component's command: one flag per key and alias, grouped as the models are.
 
     first: what the usage names before the settings.
@@ -58,8 +56,9 @@ def flags_parser(
     described = describe(model)
     *_, key = (item.name for item in described.values() if item.group == group_title(model))
     parser.epilog = (
-        f"Every key works as a flag, as a key in {title_of(section)} of FILE ({flag_of(key)} is {key} there), and "
-        f"in the environment (as {variable_of(section, key)}). Flags win over the environment, and that over the file."
+        f"Every key works as a flag, as a key in {title_of(model.section)} of FILE ({flag_of(key)} is {key} there), "
+        f"and in the environment (as {variable_of(model, key)}). "
+        "Flags win over the environment, and that over the file."
     )
     add_file(parser, "a TOML file")
     groups: dict[str, Any] = {}

@@ -24,8 +24,6 @@ M = TypeVar("M", bound=SettingsModel)
 class Sources:
     """Everything that one component's configuration comes from."""
 
-    section: str
-    """Middle part of the environment variables' names: SCALER_<SECTION>_<KEY>."""
     flags: dict[str, object] = field(default_factory=dict)
     """Text, or a list of texts, by key or alias."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -67,9 +65,9 @@ def resolve(model: type[M], sources: Sources) -> M:
         | _by_setting(known, sources.table.values if sources.table else {}, where, str, text=False)
         | _by_setting(
             known,
-            _environment(sources, known),
+            _environment(model, sources, known),
             "environment: ",
-            lambda key: variable_of(sources.section, key),
+            lambda key: variable_of(model, key),
             text=True,
         )
         | _by_setting(known, sources.flags, "command line: ", flag_of, text=True)
@@ -77,7 +75,7 @@ def resolve(model: type[M], sources: Sources) -> M:
     values: dict[str, Any] = {name: _checked(described[name], one) for name, one in given.items()}
     missing = [item for item in described.values() if item.required and item.name not in values]
     if missing:
-        raise ConfigError(_missing_text(missing[0], sources))
+        raise ConfigError(_missing_text(model, missing[0], sources))
     try:
         return model(**values)
     except ValueError as error:
@@ -86,12 +84,12 @@ def resolve(model: type[M], sources: Sources) -> M:
 
 def model_of(model: type[M], values: Mapping[str, object]) -> M:
     """Return the model with these values, which have the types that TOML gives them. Raises ConfigError."""
-    return resolve(model, Sources("", implied=values))
+    return resolve(model, Sources(implied=values))
 
 
-def variable_of(section: str, key: str) -> str:
+def variable_of(model: type[SettingsModel], key: str) -> str:
     """Return the environment variable of a key."""
-    return f"SCALER_{section}_{key}".upper()
+    return f"SCALER_{model.section}_{key}".upper()
 
 
 def _by_setting(
@@ -111,19 +109,19 @@ def _by_setting(
     return found
 
 
-def _environment(sources: Sources, known: _Known) -> dict[str, str]:
+def _environment(model: type[SettingsModel], sources: Sources, known: _Known) -> dict[str, str]:
     """Return the environment variables of the section by key."""
-    prefix = variable_of(sources.section, "")
+    prefix = variable_of(model, "")
     found = {}
     for variable, text in sources.environment.items():
-        if not variable.startswith(prefix) or variable == variable_of(sources.section, "type"):
+        if not variable.startswith(prefix) or variable == variable_of(model, "type"):
             continue  # the type of a worker manager comes from its table or command
         key = variable.removeprefix(prefix).lower()
         if key in known:
             found[key] = text
         # Kubernetes sets variables of this shape too, for a service of this name: only near ones are errors.
         elif near := get_close_matches(key, known, n=1, cutoff=NEAR_VARIABLE):
-            raise ConfigError(f"environment: unknown {variable}; did you mean {variable_of(sources.section, near[0])}?")
+            raise ConfigError(f"environment: unknown {variable}; did you mean {variable_of(model, near[0])}?")
     return found
 
 
@@ -150,11 +148,11 @@ def _reason(error: ErrorDetails) -> str:
     return error["msg"].replace("Input should be", "must be", 1) if cause is None else str(cause)
 
 
-def _missing_text(item: Described, sources: Sources) -> str:
+def _missing_text(model: type[SettingsModel], item: Described, sources: Sources) -> str:
     flag = f"{item.setting.metavar} or {item.flag}" if item.setting.positional else item.flag
-    table = sources.table.title if sources.table else title_of(sources.section)
+    table = sources.table.title if sources.table else title_of(model.section)
     where = f" of {sources.file.path}" if sources.file else " of a file given with --config"
     return (
         f"{item.name} is missing: give it as {flag}, as {item.name} in {table}{where}, "
-        f"or in the environment as {variable_of(sources.section, item.name)}"
+        f"or in the environment as {variable_of(model, item.name)}"
     )

@@ -35,6 +35,8 @@ def _gui_address(value: object) -> re.Match[str]:
 class WebUiConfig(LoggingConfig):
     """Web server."""
 
+    section = "webui"
+
     monitor_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
     """The scheduler's monitor address: by default two ports above the address of the scheduler."""
     web_host: Annotated[Name, Setting(aliases=(Alias("gui_address", _host_of),), metavar="HOST")] = "127.0.0.1"
@@ -59,6 +61,8 @@ class WebUiConfig(LoggingConfig):
 @dataclass(frozen=True, kw_only=True)
 class TopConfig(SettingsModel):
     """Terminal monitor."""
+
+    section = "top"
 
     monitor_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
     """The scheduler's monitor address: by default two ports above the address of the scheduler."""

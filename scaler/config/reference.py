@@ -6,17 +6,7 @@ import inspect
 import sys
 from collections.abc import Collection, Iterator
 
-from scaler.config.files import (
-    CLUSTER,
-    NATIVE_WORKER_ADAPTER,
-    OBJECT_STORAGE_SERVER,
-    SCHEDULER,
-    SYMPHONY_WORKER_ADAPTER,
-    TOP,
-    WEBUI,
-    WORKER_MANAGER,
-    title_of,
-)
+from scaler.config.files import title_of
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
@@ -28,7 +18,7 @@ from scaler.config.worker_managers import (
 )
 from scaler.plugins import WORKER_MANAGERS
 
-_INTRODUCTION = f"""\
+_INTRODUCTION = """\
 # Settings
 
 <!-- Made by `python -m scaler.config.reference`; edit the models in scaler/config and make it again. -->
@@ -40,18 +30,18 @@ known one, and so is an environment variable that is nearly one of these.
 
 | command | section | what it starts |
 |---|---|---|
-| `scaler FILE` | all | object storage, scheduler, every worker manager, and the web server where `[{WEBUI}]` stands |
-| `scaler_object_storage_server ADDRESS` | `[{OBJECT_STORAGE_SERVER}]` | an object storage |
-| `scaler_scheduler ADDRESS` | `[{SCHEDULER}]` | a scheduler, with an object storage inside when it is given none |
-| `scaler_worker_manager TYPE ADDRESS` | `[[{WORKER_MANAGER}]]` with `type` | a worker manager |
-| `scaler_cluster ADDRESS` | `[{CLUSTER}]` | a fixed set of local workers |
-| `scaler_worker_adapter_native ADDRESS` | `[{NATIVE_WORKER_ADAPTER}]` | older name of the type baremetal_native |
-| `scaler_worker_adapter_symphony ADDRESS` | `[{SYMPHONY_WORKER_ADAPTER}]` | older name of the type symphony |
-| `scaler_ui ADDRESS`, also `scaler_gui` | `[{WEBUI}]`, also `[gui]` | the web server of monitors |
-| `scaler_top ADDRESS` | `[{TOP}]` | the monitor in a terminal; `scaler FILE` passes over its section |
-| `scaler explain TASK_ID ADDRESS`, `scaler logs TASK_ID ADDRESS` | `[{TOP}]` | why a task waits or what became of it; \
+| `scaler FILE` | all | object storage, scheduler, every worker manager, and the web server where `[webui]` stands |
+| `scaler_object_storage_server ADDRESS` | `[object_storage_server]` | an object storage |
+| `scaler_scheduler ADDRESS` | `[scheduler]` | a scheduler, with an object storage inside when it is given none |
+| `scaler_worker_manager TYPE ADDRESS` | `[[worker_manager]]` with `type` | a worker manager |
+| `scaler_cluster ADDRESS` | `[cluster]` | a fixed set of local workers |
+| `scaler_worker_adapter_native ADDRESS` | `[native_worker_adapter]` | older name of the type baremetal_native |
+| `scaler_worker_adapter_symphony ADDRESS` | `[symphony_worker_adapter]` | older name of the type symphony |
+| `scaler_ui ADDRESS`, also `scaler_gui` | `[webui]`, also `[gui]` | the web server of monitors |
+| `scaler_top ADDRESS` | `[top]` | the monitor in a terminal; `scaler FILE` passes over its section |
+| `scaler explain TASK_ID ADDRESS`, `scaler logs TASK_ID ADDRESS` | `[top]` | why a task waits or what became of it; \
 what it printed |
-| `scaler trace FILE ADDRESS` | `[{TOP}]` | the timeline, for Perfetto or Chrome |
+| `scaler trace FILE ADDRESS` | `[top]` | the timeline, for Perfetto or Chrome |
 
 All commands take `-c FILE` or `--config FILE`, `-h` and `--version`. They end with exit code 0 when they were asked
 to, 2 when something about their settings is wrong, and 1 when they failed. Each command passes over the
@@ -71,28 +61,28 @@ def settings_page() -> str:
     """Return the whole page as Markdown."""
     of_every_type = set(describe(WorkerManagerConfig))
     pages = [
-        _section(OBJECT_STORAGE_SERVER, ObjectStorageServerConfig),
-        _section(SCHEDULER, SchedulerConfig),
-        _section(WORKER_MANAGER, WorkerManagerConfig, " of every type"),
+        _section(ObjectStorageServerConfig),
+        _section(SchedulerConfig),
+        _section(WorkerManagerConfig, " of every type"),
     ]
     for kind in WORKER_MANAGERS.built_in:
         model = settings_model(kind)
         shared = of_every_type - set(inspect.get_annotations(model)) | {"type"}
-        pages.append(_section(WORKER_MANAGER, model, f" of the type {kind}", shared))
+        pages.append(_section(model, f" of the type {kind}", shared))
     return "".join(
         [
             _INTRODUCTION,
             *pages,
-            _section(CLUSTER, ClusterConfig, without=set(describe(ConnectedWorkerSettings))),
-            f"\nBeside these, every key of [[{WORKER_MANAGER}]] under Workers and Logging.\n",
-            _section(WEBUI, WebUiConfig),
-            _section(TOP, TopConfig),
+            _section(ClusterConfig, without=set(describe(ConnectedWorkerSettings))),
+            "\nBeside these, every key of [[worker_manager]] under Workers and Logging.\n",
+            _section(WebUiConfig),
+            _section(TopConfig),
         ]
     )
 
 
-def _section(section: str, model: type[SettingsModel], of: str = "", without: Collection[str] = ()) -> str:
-    lines = [f"\n## {title_of(section)}{of}\n\nEnvironment: `SCALER_{section.upper()}_<KEY>`.\n", _HEAD]
+def _section(model: type[SettingsModel], of: str = "", without: Collection[str] = ()) -> str:
+    lines = [f"\n## {title_of(model.section)}{of}\n\nEnvironment: `SCALER_{model.section.upper()}_<KEY>`.\n", _HEAD]
     documented = documentation(model)
     group = group_title(model)
     for item in describe(model).values():

@@ -36,6 +36,8 @@ def _content_of_allocate_policy(value: object) -> object:
 class ObjectStorageServerConfig(LoggingConfig):
     """Object storage."""
 
+    section = "object_storage_server"
+
     bind_address: Annotated[
         Address, Setting(positional=True, aliases=(Alias("object_storage_address"),), metavar="ADDRESS")
     ]
@@ -51,6 +53,8 @@ class ObjectStorageServerConfig(LoggingConfig):
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig(LoggingConfig):
     """Scheduler."""
+
+    section = "scheduler"
 
     bind_address: Annotated[Address, Setting(positional=True, aliases=(Alias("scheduler_address"),), metavar="ADDRESS")]
     """Where clients, workers and worker managers connect: tcp://host:port or ipc://path."""

@@ -15,7 +15,7 @@ import textwrap
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from scaler.config.values import LoggingFormat, LoggingLevel, Names
 from scaler.errors import ConfigError
@@ -45,6 +45,9 @@ class Setting:
 @dataclass(frozen=True, kw_only=True)
 class SettingsModel:
     """Base of all models. The constructor checks the rules between fields; `load.py` checks single values."""
+
+    section: ClassVar = ""
+    """The section of a file that has its keys, and the middle of its variables' names: SCALER_<SECTION>_<KEY>."""
 
     def __post_init__(self) -> None:
         self.check()

@@ -56,6 +56,7 @@ class ConnectedWorkerSettings(WorkerSettings):
 class WorkerManagerConfig(ConnectedWorkerSettings):
     """Worker manager."""
 
+    section = "worker_manager"
     # Values of required settings that `setup`, `show` and `teardown` of the type do not use.
     setup_defaults: ClassVar[Mapping[str, object]] = {"scheduler_address": "tcp://127.0.0.1:1"}
 
@@ -87,6 +88,8 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig(ConnectedWorkerSettings):
     """Cluster: a fixed set of local workers."""
+
+    section = "cluster"
 
     num_of_workers: Annotated[
         Count,
