@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from scaler.config.worker import WorkerConfig
@@ -41,7 +42,6 @@ DISPATCH_AHEAD_US = 10_000.0
 """Work that a processor has behind its running task, at most; but always one task."""
 MAX_DISPATCHED = 256
 BUSY_TICK_SECONDS = 0.01
-IDLE_TICK_SECONDS = 0.5
 LATE_RESULT_SECONDS = 0.005
 """Results that wait in a page behind a task that has run for this long are fetched."""
 SHARE_AFTER_SECONDS = 0.01
@@ -54,6 +54,7 @@ PAUSE_SECONDS = 1.0
 """How long a suspended processor is paused at a time: its own threads may have something to send."""
 _MAX_OUTCOME = Outcome.OBJECT_LOST
 _IDLE = Snapshot(0, 0.0, 0)
+_WORK_OF = attrgetter("work_us")
 
 
 class ProcessorState(Enum):
@@ -198,7 +199,7 @@ class ProcessorPool(ExecutorBase):
             if self.queue.waiting:
                 self._dispatch()
                 self.wake_by(now + BUSY_TICK_SECONDS)
-            elif self._slots > 1 and self._can_share():
+            elif self._slots > 1 and self._stuck():
                 self.wake_by(now + BUSY_TICK_SECONDS)
 
     def tick(self, snapshots: Mapping[int, Snapshot], now: float, may_start: bool) -> None:
@@ -214,8 +215,13 @@ class ProcessorPool(ExecutorBase):
                     processor.since = now
                     self._pause(processor, not processor.is_paused)
                 self.wake_by(now + PAUSE_AFTER_SECONDS)
-        if may_start and self._slots > 1 and not self.queue.waiting and self._can_share():
-            self._share(now)
+        if may_start and self._slots > 1 and not self.queue.waiting:
+            pages = [(each, each.snapshot) for each in self._stuck()]
+            long = [
+                each for each, page in pages if page.begun > each.results and now - page.begun_at > SHARE_AFTER_SECONDS
+            ]
+            if long:
+                self._reclaim(max(long, key=lambda each: each.work_us))
 
     @property
     def extra_capacity(self) -> int:
@@ -266,7 +272,7 @@ class ProcessorPool(ExecutorBase):
                 self._report_suspended(processor, False)
             elif spares := self._in_state(ProcessorState.SPARE):
                 processor = max(spares, key=lambda each: each.since)
-            elif self._should_spawn():
+            elif self.queue.waiting or not self._in_state(ProcessorState.SUSPENDED):
                 processor = self._spawn(now)
             else:
                 break
@@ -282,11 +288,6 @@ class ProcessorPool(ExecutorBase):
 
     def _in_state(self, state: ProcessorState) -> list[PooledProcessor]:
         return [each for each in self.processors.values() if each.state is state]
-
-    def _should_spawn(self) -> bool:
-        suspended = len(self._in_state(ProcessorState.SUSPENDED))
-        usable = len(self.processors) - suspended - len(self._in_state(ProcessorState.ENDING))
-        return usable < self._slots and (not suspended or self.queue.waiting > 0)
 
     def _spawn(self, now: float) -> PooledProcessor:
         self._count += 1
@@ -353,7 +354,7 @@ class ProcessorPool(ExecutorBase):
         queue = self.queue
         sent: dict[int, DispatchTasks] = {}
         while free and queue.waiting:
-            processor = free[0] if len(free) == 1 else min(free, key=lambda each: (each.work_us, len(each.dispatched)))
+            processor = free[0] if len(free) == 1 else min(free, key=_WORK_OF)
             item = queue.take()
             if item is None:
                 return
@@ -368,7 +369,7 @@ class ProcessorPool(ExecutorBase):
                 continue
             command.tasks.append(pack(ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs))
             item.executor = number
-            item.cost_us = spec.mean_us
+            item.cost_us = spec.mean_us or 1.0  # so that what takes no time is spread, too
             processor.work_us += item.cost_us
             processor.dispatched.append(item)
             if not processor.has_capacity():
@@ -389,27 +390,16 @@ class ProcessorPool(ExecutorBase):
         processor.specs.add(spec.number)
         return True
 
-    def _can_share(self) -> bool:
-        """Return True if a processor idles while tasks wait behind another's."""
-        is_idle = has_waiting = False
+    def _stuck(self) -> list[PooledProcessor]:
+        """Return the processors with tasks behind the one that they run, if another idles."""
+        is_idle = False
+        stuck = []
         for each in self.processors.values():
             if each.state is ProcessorState.ACTIVE and not each.is_yielding:
                 is_idle = is_idle or (each.is_ready and not each.dispatched)
-                has_waiting = has_waiting or len(each.dispatched) > 1
-        return is_idle and has_waiting
-
-    def _share(self, now: float) -> None:
-        """Reclaim what waits behind the task that has most behind it: a processor is idle."""
-        stuck = [
-            each
-            for each in self._in_state(ProcessorState.ACTIVE)
-            if each.snapshot.begun > each.results
-            and now - each.snapshot.begun_at > SHARE_AFTER_SECONDS
-            and len(each.dispatched) > 1
-            and not each.is_yielding
-        ]
-        if stuck:
-            self._reclaim(max(stuck, key=lambda each: each.work_us))
+                if len(each.dispatched) > 1:
+                    stuck.append(each)
+        return stuck if is_idle else []
 
     # -- completion ------------------------------------------------------------------------------------------------
 
@@ -516,7 +506,7 @@ class ProcessorPool(ExecutorBase):
         elapsed = now - snapshot.begun_at
         item = processor.dispatched[0]
         limit = item.spec.limit_seconds
-        pause = max(BUSY_TICK_SECONDS, elapsed * 0.1) if len(processor.dispatched) > 1 else IDLE_TICK_SECONDS
+        pause = max(BUSY_TICK_SECONDS, elapsed * 0.1) if len(processor.dispatched) > 1 else float("inf")
         if snapshot.finished > processor.results:
             if elapsed > LATE_RESULT_SECONDS:
                 self._reclaim(processor)
