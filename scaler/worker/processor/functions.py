@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaler.errors import ObjectLostError
 from scaler.ids import show
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # most processors never need it
 
 FETCH_SECONDS = 10.0
 """How long a task waits for an object that the storage does not have; then it is lost."""
+_T = TypeVar("_T")
 CACHE_BYTES = 256 * 1024 * 1024
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
 
@@ -108,12 +109,12 @@ class LoadedSpec:
 
 
 class FunctionCache:
-    """The specs and definitions that the agent has announced, with the functions that were loaded from them."""
+    """The specs and definitions that the agent has announced, with what was loaded from them."""
 
     def __init__(self, objects: StoredObjects) -> None:
         self._objects = objects
-        self._functions: dict[tuple[bytes, bytes], Callable[..., Any]] = {}
-        self._serializers: dict[bytes, Serializer] = {}
+        self._loaded: dict[tuple[bytes, ...], Any] = {}
+        """Serializers by their id, functions by theirs and their serializer's."""
         self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
 
@@ -127,26 +128,22 @@ class FunctionCache:
             self.specs.pop(number, None)
         for identifier in definitions:
             self.definitions.pop(identifier, None)
-            self._serializers.pop(identifier, None)
-            for key in [key for key in self._functions if identifier in key]:
-                del self._functions[key]
+            for key in [key for key in self._loaded if identifier in key]:
+                del self._loaded[key]
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
         """Load a spec's function and serializer. Raises SerializationError or ObjectLostError."""
-        identifier = spec.serializer_id
-        if identifier:
-            if identifier not in self._serializers:
-                self._serializers[identifier] = load_serializer(self._parts(identifier))
-            spec.serializer = self._serializers[identifier]
-        key = (spec.function_id, identifier)
-        if key not in self._functions:
-            self._functions[key] = load_function(self._parts(spec.function_id), spec.serializer)
-        spec.function = self._functions[key]
-        return spec.function
+        if spec.serializer_id:
+            spec.serializer = self._load((spec.serializer_id,), load_serializer)
+        key = (spec.function_id, spec.serializer_id)
+        spec.function = function = self._load(key, lambda parts: load_function(parts, spec.serializer))
+        return function
 
-    def _parts(self, identifier: bytes) -> Sequence[memoryview]:
-        try:
-            payload = self.definitions[identifier]
-        except KeyError:
-            raise ObjectLostError(f"definition {show(identifier)} is not known to the processor") from None
-        return self._objects.parts(payload)
+    def _load(self, key: tuple[bytes, ...], load: Callable[[Sequence[memoryview]], _T]) -> _T:
+        if key not in self._loaded:
+            payload = self.definitions.get(key[0])
+            if payload is None:
+                raise ObjectLostError(f"definition {show(key[0])} is not known to the processor")
+            self._loaded[key] = load(self._objects.parts(payload))
+        found: _T = self._loaded[key]
+        return found
