@@ -65,12 +65,12 @@ def check_versions(hello: Hello) -> Refused | None:
             f"{peer} speaks protocol {hello.protocol_version}, {ours} speaks protocol {PROTOCOL_VERSION}: "
             f"install the same version of scaler on both sides"
         )
-    elif hello.role in _SHARE_CODE and _minor(hello.python_version) != python_version():
+    elif hello.role in _SHARE_CODE and minor_version(hello.python_version) != python_version():
         text = (
             f"{peer} runs Python {_short(hello.python_version)}, {ours} runs Python {python_version()}: "
             f"use the same minor version of Python everywhere"
         )
-    elif hello.role in _SHARE_CODE and _minor(hello.cloudpickle_version) != _minor(cloudpickle_version()):
+    elif hello.role in _SHARE_CODE and minor_version(hello.cloudpickle_version) != minor_version(cloudpickle_version()):
         text = (
             f"{peer} has cloudpickle {_short(hello.cloudpickle_version)}, "
             f"{ours} has cloudpickle {cloudpickle_version()}: install the same version everywhere"
@@ -83,5 +83,5 @@ def _short(text: str) -> str:
     return text[:64]
 
 
-def _minor(text: str) -> str:
+def minor_version(text: str) -> str:
     return ".".join(text.split(".")[:2])

@@ -20,7 +20,7 @@ from scaler.testing.soamapi.instance import start_connected
 from scaler.worker.call import Call, pack_call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.job import run_call
-from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload import OffloadConfig
 
 CONNECTION_VARIABLE = "SCALER_TESTING_EXECUTOR_FD"
 

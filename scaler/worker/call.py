@@ -18,7 +18,7 @@ from typing import Any
 from scaler._version import __version__
 from scaler.errors import ProtocolError, RefusedError
 from scaler.ids import show
-from scaler.net.versions import cloudpickle_version, python_version
+from scaler.net.versions import cloudpickle_version, minor_version, python_version
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer, parts_of, to_payload
 
@@ -157,13 +157,9 @@ def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list
 def _check_versions(versions: list[str], maker: str, reader: str) -> None:
     """Have maker and reader agree in the minor versions of Python and cloudpickle. Raises RefusedError."""
     python, cloudpickle, scaler = [*versions, "", "", ""][:3]
-    if (python, _minor(cloudpickle)) != (python_version(), _minor(cloudpickle_version())):
+    if (python, minor_version(cloudpickle)) != (python_version(), minor_version(cloudpickle_version())):
         raise RefusedError(
             f"{maker} Python {python} with cloudpickle {cloudpickle} (scaler {scaler}), {reader} "
             f"Python {python_version()} with cloudpickle {cloudpickle_version()} (scaler {__version__}): "
             "use the same minor versions everywhere"
         )
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])

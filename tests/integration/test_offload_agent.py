@@ -35,7 +35,7 @@ from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.testing.executors import MemoryExecutor
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, ExecutorError
-from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload import OffloadConfig
 from scaler.worker_manager.offload.service import ServiceAgent
 
 DEADLINE_SECONDS = 10.0

@@ -23,7 +23,7 @@ from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
 from scaler.worker_manager.local_agents import LocalAgents
-from scaler.worker_manager.offload.config import OffloadConfig, load_executor
+from scaler.worker_manager.offload import OffloadConfig, load_executor
 from tests.integration.clouds_rig import account, ecs_client, ecs_config, hpc_config, symphony_config
 from tests.integration.hpc_rig import BUCKET
 from tests.integration.settings_rig import Command, has_uvloop, io_threads, within

@@ -26,7 +26,7 @@ from scaler.testing.soamapi import ON_PATH, Fault, StandIn, api
 from scaler.testing.soamapi.messages import OutputStream
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
-from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload import OffloadConfig
 from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend, session
 from scaler.worker_manager.symphony.executor import SymphonyExecutor
 from scaler.worker_manager.symphony.settings import SymphonyConfig

@@ -46,8 +46,7 @@ from scaler.worker_manager.aws_hpc.tracking import (
     batches_of,
     poll_interval,
 )
-from scaler.worker_manager.offload import OffloadBackend
-from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
 from scaler.worker_manager.polled import STOP_REASON
 
 THREADS = 8

@@ -7,20 +7,44 @@ no way to the scheduler or the object storage.
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
 
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.errors import ConfigError
+from scaler.worker.executor import Executor
 from scaler.worker_manager.backend import Capacity
 from scaler.worker_manager.local_agents import LocalAgents
-from scaler.worker_manager.offload.config import OffloadConfig
 
 COMMAND = (sys.executable, "-m", "scaler.worker_manager.offload")
 CLOSE_SECONDS = 20.0
 """An agent that was told to end has so long, after the grace of its tasks, to end what it has running elsewhere."""
 
 _KILL_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadConfig(WorkerConfig):
+    """One agent whose `slots` tasks run elsewhere."""
+
+    executor: str
+    """What makes the executor: module:factory."""
+    executor_settings: dict[str, object] = field(default_factory=dict)
+    """The executor's own, as JSON values. No secrets: the environment of a process is no place for them."""
+
+
+def load_executor(config: OffloadConfig) -> Executor:
+    """Make the executor that the configuration names. Raises ConfigError, or what the factory raises."""
+    module, _, factory = config.executor.partition(":")
+    try:
+        make = cast("Callable[[OffloadConfig], Executor]", getattr(importlib.import_module(module), factory))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"executor {config.executor!r} cannot be loaded as module:factory: {error}") from error
+    return make(config)
 
 
 class OffloadBackend(LocalAgents):

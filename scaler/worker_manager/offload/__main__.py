@@ -14,7 +14,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role
 from scaler.worker.agent.shell import Agent, MakeConnector, StatusFile, run_agent
-from scaler.worker_manager.offload.config import OffloadConfig, load_executor
+from scaler.worker_manager.offload import OffloadConfig, load_executor
 from scaler.worker_manager.offload.service import ServiceAgent
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallKey, ExecutorError, Report
-from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload import OffloadConfig
 from scaler.worker_manager.symphony.session import CallRefusal, SessionSettings, SoamSession, load_library
 
 MAX_REFUSALS_OF_ONE = 3

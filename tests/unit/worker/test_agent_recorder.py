@@ -28,7 +28,7 @@ from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.recorder import RECORDS, make_recorder, replay
 from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
-from scaler.worker_manager.offload.config import OffloadConfig
+from scaler.worker_manager.offload import OffloadConfig
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 TASKS = [bytes([number]) * 16 for number in range(4)]

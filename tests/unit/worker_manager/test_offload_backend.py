@@ -19,8 +19,7 @@ from scaler.testing.executors import ProcessExecutor
 from scaler.worker_manager import offload
 from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
-from scaler.worker_manager.offload import OffloadBackend
-from scaler.worker_manager.offload.config import OffloadConfig, load_executor
+from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, load_executor
 
 DEADLINE_SECONDS = 10.0
 AGENT = """
