@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
-from scaler.cluster.supervisor import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, Supervisor, component
+from scaler.cluster.supervisor import Supervisor, component
 from scaler.config.addresses import check_address, local_address, port_of
 from scaler.config.load import model_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
@@ -35,9 +35,6 @@ MAX_ATTEMPTS = 100
 _PORTS_OF_A_SCHEDULER = 3
 """Its own, and those of the object storage and the monitors right above it."""
 _JOIN_MARGIN_SECONDS = 5.0
-_OBJECT_STORAGE = "object storage server"
-_SCHEDULER = "scheduler"
-_WORKERS = "workers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +121,11 @@ class SchedulerClusterCombo:
             except BaseException:
                 self._end()
                 raise
-        if not self._supervisor.ready:
+        if not self._supervisor.supervision.ready:
             self._end()
-            raise ComponentError(self._supervisor.failure or "the components ended as soon as they had started")
+            raise ComponentError(
+                self._supervisor.supervision.failure or "the components ended as soon as they had started"
+            )
         is_made.set()
 
     def get_address(self) -> str:
@@ -139,14 +138,12 @@ class SchedulerClusterCombo:
 
     def get_object_storage_address(self) -> str:
         """Return the address of the object storage."""
-        address = self._supervisor.address(_SCHEDULER, "object_storage")
-        assert address is not None, "a ready scheduler reports the address of its object storage"
-        return address
+        return self._supervisor.supervision.addresses["scheduler"]["object_storage"]
 
     @property
     def failure(self) -> str | None:
         """The first failure of a component in words; None without one. When one fails, the others are stopped."""
-        return self._supervisor.failure
+        return self._supervisor.supervision.failure
 
     def shutdown(self) -> None:
         """Stop workers, scheduler and object storage, and return when they have ended. Again: does nothing."""
@@ -169,7 +166,7 @@ class SchedulerClusterCombo:
         rows: dict[str, object] = {
             "scheduler": self._address,
             "monitors": self._monitor_address,
-            "object storage": self._supervisor.address(_SCHEDULER, "object_storage"),
+            "object storage": self.get_object_storage_address(),
             "workers": self._n_workers,
             "state": self._state(),
         }
@@ -230,12 +227,12 @@ def _components(
         ClusterConfig, settings, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
     )
     components = [
-        component("scheduler", scheduler, tier=SCHEDULER_TIER, name=_SCHEDULER),
-        component("cluster", workers, tier=WORKERS_TIER, name=_WORKERS),
+        component("scheduler", scheduler),
+        component("cluster", workers, name="workers"),
     ]
     if object_storage_address is not None:
         storage = _model(ObjectStorageServerConfig, settings, bind_address=object_storage_address)
-        components.insert(0, component("object-storage-server", storage, tier=STORAGE_TIER, name=_OBJECT_STORAGE))
+        components.insert(0, component("object-storage-server", storage))
     return components, scheduler, workers.num_of_workers
 
 

@@ -15,7 +15,7 @@ import signal
 import threading
 
 from scaler.cluster.supervision import ComponentProcess, ReportLine
-from scaler.cluster.supervisor import SCHEDULER_TIER, STORAGE_TIER, WORKERS_TIER, Supervisor, component
+from scaler.cluster.supervisor import Supervisor, component
 from scaler.config.commands import LauncherConfig
 from scaler.policy.load import load_policy
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
@@ -45,29 +45,26 @@ def run(config: LauncherConfig) -> int:
 
 def components_of(config: LauncherConfig) -> list[ComponentProcess]:
     """Return the components of a file in the order of their start."""
-    found: list[ComponentProcess] = []
-    if config.object_storage_server is not None:
-        found.append(component("object-storage-server", config.object_storage_server, tier=STORAGE_TIER))
-    found.append(component("scheduler", config.scheduler, tier=SCHEDULER_TIER))
-    if config.webui is not None:
-        found.append(component("web-ui", config.webui, tier=WORKERS_TIER))
-    found.extend(
+    servers = (
+        ("object-storage-server", config.object_storage_server),
+        ("scheduler", config.scheduler),
+        ("web-ui", config.webui),
+    )
+    return [component(kind, model) for kind, model in servers if model is not None] + [
         component(
             "worker-manager",
             manager,
-            tier=WORKERS_TIER,
             name=f"worker manager {manager.worker_manager_id}",
             grace_seconds=0.0 if manager.type == "baremetal_native" else SERVICE_GRACE_SECONDS,
         )
         for manager in config.worker_managers
-    )
-    return found
+    ]
 
 
 def _report_ready(supervisor: Supervisor, ready_fd: int) -> None:
     supervisor.wait_settled()
     with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as pipe:
-        if supervisor.ready:
+        if supervisor.supervision.ready:
             pipe.write(json.dumps({"component": "scaler", "pid": os.getpid(), "addresses": {}}) + "\n")
 
 

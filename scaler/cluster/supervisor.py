@@ -40,10 +40,8 @@ from scaler.cluster.supervision import (
 from scaler.config.setting import SettingsModel
 from scaler.processes import COMPONENT_VARIABLE, describe_exit
 
-STORAGE_TIER = 0
-SCHEDULER_TIER = 1
-WORKERS_TIER = 2
-
+_TIERS = {"object-storage-server": 0, "scheduler": 1}
+"""Of each kind of component. The others, which need these, are in tier 2."""
 MAX_LAST_LINES = 20
 """Lines of a component's output that are kept for the report of its end."""
 MAX_LINE_BYTES = 2000
@@ -55,9 +53,7 @@ _READ_BYTES = 64 * 1024
 _MAX_DRAINED_READS = OUTPUT_PIPE_BYTES // _READ_BYTES + 1
 
 
-def component(
-    kind: str, config: SettingsModel, *, tier: int, name: str = "", grace_seconds: float = 0.0
-) -> ComponentProcess:
+def component(kind: str, config: SettingsModel, *, name: str = "", grace_seconds: float = 0.0) -> ComponentProcess:
     """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`) with this configuration.
 
     name: the name in messages. The configuration travels as one JSON document in the environment.
@@ -70,9 +66,9 @@ def component(
         name or kind.replace("-", " "),
         # -P keeps the working directory off the path: a file of the user's there must not stand in for one of ours.
         (sys.executable, "-P", "-m", "scaler.cluster", kind),
-        tier,
-        environment=environment,
-        grace_seconds=grace_seconds,
+        _TIERS.get(kind, 2),
+        environment,
+        grace_seconds,
     )
 
 
@@ -160,7 +156,8 @@ class Supervisor:
         parent_pid: a process at whose end everything is stopped. Raises ValueError when two components have the same
         name.
         """
-        self._supervision = Supervision(components, together=together, start_seconds=start_seconds)
+        self.supervision = Supervision(components, together=together, start_seconds=start_seconds)
+        """Read by any thread, stepped by that of `run`."""
         self._report = report
         self._alive: dict[str, _Child] = {}
         self._outputs: list[_Output] = []
@@ -174,25 +171,6 @@ class Supervisor:
         self._settled = threading.Event()
 
     # -- for any thread
-
-    @property
-    def ready(self) -> bool:
-        """True while every component is ready and no stop is in progress."""
-        return self._supervision.ready
-
-    @property
-    def failure(self) -> str | None:
-        """The first failure in words, with the component's last lines; None without one."""
-        return self._supervision.failure
-
-    def address(self, component: str, kind: str) -> str | None:
-        """Return the address of a component that is or was ready, None when it has none of this kind."""
-        return self._supervision.addresses.get(component, {}).get(kind)
-
-    def pid(self, component: str) -> int | None:
-        """Return the process id of a component that is alive, None otherwise."""
-        child = self._alive.get(component)
-        return None if child is None else child.pid
 
     def wait_settled(self) -> None:
         """Wait until every component is ready, or until all have ended."""
@@ -221,9 +199,9 @@ class Supervisor:
                 else:
                     after.callback(os.close, parent_fd)
                     self._selector.register(parent_fd, selectors.EVENT_READ, partial(self._parent_ended, parent_fd))
-            while not self._supervision.finished:
+            while not self.supervision.finished:
                 self._iterate()
-        return self._supervision.exit_code
+        return self.supervision.exit_code
 
     def _parent_ended(self, parent_fd: int) -> None:
         self._selector.unregister(parent_fd)
@@ -231,13 +209,13 @@ class Supervisor:
 
     def _iterate(self) -> None:
         inputs, self._inputs = self._inputs, []
-        for command in self._supervision.step(inputs, time.monotonic()):
+        for command in self.supervision.step(inputs, time.monotonic()):
             self._perform(command)
-        if self._supervision.ready:
+        if self.supervision.ready:
             self._settled.set()
-        if self._inputs or self._supervision.finished:
+        if self._inputs or self.supervision.finished:
             return
-        deadline = self._supervision.next_deadline()
+        deadline = self.supervision.next_deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
         for key, _ in self._selector.select(timeout):
             key.data()

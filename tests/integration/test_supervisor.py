@@ -68,9 +68,8 @@ def running(*components: ComponentProcess, together: bool = False, start_seconds
 
 
 def pids_of(run: Run, *names: str) -> list[int]:
-    found = [run.supervisor.pid(name) for name in names]
-    assert all(found)
-    return [pid for pid in found if pid is not None]
+    found = dict(re.findall(r"^(\w+) is ready: .* \(pid (\d+)\)$", "\n".join(run.progress), re.MULTILINE))
+    return [int(found[name]) for name in names]
 
 
 def is_alive(pid: int) -> bool:
@@ -88,7 +87,7 @@ def open_descriptors() -> set[str]:
 def test_components_are_started_said_to_be_ready_and_stopped_in_reverse() -> None:
     with running(service("storage"), service("scheduler", 1)) as run:
         storage, scheduler = pids_of(run, "storage", "scheduler")
-        assert run.supervisor.address("scheduler", "address") == "ipc://x"
+        assert run.supervisor.supervision.addresses["scheduler"] == {"address": "ipc://x"}
         run.supervisor.stop()
         assert run.end() == 0
     assert run.progress == [
@@ -109,11 +108,18 @@ def test_a_component_that_ends_is_explained_with_its_last_lines(capfd: pytest.Ca
         assert run.end() == 1
     (failure,) = run.failures
     assert re.fullmatch(r"scheduler \(pid \d+\) ended before it was ready: exit code 3", failure)
-    assert run.supervisor.failure is not None
-    headline, *lines = run.supervisor.failure.splitlines()
+    assert run.supervisor.supervision.failure is not None
+    headline, *lines = run.supervisor.supervision.failure.splitlines()
     assert headline == f"{failure}; its last lines:"
     assert sorted(lines) == ["    one", "    two"]
     assert capfd.readouterr() == ("one\n", "two\n"), "what components write is passed on to the same stream"
+
+
+def test_a_last_line_without_an_end_is_kept() -> None:
+    with running(script("scheduler", "printf 'one\\ntwo'; exec >&- 2>&-; read _; exit 3")) as run:
+        assert run.end() == 1
+    assert run.supervisor.supervision.failure is not None
+    assert run.supervisor.supervision.failure.endswith("its last lines:\n    one\n    two")
 
 
 def test_a_component_that_cannot_start_with_its_settings_makes_that_the_end_of_all() -> None:
