@@ -9,27 +9,23 @@ from typing import Any
 import pytest
 
 from scaler.errors import ConfigError, ScalerError
-from scaler.ids import IdFactory, content_id, result_id
-from scaler.net.connection import ConnectorEvent, Received, Welcomed
+from scaler.ids import result_id
+from scaler.net.connection import ConnectorEvent, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Done,
-    Message,
     Outcome,
     Output,
     Printed,
     Recall,
     Role,
-    Run,
-    RunGroup,
     Shutdown,
-    Spec,
     Welcome,
     WorkerHeartbeat,
     stored_reference,
 )
-from scaler.protocol.session import Buffer, Descriptor
+from scaler.protocol.session import Buffer
 from scaler.serialization import dump_function, dump_value, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
@@ -37,47 +33,13 @@ from scaler.testing.executors import MemoryExecutor
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, ExecutorError
 from scaler.worker_manager.offload import OffloadConfig
 from scaler.worker_manager.offload.service import ServiceAgent
-
-DEADLINE_SECONDS = 10.0
-
-
-class PlayedScheduler:
-    """The agent's connector; what the agent sends lands in `said`."""
-
-    passes_descriptors = False
-
-    def __init__(self, on_events: Callable[[list[ConnectorEvent]], None]) -> None:
-        self.on_events = on_events
-        self.peer = b"schedulr"
-        self.connected = True
-        self.said: list[Message] = []
-        self.changed = asyncio.Event()
-        self.reason = ""
-
-    def send(
-        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
-    ) -> None:
-        self.said.append(message)
-        self.changed.set()
-
-    @property
-    def last_error(self) -> str:
-        return ""
-
-    def outbox_bytes(self) -> int:
-        return 0
-
-    def close(self, reason: str = "") -> None:
-        self.connected = False
-        self.reason = reason
+from tests.integration.worker_rig import DEADLINE_SECONDS, AgentRig, PlayedScheduler
 
 
-class Rig:
-    """A running agent."""
-
+class Rig(AgentRig):
     def __init__(self, config: OffloadConfig, executor: MemoryExecutor, storage: EmbeddedStorage | None) -> None:
+        super().__init__()
         self.executor = executor
-        self.ids = IdFactory(b"client--")
         self.degraded: list[str] = []
         self.storage_address = "" if storage is None else storage.address
         self._connected: asyncio.Future[PlayedScheduler] = asyncio.get_running_loop().create_future()
@@ -93,46 +55,20 @@ class Rig:
         self.scheduler = await asyncio.wait_for(asyncio.shield(self._connected), DEADLINE_SECONDS)
         self.scheduler.on_events([Welcomed(Welcome(False, 1, 60.0, 0.05, self.storage_address))])
 
-    def hear(self, *messages: Message) -> None:
-        self.scheduler.on_events([Received(b"schedulr", message) for message in messages])
-
     def submit(
         self, function: Callable[..., Any] | bytes, *payloads: bytes, inputs: Sequence[bytes] = (), **spec: Any
     ) -> list[CallKey]:
         """Send a Run with one task per payload; every task has these inputs."""
         code = function if isinstance(function, bytes) else to_payload(dump_function(function))
-        identifier = content_id(code)
-        ids = [self.ids.task() for _ in payloads]
-        group = RunGroup(Spec(identifier, **spec), ids, [1] * len(ids), list(payloads), [tuple(inputs)] * len(ids))
-        self.hear(Run([(identifier, code)], [group]))
+        ids = self.submit_payloads(code, payloads, [tuple(inputs)] * len(payloads), **spec)
         return [(each, 1) for each in ids]
-
-    async def until(self, condition: Callable[[], Any]) -> Any:
-        """Wait until the agent has said what makes this true, and return it."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not (found := condition()):
-                self.scheduler.changed.clear()
-                await self.scheduler.changed.wait()
-        return found
 
     async def handed_on(self, *keys: CallKey) -> None:
         await asyncio.to_thread(self.executor.until, lambda: set(keys) <= self.executor.calls.keys())
 
-    def outcomes(self) -> dict[CallKey, tuple[Outcome, bytes]]:
-        return {
-            (identifier, attempt): (Outcome(outcome), payload)
-            for message in self.messages(Done)
-            for identifier, attempt, outcome, payload in zip(
-                message.ids, message.attempts, message.outcomes, message.payloads, strict=True
-            )
-        }
-
     async def outcome(self, key: CallKey) -> tuple[Outcome, bytes]:
-        await self.until(lambda: key in self.outcomes())
-        return self.outcomes()[key]
-
-    def messages(self, kind: type[Any]) -> list[Any]:
-        return [message for message in self.scheduler.said if isinstance(message, kind)]
+        found: tuple[Outcome, bytes] = await self.until(lambda: self.results().get(key))
+        return found
 
 
 def connect_storage(address: str) -> StorageClient:
@@ -153,9 +89,7 @@ def play(story: Callable[[Rig], Awaitable[None]], *, with_storage: bool = False,
             await story(rig)
         finally:
             executor.gate.set()
-            await rig.agent.close()
-            if rig.agent.ended.done():
-                rig.agent.ended.exception()
+            await rig.close()
 
     try:
         asyncio.run(run())
@@ -323,7 +257,7 @@ def test_a_missing_object_ends_its_task_and_holds_nobody_up() -> None:
         await rig.handed_on(runs)
         rig.executor.finish(runs)
         assert (await rig.outcome(runs))[0] is Outcome.SUCCESS
-        assert waits not in rig.outcomes()
+        assert waits not in rig.results()
         rig.hear(Recall([waits[0]], [1], kill=True))
         assert (await rig.outcome(waits))[0] is Outcome.CANCELLED
 

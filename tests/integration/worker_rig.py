@@ -21,6 +21,7 @@ from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.worker.agent.processors import ProcessorAgent
 from scaler.worker.agent.shell import Agent
+from scaler.worker.executor import CallKey
 from scaler.worker.fork_server import ForkServer, start_fork_server
 
 DEADLINE_SECONDS = 10.0
@@ -55,24 +56,71 @@ class PlayedScheduler:
         self.connected = False
 
 
-class Rig:
+class AgentRig:
+    """A running agent in front of a played scheduler."""
+
+    agent: Agent
+    scheduler: PlayedScheduler
+
+    def __init__(self) -> None:
+        self.ids = IdFactory(b"client--")
+        self._defined: set[bytes] = set()
+
+    def hear(self, *messages: Message) -> None:
+        self.scheduler.on_events([Received(b"schedulr", message) for message in messages])
+
+    def submit_payloads(
+        self, function: bytes, payloads: Sequence[bytes], inputs: list[tuple[bytes, ...]], **spec: Any
+    ) -> list[bytes]:
+        """Send a Run of these payloads; returns the tasks' ids."""
+        identifier = content_id(function)
+        definitions = [] if identifier in self._defined else [(identifier, function)]
+        self._defined.add(identifier)
+        ids = [self.ids.task() for _ in payloads]
+        self.hear(Run(definitions, [RunGroup(Spec(identifier, **spec), ids, [1] * len(ids), list(payloads), inputs)]))
+        return ids
+
+    def results(self) -> dict[CallKey, tuple[Outcome, bytes]]:
+        """Return what has come of each attempt."""
+        return {
+            (identifier, attempt): (Outcome(outcome), payload)
+            for message in self.messages(Done)
+            for identifier, attempt, outcome, payload in zip(
+                message.ids, message.attempts, message.outcomes, message.payloads, strict=True
+            )
+        }
+
+    def messages(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.scheduler.said if isinstance(message, kind)]
+
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        """Wait until the agent has said what makes this true, and return it."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not (found := condition()):
+                self.scheduler.changed.clear()
+                await self.scheduler.changed.wait()
+        return found
+
+    async def close(self) -> None:
+        await self.agent.close()
+        if self.agent.ended.done():
+            self.agent.ended.exception()
+
+
+class Rig(AgentRig):
     def __init__(
         self, agent: Agent, scheduler: PlayedScheduler, fork_server: ForkServer, storage: EmbeddedStorage | None
     ) -> None:
+        super().__init__()
         self.agent = agent
         self.scheduler = scheduler
         self.fork_server = fork_server
         self._storage = storage
-        self.ids = IdFactory(b"client--")
-        self._defined: set[bytes] = set()
 
     @property
     def storage(self) -> EmbeddedStorage:
         assert self._storage is not None
         return self._storage
-
-    def hear(self, *messages: Message) -> None:
-        self.scheduler.on_events([Received(b"schedulr", message) for message in messages])
 
     def submit(self, function: Callable[..., Any], *argument_lists: tuple[Any, ...], **spec: Any) -> list[bytes]:
         """Send a Run with one task per tuple of arguments; returns their ids."""
@@ -83,35 +131,11 @@ class Rig:
             **spec,
         )
 
-    def submit_payloads(
-        self, function: bytes, payloads: list[bytes], inputs: list[tuple[bytes, ...]], **spec: Any
-    ) -> list[bytes]:
-        """Send a Run of these payloads; returns the tasks' ids."""
-        identifier = content_id(function)
-        definitions = [] if identifier in self._defined else [(identifier, function)]
-        self._defined.add(identifier)
-        ids = [self.ids.task() for _ in payloads]
-        self.hear(Run(definitions, [RunGroup(Spec(identifier, **spec), ids, [1] * len(ids), payloads, inputs)]))
-        return ids
-
     def recall(self, identifier: bytes, *, kill: bool) -> None:
         self.hear(Recall([identifier], [1], kill))
 
     def outcomes(self) -> dict[bytes, tuple[Outcome, bytes]]:
-        return {
-            identifier: (Outcome(outcome), payload)
-            for message in self.scheduler.said
-            if isinstance(message, Done)
-            for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True)
-        }
-
-    async def until(self, condition: Callable[[], Any]) -> Any:
-        """Wait until the agent has said what makes this true, and return it."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not (found := condition()):
-                self.scheduler.changed.clear()
-                await self.scheduler.changed.wait()
-        return found
+        return {identifier: result for (identifier, _), result in self.results().items()}
 
     async def poll(self, condition: Callable[[], Any]) -> Any:
         """Wait until something outside of the agent is true."""
@@ -121,8 +145,8 @@ class Rig:
         return found
 
     async def outcome(self, identifier: bytes) -> tuple[Outcome, bytes]:
-        await self.until(lambda: identifier in self.outcomes())
-        return self.outcomes()[identifier]
+        found: tuple[Outcome, bytes] = await self.until(lambda: self.outcomes().get(identifier))
+        return found
 
     async def value(self, identifier: bytes) -> Any:
         outcome, payload = await self.outcome(identifier)
@@ -130,9 +154,6 @@ class Rig:
             raise load_exception(payload)
         assert outcome is Outcome.SUCCESS, payload
         return load_value(parts_of(payload))
-
-    def messages(self, kind: type[Any]) -> list[Any]:
-        return [message for message in self.scheduler.said if isinstance(message, kind)]
 
     def processors(self) -> list[psutil.Process]:
         return psutil.Process(self.fork_server.pid).children()
@@ -155,9 +176,7 @@ async def _running(
     try:
         yield rig
     finally:
-        await agent.close()
-        if agent.ended.done():
-            agent.ended.exception()
+        await rig.close()
 
 
 def play(
