@@ -186,6 +186,7 @@ class ServiceCalls(ExecutorBase):
 
     def check(self) -> None:
         attempts = self.queue.attempts
+        assert len(attempts) == self.queue.waiting + sum(item.executor > 0 for item in attempts.values())
         assert all(call.executor and attempts.get(call.id) is call for call in self._in_flight.values())
         assert len(self._in_flight) <= self.config.slots
 

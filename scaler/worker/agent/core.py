@@ -124,8 +124,6 @@ class AgentCore:
         return self.executor.queue.waiting + self.executor.unstarted
 
     def check(self) -> None:
-        queue = self.executor.queue
-        assert len(queue.attempts) == queue.waiting + sum(item.executor > 0 for item in queue.attempts.values())
         self.executor.check()
 
     # -- events and messages of the scheduler ----------------------------------------------------------------------

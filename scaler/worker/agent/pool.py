@@ -92,6 +92,10 @@ class PooledProcessor:
     """The batch of results that was read last, and how many of its rows."""
     rows_taken: int = 0
 
+    def running_seconds(self, now: float) -> float:
+        """Return how long the task that it runs has run; 0 when it runs none whose result is not here."""
+        return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
+
     def has_capacity(self) -> bool:
         dispatched = self.dispatched
         count = len(dispatched)
@@ -216,12 +220,9 @@ class ProcessorPool(ExecutorBase):
                     self._pause(processor, not processor.is_paused)
                 self.wake_by(now + PAUSE_AFTER_SECONDS)
         if may_start and self._slots > 1 and not self.queue.waiting:
-            pages = [(each, each.snapshot) for each in self._stuck()]
-            long = [
-                each for each, page in pages if page.begun > each.results and now - page.begun_at > SHARE_AFTER_SECONDS
-            ]
-            if long:
-                self._reclaim(max(long, key=lambda each: each.work_us))
+            stuck = [each for each in self._stuck() if each.running_seconds(now) > SHARE_AFTER_SECONDS]
+            if stuck:
+                self._reclaim(max(stuck, key=_WORK_OF))
 
     @property
     def extra_capacity(self) -> int:
