@@ -377,10 +377,5 @@ def _check(timeout_seconds: object, name: object) -> None:
     seconds = timeout_seconds
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise UsageError(f"timeout_seconds is {seconds!r}, and must be a number above 0, up to {MAX_SECONDS:g}")
-    try:
-        if isinstance(name, str):
-            name.encode()
-            return
-    except UnicodeEncodeError:
-        pass
-    raise UsageError(f"name is {name!r}, and must be text, without unpaired surrogates")
+    if not isinstance(name, str) or any("\ud800" <= character <= "\udfff" for character in name):
+        raise UsageError(f"name is {name!r}, and must be text, without unpaired surrogates")

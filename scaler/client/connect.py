@@ -11,12 +11,14 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
-from scaler.client.waiting import SlotWatch
 from scaler.errors import UsageError
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
 
 NESTED_LEASE_SECONDS = 0.0
 """A channel that has ended does not come back: it ends with its processor or with the agent."""
+POLL_SECONDS = 0.02
+MAX_POLL_SECONDS = 0.16
+"""The watch polls this rarely while the task waits for a future, which lends its slot by itself: fifty waiting
+processors would otherwise be a load of their own."""
+IDLE_SHARE = 0.25
+"""A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
+BUSY_SHARE = 0.5
+"""A process that uses more of a CPU than this works again. So does one that finds no CPU to run on."""
 
 _loops: WeakSet[ClientLoop] = WeakSet()
 _lock = threading.RLock()
@@ -67,10 +77,7 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
     with _lock:
         loop = _nested.get(os.getpid())
         if loop is None or loop.futures.closed is not None:
-
-            def connect(peer: bytes, on_events: OnEvents) -> Connector:
-                return NestedConnector(context, peer, on_events)
-
+            connect = partial(NestedConnector, context)
             loop = _nested[os.getpid()] = _opened(connect, "this task's worker", timeout_seconds)
         return loop
 
@@ -83,9 +90,7 @@ class NestedConnector:
 
     passes_descriptors = False
 
-    def __init__(
-        self, context: ProcessorContext, peer: bytes, on_events: Callable[[list[ConnectorEvent]], None]
-    ) -> None:
+    def __init__(self, context: ProcessorContext, peer: bytes, on_events: OnEvents) -> None:
         self._peer = peer
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
@@ -143,18 +148,75 @@ class NestedConnector:
             self._channel = None
 
 
+class SlotWatch:
+    """Notices that a task waits for its own tasks in another way than through their futures, and lends its slot.
+
+    A task may wait for a lock, a queue or a future of another kind that a callback serves, or poll whether its tasks
+    have ended. When such tasks have all the slots, theirs never run. So a thread polls: a task that has unfinished
+    tasks and hardly uses the CPU waits for them. One per processor that has clients; it sleeps while they have nothing
+    unfinished.
+    """
+
+    def __init__(self, slot: ProcessorContext) -> None:
+        self._slot = slot
+        self._clients: set[Callable[[], bool]] = set()
+        self._submitted = threading.Event()
+        self._state = Path(f"/proc/self/task/{os.getpid()}/stat")  # of the main thread, which runs the tasks
+        threading.Thread(target=self._run, name="scaler-slot-watch", daemon=True).start()
+
+    def submitted(self, has_unfinished: Callable[[], bool]) -> None:
+        """Watch while a client has unfinished tasks. Safe to call from any thread."""
+        self._clients.add(has_unfinished)
+        self._submitted.set()
+
+    def _run(self) -> None:
+        while True:
+            self._submitted.wait()
+            self._submitted.clear()
+            self._watch()
+            self._slot.take_back()
+
+    def _watch(self) -> None:
+        used, at = _cpu_seconds(), time.monotonic()
+        was_runnable = False
+        pause = POLL_SECONDS
+        while self._has_unfinished():
+            time.sleep(pause)
+            used_before, at_before = used, at
+            used, at = _cpu_seconds(), time.monotonic()
+            if self._slot.is_waiting:
+                pause = min(2 * pause, MAX_POLL_SECONDS)
+                continue
+            pause = POLL_SECONDS
+            share = (used - used_before) / (at - at_before)
+            is_runnable = self._state.read_bytes().rpartition(b") ")[2][:1] == b"R"
+            if share < IDLE_SHARE and not is_runnable:
+                self._slot.lend()
+            elif share > BUSY_SHARE or (is_runnable and was_runnable):
+                self._slot.take_back()
+            was_runnable = is_runnable
+
+    def _has_unfinished(self) -> bool:
+        for client in self._clients.copy():
+            self._clients.discard(client)  # before the question: a client that submits after it is added again
+            if client():
+                self._clients.add(client)
+        return bool(self._clients)
+
+
+def _cpu_seconds() -> float:
+    """Return what this process has used, without the calling thread."""
+    return time.process_time() - time.thread_time()
+
+
 def _opened(connect: Callable[[bytes, OnEvents], Connector], address: str, timeout_seconds: float) -> ClientLoop:
     context = processor()
-    if context is None:
-        loop = ClientLoop(address, connect, _connect_storage, timeout_seconds)
-    else:
+    options: dict[str, Any] = {}
+    if context is not None:
         with _lock:
-            watch = _watches.get(context.pid)
-            if watch is None:
-                watch = _watches[context.pid] = SlotWatch(context)
-        loop = ClientLoop(
-            address, connect, _connect_storage, timeout_seconds, blocked=context.blocked, submitted=watch.submitted
-        )
+            watch = _watches.get(context.pid) or _watches.setdefault(context.pid, SlotWatch(context))
+        options = {"blocked": context.blocked, "submitted": watch.submitted}
+    loop = ClientLoop(address, connect, _connect_storage, timeout_seconds, **options)
     _loops.add(loop)
     return loop
 

@@ -14,9 +14,8 @@ from typing import Any, TypedDict, Unpack
 from scaler.client.client import Client
 from scaler.client.connect import open_loops
 from scaler.client.functions import check_integer
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.map import UNBOUNDED, ResultIterator
-from scaler.client.waiting import carry_through
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.serialization import Serializer
 

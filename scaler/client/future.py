@@ -15,11 +15,11 @@ from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from scaler.client.session import SessionInput, TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
-from scaler.client.waiting import SteadyCondition
 from scaler.errors import ClientClosedError, UsageError
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
 from scaler.serialization.exceptions import annotate
@@ -58,6 +58,45 @@ class ProfilingInfo:
     def cpu_time_s(self) -> float:
         """CPU time, seconds."""
         return self.cpu_time_us * 1e-6
+
+
+class SteadyCondition(threading.Condition):
+    """A condition around a re-entrant lock, for `with` in threads that Ctrl-C interrupts.
+
+    `threading.Condition` enters and leaves its lock in Python code, where a Ctrl-C can come between taking the lock and
+    the block: the lock then stays taken for ever, and with it the client's thread. Here `with` finds the methods of
+    the lock itself, in which no Ctrl-C is raised once it is taken.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(threading.RLock())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait as `threading.Condition` does; the lock is taken again at the end, also when Ctrl-C ends the wait."""
+        try:
+            return super().wait(timeout)
+        except BaseException:  # Ctrl-C may come when the lock was just given back
+            if not self._is_owned():  # type: ignore[attr-defined]
+                self.acquire()
+            raise
+
+    if not TYPE_CHECKING:
+        __enter__ = property(attrgetter("_lock.__enter__"))
+        __exit__ = property(attrgetter("_lock.__exit__"))
+
+
+def carry_through(function: Callable[[], object]) -> None:
+    """Call a function that may be called again. When Ctrl-C ends it, a thread of its own calls it once more.
+
+    Users press Ctrl-C twice, and the second one comes while the first one's many tasks are being cancelled.
+    """
+    try:
+        function()
+    except Exception:
+        raise
+    except BaseException:
+        threading.Thread(target=function, name="scaler-cancel", daemon=True).start()
+        raise
 
 
 class FutureOwner:

@@ -456,10 +456,12 @@ def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
     must_wait = False
     stable: Parts = []
     for part in parts:
-        is_fixed = not isinstance(part, memoryview) or part.readonly
-        is_large = len(part) > max_copied_bytes
-        must_wait |= is_large and not is_fixed
-        stable.append(part if is_fixed or is_large else bytes(part))
+        if isinstance(part, memoryview) and not part.readonly:
+            if len(part) <= max_copied_bytes:
+                stable.append(bytes(part))
+                continue
+            must_wait = True
+        stable.append(part)
     return stable, must_wait
 
 

@@ -23,10 +23,9 @@ from weakref import WeakMethod
 
 from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, ItemCall
 from scaler.client.functions import check_integer
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.futures import FutureTable
 from scaler.client.tasks import Reference
-from scaler.client.waiting import carry_through
 from scaler.errors import (
     ProcessorDiedError,
     RemoteTraceback,
