@@ -16,23 +16,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from scaler.config.addresses import check_server_address
 from scaler.ids import PEER_ID_BYTES
+from scaler.net import transport as t
 from scaler.net.connection import ConnectorEvent
 from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.local import LocalTransport, connect_local
-from scaler.net.transport import (
-    LINGER_SECONDS,
-    CloseRequested,
-    Command,
-    Connection,
-    Cut,
-    Deliver,
-    Dial,
-    Input,
-    LinkLost,
-    LinkOpened,
-    Transmit,
-    WritingChanged,
-)
 from scaler.protocol.messages import Hello, Message
 from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor, OutboxLimits
 
@@ -54,7 +41,7 @@ class Shell(Generic[_CoreT]):
         self._core = core
         self._on_events = on_events
         self._wakeups = wakeups
-        self._inputs: list[Input] = []
+        self._inputs: list[t.Input] = []
         self._in_iteration = False
         self._closed = False
         self._pid = os.getpid()
@@ -72,10 +59,10 @@ class Shell(Generic[_CoreT]):
                 again = False
                 for command in step(inputs, now):
                     did_anything = True
-                    if isinstance(command, Transmit):
+                    if isinstance(command, t.Transmit):
                         if not command.link.transmit(command.envelopes):
-                            self._inputs.append(WritingChanged(command.link, is_blocked=True))
-                    elif isinstance(command, Deliver):
+                            self._inputs.append(t.WritingChanged(command.link, is_blocked=True))
+                    elif isinstance(command, t.Deliver):
                         again = True
                         self._on_events(command.events)
                     else:
@@ -89,17 +76,17 @@ class Shell(Generic[_CoreT]):
             self._wakeups.at(self._core.wake_at)
         return did_anything
 
-    def _perform(self, command: Command, _now: float) -> None:
-        if isinstance(command, Cut):
+    def _perform(self, command: t.Command, _now: float) -> None:
+        if isinstance(command, t.Cut):
             command.link.cut()
 
-    def _stop(self, reason: str) -> list[Transmit] | None:
+    def _stop(self, reason: str) -> list[t.Transmit] | None:
         """Return what is to be sent at the end; None when this is closed already, or in a forked child."""
         if self._closed or self._pid != os.getpid():
             return None
         self._closed = True
-        commands = self._core.step([*self._inputs, CloseRequested(reason)], self._wakeups.now())
-        return [command for command in commands if isinstance(command, Transmit)]
+        commands = self._core.step([*self._inputs, t.CloseRequested(reason)], self._wakeups.now())
+        return [command for command in commands if isinstance(command, t.Transmit)]
 
 
 class Wakeups:
@@ -168,7 +155,7 @@ class Wakeups:
 class ConnectorShell(Shell[ConnectorCore]):
     """What connectors over sockets and in memory share; see `connection.Connector` for what has no docstring."""
 
-    _transport: Connection | None = None
+    _transport: t.Connection | None = None
     _tries_local = True
 
     @property
@@ -209,7 +196,7 @@ class ConnectorShell(Shell[ConnectorCore]):
             if was_connected or isinstance(transport, LocalTransport):
                 for command in last:
                     transport.transmit(command.envelopes)
-                transport.close(LINGER_SECONDS)
+                transport.close(t.LINGER_SECONDS)
             else:
                 transport.cut()
         self._wakeups.close()
@@ -220,21 +207,21 @@ class ConnectorShell(Shell[ConnectorCore]):
             self._transport.receive(self._inputs)
         return self._iterate()
 
-    def _perform(self, command: Command, now: float) -> None:
-        if isinstance(command, Dial):
+    def _perform(self, command: t.Command, now: float) -> None:
+        if isinstance(command, t.Dial):
             try:
                 self._transport = self._dial()
             except OSError as error:
-                self._inputs.append(LinkLost(None, str(error)))
+                self._inputs.append(t.LinkLost(None, str(error)))
             else:
-                self._inputs.append(LinkOpened(self._transport))
-        elif isinstance(command, Cut):
+                self._inputs.append(t.LinkOpened(self._transport))
+        elif isinstance(command, t.Cut):
             super()._perform(command, now)
             # Where the process behind the local listener does not welcome this peer, the server itself may.
             self._tries_local = command.was_welcomed or not isinstance(self._transport, LocalTransport)
             self._transport = None
 
-    def _dial(self) -> Connection:
+    def _dial(self) -> t.Connection:
         """Return a new connection to the server, or an attempt at one. Raises OSError."""
         raise NotImplementedError
 
@@ -275,7 +262,7 @@ class SocketConnector(ConnectorShell):
         if self._closed:
             self._at_close.close()
 
-    def _dial(self) -> Connection:
+    def _dial(self) -> t.Connection:
         try:
             local = connect_local(self._address, self._wakeups) if self._tries_local else None
             if local is not None:

@@ -28,16 +28,8 @@ from pathlib import Path
 
 from scaler.config.addresses import local_address
 from scaler.errors import ProtocolError
+from scaler.net import transport as t
 from scaler.net.address import split_tcp
-from scaler.net.transport import (
-    EnvelopeReceived,
-    Input,
-    LinkLost,
-    LinkOpened,
-    MalformedReceived,
-    Watcher,
-    WritingChanged,
-)
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Buffer, Descriptor, Envelope
 
@@ -72,7 +64,7 @@ def local_name(address: str) -> str | None:
     return f"\0scaler-{os.geteuid()}-{blake2b(where.encode(), digest_size=16).hexdigest()}"
 
 
-def connect_local(address: str, watcher: Watcher) -> LocalTransport | None:
+def connect_local(address: str, watcher: t.Watcher) -> LocalTransport | None:
     """Return a connection to the local listener of an address, or None when there is none of the same user.
 
     Raises OSError when this process has no descriptor for it.
@@ -90,7 +82,7 @@ def connect_local(address: str, watcher: Watcher) -> LocalTransport | None:
     return _to_same_user(connection, watcher)
 
 
-def _to_same_user(connection: socket.socket, watcher: Watcher) -> LocalTransport | None:
+def _to_same_user(connection: socket.socket, watcher: t.Watcher) -> LocalTransport | None:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)
     if user != os.geteuid():
@@ -117,14 +109,14 @@ class FileDescriptor:
 class LocalTransport:
     passes_descriptors = True
 
-    def __init__(self, connection: socket.socket, watcher: Watcher) -> None:
+    def __init__(self, connection: socket.socket, watcher: t.Watcher) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._socket = connection
         self._watcher = watcher
         self._head = b""
         """The beginning of an envelope whose sizes have not come whole."""
-        self._partial: Generator[memoryview, int, EnvelopeReceived] | None = None
+        self._partial: Generator[memoryview, int, t.EnvelopeReceived] | None = None
         """Takes in an envelope of which a part has come, into the memory `_space`."""
         self._space = memoryview(b"")
         self._passed: list[list[FileDescriptor]] = []
@@ -135,12 +127,12 @@ class LocalTransport:
         self._descriptor = connection.fileno()
         watcher.watch(self._descriptor)
 
-    def receive(self, inputs: list[Input]) -> None:
+    def receive(self, inputs: list[t.Input]) -> None:
         """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""
         if self._is_blocked and self._push():
             self._is_blocked = False
             self._watcher.watch_writing(self._descriptor, False)
-            inputs.append(WritingChanged(self, is_blocked=False))
+            inputs.append(t.WritingChanged(self, is_blocked=False))
         partial = self._partial
         reason = "the connection broke"
         try:
@@ -163,12 +155,12 @@ class LocalTransport:
         except OSError:
             pass
         except ProtocolError as error:
-            inputs.append(MalformedReceived(self, str(error)))
+            inputs.append(t.MalformedReceived(self, str(error)))
             reason = f"the program that answers there does not speak this protocol: {error}"
-        inputs.append(LinkLost(self, reason))
+        inputs.append(t.LinkLost(self, reason))
         self.cut()
 
-    def _split(self, data: bytes, inputs: list[Input]) -> None:
+    def _split(self, data: bytes, inputs: list[t.Input]) -> None:
         """Split what was read into envelopes. Raises ProtocolError for what no peer of ours sends."""
         at, size = 0, len(data)
         while size - at >= _HEAD.size:
@@ -200,14 +192,14 @@ class LocalTransport:
             for length in sizes:
                 attachments.append(memoryview(data[at : at + length]))
                 at += length
-            inputs.append(EnvelopeReceived(self, header, body, attachments or (), descriptors))
+            inputs.append(t.EnvelopeReceived(self, header, body, attachments or (), descriptors))
         self._head = data[at:]
         if len(self._passed) > 1:
             raise ProtocolError("descriptors without an envelope")
 
     def _assemble(
         self, header: bytes, sizes: Sequence[int], descriptors: Sequence[FileDescriptor], begin: memoryview
-    ) -> Generator[memoryview, int, EnvelopeReceived]:
+    ) -> Generator[memoryview, int, t.EnvelopeReceived]:
         """Yield the memory for the bytes that come next, and take the number of those that came; return the envelope.
 
         Each of its frames gets its memory when those before it are full.
@@ -223,7 +215,7 @@ class LocalTransport:
                 filled += yield memoryview(frame)[filled:]
         body, *attachments = frames
         views = [memoryview(attachment).toreadonly() for attachment in attachments]
-        return EnvelopeReceived(self, header, bytes(body), views or (), descriptors)
+        return t.EnvelopeReceived(self, header, bytes(body), views or (), descriptors)
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
         """Return the descriptors of an envelope; none when the kernel had no space for all of them in this process."""
@@ -337,7 +329,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array("i").itemsize)
 class LocalListener:
     """The local listener of a server: all its connections behind one descriptor."""
 
-    def __init__(self, addresses: Iterable[str], watcher: Watcher) -> None:
+    def __init__(self, addresses: Iterable[str], watcher: t.Watcher) -> None:
         """Listen for peers of these addresses. Where another process has the name, peers come over ZeroMQ."""
         self._poll = select.epoll()
         self._watcher = watcher
@@ -357,7 +349,7 @@ class LocalListener:
             self._poll.register(listening, select.EPOLLIN | select.EPOLLET)
         watcher.watch(self._poll.fileno())
 
-    def receive(self, inputs: list[Input]) -> None:
+    def receive(self, inputs: list[t.Input]) -> None:
         """Add what has happened to `inputs`: up to a limit for each connection."""
         for descriptor, _ in self._poll.poll(0):
             transport = self._transports.get(descriptor)
@@ -366,7 +358,7 @@ class LocalListener:
             elif descriptor in self._listening:
                 self._accept(self._listening[descriptor], inputs)
 
-    def _accept(self, listening: socket.socket, inputs: list[Input]) -> None:
+    def _accept(self, listening: socket.socket, inputs: list[t.Input]) -> None:
         while True:
             try:
                 accepted, _ = listening.accept()
@@ -375,7 +367,7 @@ class LocalListener:
             transport = _to_same_user(accepted, self)
             if transport is not None:
                 self._transports[accepted.fileno()] = transport
-                inputs.append(LinkOpened(transport, "this host"))
+                inputs.append(t.LinkOpened(transport, "this host"))
 
     def watch(self, descriptor: int) -> None:
         self._poll.register(descriptor, select.EPOLLIN)

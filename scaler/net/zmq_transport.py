@@ -21,23 +21,13 @@ from typing import Protocol
 import zmq
 
 from scaler.errors import UsageError
+from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
-from scaler.net.transport import (
-    HANDSHAKE_SECONDS,
-    EnvelopeReceived,
-    Input,
-    LinkLost,
-    LinkOpened,
-    MalformedReceived,
-    Transport,
-    Watcher,
-    WritingChanged,
-)
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
 
 
-class LoopWaker(Watcher, Protocol):
+class LoopWaker(t.Watcher, Protocol):
     """Wakes the owner of transports on an event loop; see `connector.Wakeups`."""
 
     @property
@@ -138,14 +128,14 @@ def _is_readable(socket: Socket) -> bool:
     return bool(int(socket.getsockopt(_EVENTS)) & _READABLE)
 
 
-def _receive(socket: Socket, link: Transport, header: zmq.Frame) -> tuple[Input, int]:
+def _receive(socket: Socket, link: t.Transport, header: zmq.Frame) -> tuple[t.Input, int]:
     """Return the envelope whose header frame has been read, as an input, and its size in bytes."""
     if not header.more:
-        return MalformedReceived(link, "an envelope has two frames at least"), len(header)
+        return t.MalformedReceived(link, "an envelope has two frames at least"), len(header)
     body = socket.recv(_LAST, copy=False)
     size = len(body)
     if not body.more:
-        return EnvelopeReceived(link, header.bytes, body.bytes), size
+        return t.EnvelopeReceived(link, header.bytes, body.bytes), size
     attachments: list[memoryview] = []
     excess = 0
     more = True
@@ -159,8 +149,8 @@ def _receive(socket: Socket, link: Transport, header: zmq.Frame) -> tuple[Input,
             excess += 1
     if excess:
         text = f"{excess} attachments more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}"
-        return MalformedReceived(link, text), size
-    return EnvelopeReceived(link, header.bytes, body.bytes, attachments), size
+        return t.MalformedReceived(link, text), size
+    return t.EnvelopeReceived(link, header.bytes, body.bytes, attachments), size
 
 
 def _send(socket: Socket, route: bytes, unsent: deque[Envelope]) -> bool:
@@ -225,7 +215,7 @@ class _ZmqEnd:
         socket.linger = 0
         socket.maxmsgsize = MAX_FRAME_BYTES
         socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
-        socket.handshake_ivl = round(HANDSHAKE_SECONDS * 1000)
+        socket.handshake_ivl = round(t.HANDSHAKE_SECONDS * 1000)
         socket.ipv6 = address.startswith("tcp://[")
 
     def _watch(self) -> None:
@@ -295,21 +285,21 @@ class ZmqConnection(_ZmqEnd):
         self._set_options(address)
         # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
         self._socket.reconnect_ivl = NEVER_MILLISECONDS
-        self._socket.connect_timeout = round(HANDSHAKE_SECONDS * 1000)
+        self._socket.connect_timeout = round(t.HANDSHAKE_SECONDS * 1000)
         self._watch()
         try:
             self._socket.connect(address)
         except zmq.ZMQError as error:
             self._broken = str(error)
 
-    def receive(self, inputs: list[Input]) -> None:
+    def receive(self, inputs: list[t.Input]) -> None:
         # Before the messages: what a connection brought before it broke can be read after the event of the break.
         if self._has_events:
             for kind, _ in self._take_events():
                 self._broken = self._broken or _BREAKS.get(kind, "")
         if self._is_blocked and _send(self._socket, b"", self._unsent):
             self._is_blocked = False
-            inputs.append(WritingChanged(self, is_blocked=False))
+            inputs.append(t.WritingChanged(self, is_blocked=False))
 
         def read_one() -> int:
             envelope, size = _receive(self._socket, self, self._socket.recv(_LAST, copy=False))
@@ -319,7 +309,7 @@ class ZmqConnection(_ZmqEnd):
         if not self._read(read_one):
             self._wakeups.soon()
         elif self._broken:
-            inputs.append(LinkLost(self, self._broken))
+            inputs.append(t.LinkLost(self, self._broken))
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self._unsent.extend(envelopes)
@@ -411,7 +401,7 @@ class ZmqListener(_ZmqEnd):
         self._routes: dict[bytes, ZmqLink] = {}
         self._breaking: dict[ZmqLink, int] = {}
         self._blocked: dict[ZmqLink, None] = {}
-        self._inputs: list[Input] = []
+        self._inputs: list[t.Input] = []
         self._files: list[SocketFile] = []
         self.is_due = self.was_used = True
         """When to call `receive`, and `rest`."""
@@ -443,20 +433,20 @@ class ZmqListener(_ZmqEnd):
         assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
         return endpoint.rstrip(b"\0").decode()
 
-    def receive(self, inputs: list[Input]) -> None:
+    def receive(self, inputs: list[t.Input]) -> None:
         """Add what has happened to `inputs`: envelopes up to a limit, and connections that began and ended."""
         self.is_due, self.was_used = False, True
         if self._has_events:
             self._follow_connections()
         for link in list(self._blocked):
             if self.push(link):
-                self._inputs.append(WritingChanged(link, is_blocked=False))
+                self._inputs.append(t.WritingChanged(link, is_blocked=False))
         is_drained = self._read(self._read_one)
         for link, left in list(self._breaking.items()):
             if is_drained or left == 0:
                 del self._breaking[link]
                 self._routes.pop(link.route, None)
-                self._inputs.append(LinkLost(link))
+                self._inputs.append(t.LinkLost(link))
             else:
                 self._breaking[link] = left - 1
         inputs += self._inputs
@@ -533,7 +523,7 @@ class ZmqListener(_ZmqEnd):
         for kind, descriptor in self._take_events():
             if kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
-                self._inputs.append(LinkOpened(link, link.origin))
+                self._inputs.append(t.LinkOpened(link, link.origin))
             elif kind == zmq.EVENT_DISCONNECTED and descriptor in self._links:
                 self._breaking[self._links.pop(descriptor)] = MAX_ITERATIONS_AFTER_BREAK
 
