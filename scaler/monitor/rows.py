@@ -11,16 +11,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from scaler.protocol.monitor_rows import (
-    ClientRow,
-    Column,
-    FunctionRow,
-    ManagerRow,
-    ProcessorRow,
-    Status,
-    TaskRow,
-    WorkerRow,
-)
+from scaler.protocol.monitor_rows import Column, ProcessorRow, Status, TaskRow
 
 Document = Mapping[str, Any]
 View = dict[str, Any]
@@ -34,15 +25,8 @@ DIGITS = 3
 R = TypeVar("R", bound=NamedTuple)
 
 KEYS = {"workers": "id", "clients": "id", "managers": "id", "functions": "name"}
-"""The lists of rows in a `Status`, with the column that tells their rows apart."""
-_ON_PAGE: Mapping[str, type[NamedTuple]] = {
-    "tasks": TaskRow,
-    "workers": WorkerRow,
-    "processors": ProcessorRow,
-    "managers": ManagerRow,
-    "clients": ClientRow,
-    "functions": FunctionRow,
-}
+"""The lists of rows in a `Status`, with the column that tells their rows apart; `LISTS` has the kinds of rows."""
+LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}
 
 
 @cache
@@ -211,5 +195,5 @@ def page_schema() -> View:
             for name, (column, _) in columns(row).items()
             if column.title
         ]
-        for kind, row in _ON_PAGE.items()
+        for kind, row in {"tasks": TaskRow, "processors": ProcessorRow, **LISTS}.items()
     }

@@ -15,18 +15,9 @@ from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.logs import escaped_lines
 from scaler.monitor.connection import ModelSource, task_id_of
 from scaler.monitor.model import FINE_SECONDS, MAX_DECISIONS, MAX_INCIDENTS, NAMES, trace
-from scaler.monitor.rows import View, view
+from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
-from scaler.protocol.monitor_rows import (
-    ClientRow,
-    ConnectionRow,
-    DecisionRow,
-    FunctionRow,
-    IncidentRow,
-    ManagerRow,
-    TaskRow,
-    WorkerRow,
-)
+from scaler.protocol.monitor_rows import ConnectionRow, DecisionRow, IncidentRow, TaskRow
 
 MAX_TASKS_ANSWERED = 1000
 MAX_TIMELINE_SECONDS = FINE_SECONDS
@@ -174,14 +165,14 @@ def _series(source: Source, query: Query) -> View:
 # -- the table
 
 
-def _table(name: str, summary: str, row: type) -> ApiRoute:
+def _table(name: str, summary: str) -> ApiRoute:
     """Return the route of a list of rows of the last state."""
 
     def answered(source: Source, _query: Query) -> View:
         status = source.monitor.model.status
         return {name: [view(each) for each in getattr(status, name)], "total": getattr(status.totals, name)}
 
-    return ApiRoute(f"/api/{name}", name, summary, {name: [row], "total": int}, answered)
+    return ApiRoute(f"/api/{name}", name, summary, {name: [LISTS[name]], "total": int}, answered)
 
 
 def _newest(name: str, summary: str, row: type, most: int) -> ApiRoute:
@@ -231,10 +222,10 @@ ROUTES: tuple[ApiRoute, ...] = (
         {"connection": ConnectionRow, "status": "Status"},
         lambda source, _query: {"connection": view(source.connection()), "status": status_view(source.monitor.model)},
     ),
-    _table("workers", "Workers with their processors", WorkerRow),
-    _table("managers", "Worker managers and their units", ManagerRow),
-    _table("clients", "Clients and their tasks", ClientRow),
-    _table("functions", "Functions and their tasks", FunctionRow),
+    _table("workers", "Workers with their processors"),
+    _table("managers", "Worker managers and their units"),
+    _table("clients", "Clients and their tasks"),
+    _table("functions", "Functions and their tasks"),
     ApiRoute("/api/tasks", "tasks", "The latest tasks", {"tasks": [TaskRow], "kept": int}, _tasks, _TASK_PARAMETERS),
     ApiRoute("/api/tasks/{id}", "task", "One task", {"task": "WholeTask"}, _task),
     ApiRoute(

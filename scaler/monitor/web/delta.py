@@ -12,7 +12,7 @@ from math import inf, nextafter
 from typing import Any, Literal, NamedTuple
 
 from scaler.monitor.model import FINE_SECONDS, Model
-from scaler.monitor.rows import KEYS, View, columns, view
+from scaler.monitor.rows import KEYS, View, view
 from scaler.monitor.web.views import status_view, task_view
 from scaler.protocol.monitor_rows import ConnectionRow, TaskRow
 
@@ -25,8 +25,6 @@ MAX_LISTED = 100
 
 Update = tuple[Literal["snapshot", "delta"], View]
 
-_VOLATILE = {name for name, (column, _) in columns(ConnectionRow).items() if column.volatile}
-
 
 class DeltaEncoder:
     """Makes the same updates for all browsers."""
@@ -36,8 +34,7 @@ class DeltaEncoder:
         self._model = model
         self._connection = connection
         self._task_rows = task_rows
-        self._newest: dict[str, NamedTuple | None] = {}
-        self._steady_connection: View = {}
+        self._steady = ConnectionRow()
         self._mark()
 
     def snapshot(self) -> View:
@@ -70,12 +67,11 @@ class DeltaEncoder:
             if rows := _since(getattr(model, name), self._newest[name]):
                 delta[name] = [view(row) for row in rows]
                 self._newest[name] = rows[-1]
-        connection = view(self._connection())
-        steady = _steady(connection)
-        if not delta and steady == self._steady_connection and not even_unchanged:
+        connection = self._connection()
+        if not delta and _steady(connection) == self._steady and not even_unchanged:
             return None
-        self._steady_connection = steady
-        return "delta", {"connection": connection, **delta}
+        self._steady = _steady(connection)
+        return "delta", {"connection": view(connection), **delta}
 
     def _mark(self) -> None:
         """Begin the next delta here."""
@@ -83,8 +79,10 @@ class DeltaEncoder:
         self._status = model.status
         self._tables = {name: _keyed(model, name) for name in KEYS}
         self._updates = model.updates
-        self._newest = {name: next(reversed(getattr(model, name)), None) for name in ("decisions", "incidents")}
-        self._steady_connection = _steady(view(self._connection()))
+        self._newest: dict[str, NamedTuple | None] = {
+            name: next(reversed(getattr(model, name)), None) for name in ("decisions", "incidents")
+        }
+        self._steady = _steady(self._connection())
 
     def _changed_state(self) -> View:
         model = self._model
@@ -114,8 +112,9 @@ def _keyed(model: Model, name: str) -> dict[str, View]:
     return {row[KEYS[name]]: row for row in views}
 
 
-def _steady(connection: View) -> View:
-    return {name: value for name, value in connection.items() if name not in _VOLATILE}
+def _steady(connection: ConnectionRow) -> ConnectionRow:
+    """Return the connection without what changes all the time."""
+    return connection._replace(age_seconds=None)
 
 
 def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) -> View:
@@ -134,8 +133,6 @@ def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) ->
 
 def _failures_first(tasks: list[TaskRow], limit: int) -> list[TaskRow]:
     """Return at most `limit` tasks in their order; failures are chosen first."""
-    if len(tasks) <= limit:
-        return tasks
     chosen = sorted(range(len(tasks)), key=lambda index: not tasks[index].failed)[:limit]
     return [tasks[index] for index in sorted(chosen)]
 

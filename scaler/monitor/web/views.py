@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from scaler.monitor.model import Model
+from scaler.monitor.model import Bar, Model
 from scaler.monitor.rows import View, view
 from scaler.protocol.monitor_rows import TaskRow
 
@@ -31,21 +31,17 @@ def timeline_view(model: Model, seconds: float) -> View:
     managers = {worker.name: worker.manager for worker in model.status.workers}
     functions: dict[str, int] = {}
     states: dict[str, int] = {}
+
+    def shown(bar: Bar) -> list[object]:
+        function = functions.setdefault(bar.function, len(functions))
+        return [round(bar.start, 6), round(bar.end, 6), bar.task, function, states.setdefault(bar.state, len(states))]
+
     lanes = [
         {
             "worker": worker,
             "manager": managers.get(worker, ""),
             "gone": worker not in managers,
-            "bars": [
-                [
-                    round(bar.start, 6),
-                    round(bar.end, 6),
-                    bar.task,
-                    functions.setdefault(bar.function, len(functions)),
-                    states.setdefault(bar.state, len(states)),
-                ]
-                for bar in bars
-            ],
+            "bars": list(map(shown, bars)),
         }
         for worker, bars in model.lanes(since).items()
     ]
