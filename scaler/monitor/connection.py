@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from scaler.errors import LimitError, RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
 from scaler.monitor.model import Model
-from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.questions import Question, Questions
 from scaler.net.versions import own_hello
@@ -132,8 +132,6 @@ class MonitorConnection:
                 case ConnectionRefused(refused):
                     self._refused = refused
                     self._answered.set()
-                case Welcomed() | Resumed() | Broken() | Received():
-                    pass
         self._on_change()
 
 

@@ -48,7 +48,9 @@ class Series:
 
     def __init__(self) -> None:
         self._fine: deque[Point] = deque()
-        self._coarse: deque[_Mean] = deque(maxlen=MAX_COARSE)
+        self._coarse: deque[Point] = deque(maxlen=MAX_COARSE)
+        self._in_last = 0
+        """Points of which the last one of `_coarse` is the mean, with the time of the first."""
 
     def add(self, at: float, values: Mapping[str, float]) -> None:
         """Add a point. at: unix seconds."""
@@ -64,27 +66,19 @@ class Series:
 
     def columns(self, since: float = 0.0) -> dict[str, list[float]]:
         """Return all series as columns, `at` among them, from this time (unix seconds) on."""
-        points = [point for point in chain((mean.point for mean in self._coarse), self._fine) if point[0] >= since]
+        points = [point for point in chain(self._coarse, self._fine) if point[0] >= since]
         columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
         return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}
 
     def _retire(self, point: Point) -> None:
-        bucket = point[0] // COARSE_SECONDS
-        if not self._coarse or self._coarse[-1].point[0] // COARSE_SECONDS != bucket:
-            self._coarse.append(_Mean(point))
+        if not self._coarse or self._coarse[-1][0] // COARSE_SECONDS != point[0] // COARSE_SECONDS:
+            self._coarse.append(point)
+            self._in_last = 1
             return
-        mean = self._coarse[-1]
-        mean.count += 1
-        values = zip(mean.point[1:], point[1:], strict=True)
-        mean.point = (mean.point[0], *(value + (new - value) / mean.count for value, new in values))
-
-
-@dataclass(slots=True)
-class _Mean:
-    """The mean of points that follow each other, with the time of the first."""
-
-    point: Point
-    count: int = 1
+        self._in_last += 1
+        at, *means = self._coarse[-1]
+        values = zip(means, point[1:], strict=True)
+        self._coarse[-1] = (at, *(mean + (value - mean) / self._in_last for mean, value in values))
 
 
 @dataclass(frozen=True, slots=True)
