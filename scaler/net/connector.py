@@ -229,7 +229,7 @@ class ConnectorShell(Shell[ConnectorCore]):
 class SocketConnector(ConnectorShell):
     """See `connection.Connector`. Lives on the loop that runs when it is made, and belongs to its thread.
 
-    Peers other than workers and worker managers need not send heartbeats: the connector does. `Received.peer` and the
+    It sends heartbeats, except those of a Hello with the details of a worker or manager. `Received.peer` and the
     like hold the connector's own peer id.
     """
 

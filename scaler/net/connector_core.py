@@ -38,8 +38,8 @@ RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
 STABLE_SECONDS = 1.0
 """After a connection that lived this long, the back-off starts again."""
 
-_OWN_HEARTBEATS = frozenset({m.Role.WORKER, m.Role.MANAGER})
-"""Roles whose components send heartbeats of their own, with more in them."""
+_OWN_HEARTBEATS = m.WorkerDetails | m.ManagerDetails
+"""Details of components that send heartbeats of their own, with more in them."""
 
 
 class Phase(Enum):
@@ -76,7 +76,7 @@ class ConnectorCore:
         self._malformed_in_a_row = 0
         self._since = now
         self._dial_at = now
-        self._sends_heartbeats = hello.role not in _OWN_HEARTBEATS
+        self._sends_heartbeats = not isinstance(hello.details, _OWN_HEARTBEATS)
         self._heartbeat_at = math.inf
         self._unanswered_since = math.inf
         """When the first thing was sent that the server has to answer and has not."""

@@ -56,9 +56,7 @@ class StorageClient:
     ) -> None:
         """Begin to connect. Raises UsageError on a malformed address."""
         self._loop = asyncio.get_running_loop()
-        # Connectors of workers send no heartbeats by themselves, as agents have more to say in theirs.
-        sends_heartbeats = role is Role.WORKER
-        self._requests = Requests(address, timeout_seconds, self._loop.time(), sends_heartbeats=sends_heartbeats)
+        self._requests = Requests(address, timeout_seconds, self._loop.time())
         self._inputs: list[RequestsInput] = []
         self._futures: dict[StorageCall, asyncio.Future[Any]] = {}
         self._timer: asyncio.TimerHandle | None = None

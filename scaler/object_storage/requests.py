@@ -21,7 +21,6 @@ from scaler.object_storage.objects import Memory
 from scaler.protocol.messages import (
     ForgetObjects,
     GetObject,
-    Heartbeat,
     Message,
     PutObject,
     StatStorage,
@@ -115,19 +114,13 @@ RequestsCommand = SendRequest | CallEnded
 
 
 class Requests:
-    """Everything that one peer wants of the storage and has not got yet. address is for texts only.
+    """Everything that one peer wants of the storage and has not got yet. address is for texts only."""
 
-    sends_heartbeats: as often as the storage wants them, where the connector leaves that to its user.
-    """
-
-    def __init__(self, address: str, timeout_seconds: float, now: float, *, sends_heartbeats: bool = False) -> None:
+    def __init__(self, address: str, timeout_seconds: float, now: float) -> None:
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
         self._address = address
         self._timeout_seconds = timeout_seconds
-        self._sends_heartbeats = sends_heartbeats
-        self._heartbeat_seconds = math.inf
-        self._heartbeat_at = math.inf
         self._is_sharing = False
         self._away_since: float | None = now
         self._refused: RefusedError | None = None
@@ -155,10 +148,8 @@ class Requests:
                     self._forgets.append(item)
                 case SharingChanged(is_sharing):
                     self._is_sharing = is_sharing
-                case Welcomed(welcome):
+                case Welcomed():
                     self._away_since = None
-                    self._heartbeat_seconds = welcome.heartbeat_seconds
-                    self._heartbeat_at = now
                     self._sent_frames.clear()
                     self._sent_asks.clear()
                     self._puts.clear()
@@ -175,9 +166,9 @@ class Requests:
                     self._refused = RefusedError(f"the object storage at {self._address}: {refused.text}")
                 case _:
                     assert_never(item)
+        self.wake_at = math.inf
         if self._away_since is None:
             self._send(now)
-            self.wake_at = self._heartbeat_at if self._sends_heartbeats else math.inf
         else:
             self.wake_at = self._give_up(self._away_since, now)
         commands, self._commands = self._commands, []
@@ -210,9 +201,6 @@ class Requests:
             self._commands.append(CallEnded(call, outcome))
 
     def _send(self, now: float) -> None:
-        if self._sends_heartbeats and now >= self._heartbeat_at:
-            self._heartbeat_at = now + self._heartbeat_seconds
-            self._commands.append(SendRequest(Heartbeat(now)))
         while self._forgets:
             self._commands.append(SendRequest(self._forgets.popleft()))
         while self._asks and len(self._sent_asks) < MAX_ASKED:

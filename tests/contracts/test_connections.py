@@ -41,6 +41,7 @@ from scaler.protocol.messages import (
     StorageReply,
     StorageResult,
     Welcome,
+    WorkerDetails,
     WorkerHeartbeat,
 )
 from scaler.protocol.session import Buffer, OutboxLimits
@@ -430,7 +431,7 @@ def test_a_connector_pings_for_its_component(network: Network) -> None:
 
 def test_workers_ping_themselves_and_hear_the_echo(network: Network) -> None:
     server = network.serve("scheduler", admit=welcome_all)
-    peer = network.connect(Role.WORKER)
+    peer = network.connect(hello=own_hello(Role.WORKER, WorkerDetails("", "", 1, 0, {})))
     network.until(lambda: peer.connector.connected)
     beat = WorkerHeartbeat(12.5, 0.0, 0, 0, 0.0)
     peer.connector.send(beat)

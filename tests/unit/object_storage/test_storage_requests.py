@@ -24,7 +24,6 @@ from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
     GetObject,
-    Heartbeat,
     PutObject,
     RefusalReason,
     Refused,
@@ -199,15 +198,3 @@ def test_a_refused_peer_s_calls_fail_at_once_now_and_later(requests: Requests) -
 def test_an_object_with_too_many_parts_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(LimitError, match="parts"):
         views_of([b""] * (MAX_PARTS + 1))
-
-
-def test_heartbeats_are_said_where_the_connector_leaves_them_to_its_user() -> None:
-    requests = Requests("tcp://storage:1", 10.0, 0.0, sends_heartbeats=True)
-    assert requests.wake_at == math.inf
-    assert said(requests.step([WELCOMED], 5.0)) == [Heartbeat(5.0)]
-    assert requests.wake_at == 7.0
-    assert said(requests.step([], 6.9)) == []
-    assert said(requests.step([], 7.0)) == [Heartbeat(7.0)]
-    assert said(requests.step([Broken(SERVER)], 9.0)) == []
-    assert requests.wake_at == math.inf
-    assert said(requests.step([Resumed(SERVER)], 9.5)) == [Heartbeat(9.5)]
