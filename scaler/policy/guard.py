@@ -6,6 +6,7 @@ manager for which the policy's answer is invalid keeps its last good one.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Mapping
 
@@ -22,13 +23,12 @@ _FRAMES_SHOWN = 20
 class GuardedPolicy:
     """Wraps a policy. Not a policy itself: what it returns has been checked, and comes with a complaint."""
 
-    __slots__ = ("_complained", "_good", "_name", "_policy")
-
     def __init__(self, policy: ScalingPolicy) -> None:
         self._policy = policy
         self._name = type(policy).__name__
         self._good: dict[str, Wanted] = {}
-        self._complained: tuple[str, float] | None = None
+        self._complained = ("", -math.inf)
+        """The cause of the last complaint, and when it was made."""
 
     def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return what each manager should have, and what is wrong with the policy; empty for nothing new."""
@@ -56,7 +56,8 @@ class GuardedPolicy:
         for manager_id, wanted in answer.items():
             manager = here.get(manager_id) if isinstance(manager_id, str) else None
             if manager is None:
-                wrong.append(f"for the worker manager {_shown(manager_id)}, which is not here (here: {_ids(here)})")
+                ids = ", ".join(sorted(here)) or "none"
+                wrong.append(f"for the worker manager {_shown(manager_id)}, which is not here (here: {ids})")
             elif manager.fixed:
                 wrong.append(f"for the worker manager {manager_id!r}, which is fixed and not told anything")
             elif problem := _problem(wanted):
@@ -68,13 +69,8 @@ class GuardedPolicy:
         return good, "; ".join(wrong)
 
     def _complaint(self, cause: str, text: str, now: float) -> str:
-        if not cause:
-            return ""
-        if (
-            self._complained is not None
-            and self._complained[0] == cause
-            and now - self._complained[1] < SAY_AGAIN_SECONDS
-        ):
+        last_cause, last_at = self._complained
+        if not cause or (cause == last_cause and now - last_at < SAY_AGAIN_SECONDS):
             return ""
         self._complained = (cause, now)
         return text
@@ -96,7 +92,3 @@ def _problem(wanted: object) -> str:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
-
-
-def _ids(here: Mapping[str, object]) -> str:
-    return ", ".join(sorted(here)) or "none"

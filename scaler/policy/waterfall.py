@@ -13,29 +13,14 @@ are not listed start nothing. The first line of the example and text after `#` a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from operator import itemgetter
 
 from scaler.errors import UsageError
 from scaler.policy.load import entries
 from scaler.policy.sizing import Sizing
-from scaler.policy.view import NO_LIMIT, Allocation, ClusterView, ManagerView, Wanted
+from scaler.policy.view import NO_LIMIT, Allocation, ClusterView, Wanted
 
 COLUMNS = "priority,worker_manager_id,max_task_concurrency"
-
-
-@dataclass(frozen=True, slots=True)
-class LadderStep:
-    """One manager of the list."""
-
-    priority: int
-    manager_id: str
-    max_task_concurrency: int
-
-    def limit_units(self, manager: ManagerView) -> int | None:
-        if self.max_task_concurrency == NO_LIMIT:
-            return manager.max_units
-        units = self.max_task_concurrency // manager.unit_slots
-        return units if manager.max_units is None else min(units, manager.max_units)
 
 
 class WaterfallPolicy:
@@ -43,19 +28,22 @@ class WaterfallPolicy:
 
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation()
-        self._ladder = parse(policy_content)
+        self._most_slots = parse(policy_content)
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         managers = {manager.manager_id: manager for manager in view.managers}
-        ladder = [(step, managers[step.manager_id]) for step in self._ladder if step.manager_id in managers]
-        limits = {step.manager_id: step.limit_units(manager) for step, manager in ladder}
+        limits: dict[str, int | None] = {}
+        for key, slots in self._most_slots.items():
+            if key in managers:
+                own, given = managers[key].max_units, slots // managers[key].unit_slots
+                limits[key] = own if slots == NO_LIMIT else given if own is None else min(given, own)
         return self._sizing.plan(view, limits | {key: 0 for key in managers if key not in limits})
 
 
-def parse(policy_content: str) -> tuple[LadderStep, ...]:
-    """Return the steps in the order in which they are filled. Raises UsageError that quotes the entry at fault."""
-    steps: list[LadderStep] = []
+def parse(policy_content: str) -> dict[str, int]:
+    """Return the most slots by manager, in the order of filling. Raises UsageError that quotes the entry at fault."""
+    steps: list[tuple[int, str, int]] = []
     for entry in entries(policy_content):
         fields = [part.strip() for part in entry.split(",")]
         if ",".join(fields) == COLUMNS:
@@ -66,12 +54,12 @@ def parse(policy_content: str) -> tuple[LadderStep, ...]:
         slots = _number(entry, "max_task_concurrency", fields[2])
         if slots < 1 and slots != NO_LIMIT:
             raise UsageError(f"policy_content {entry!r}: max_task_concurrency must be at least 1, or -1 for no limit")
-        if any(step.manager_id == fields[1] for step in steps):
+        if any(manager_id == fields[1] for _, manager_id, _ in steps):
             raise UsageError(f"policy_content {entry!r}: worker manager {fields[1]!r} is listed twice")
-        steps.append(LadderStep(priority, fields[1], slots))
+        steps.append((priority, fields[1], slots))
     if not steps:
         raise UsageError(f"policy_content is empty: waterfall_v1 needs a line {COLUMNS} for each worker manager")
-    return tuple(sorted(steps, key=lambda step: step.priority))
+    return {manager_id: slots for _, manager_id, slots in sorted(steps, key=itemgetter(0))}
 
 
 def _number(entry: str, name: str, text: str) -> int:

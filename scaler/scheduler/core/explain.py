@@ -81,9 +81,7 @@ def _assigned(task: Task, worker: Worker) -> str:
 
 def _so_far(task: Task) -> str:
     """Return which attempt this is and why it is not the first; empty for a task without errors."""
-    if task.errors is None or not task.errors.texts:
-        return ""
-    return f"; this is attempt {task.attempt}, after {_last_error(task)}"
+    return f"; this is attempt {task.attempt}, after {_last_error(task)}" if task.error_texts else ""
 
 
 def _ready(state: ClusterState, task: Task, now: float) -> str:
@@ -101,7 +99,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             line = f"more than {MAX_COUNTED:,} tasks are before it"
         slots = sum(worker.slots for worker in willing)
         parts.append(f"{line}, for {_count(slots, 'slot')} that could run it")
-        if task.errors is not None and task.errors.texts:
+        if task.error_texts:
             parts.append(f"it runs again after {_last_error(task)}")
         could = [record for record in could if record.pending_units]
     else:
@@ -186,8 +184,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _last_error(task: Task) -> str:
-    texts = task.errors.texts if task.errors is not None else []
-    return _line(texts[-1]) if texts else "for a reason that is not known"
+    return _line(task.error_texts[-1]) if task.error_texts else "for a reason that is not known"
 
 
 def _line(text: str) -> str:

@@ -73,8 +73,7 @@ class Outbox:
         if group is not ended.group or task.state is not ended.state:
             ended.begin_run(group, task.state)
         if outcome or task.attempt != 1:
-            texts = task.errors.texts if task.errors is not None else []
-            record = FailureRecord(task.attempt, payload if outcome else b"", texts)
+            record = FailureRecord(task.attempt, payload if outcome else b"", task.error_texts)
             ended.failure_records[len(message.ids)] = record
         message.ids.append(task.id)
         message.outcomes.append(outcome)

@@ -147,6 +147,10 @@ class Task:
     dependents: list[Task] | None = None
     errors: AttemptErrors | None = None
 
+    @property
+    def error_texts(self) -> list[str]:
+        return self.errors.texts if self.errors is not None else []
+
     def avoids(self, worker: Worker, now: float) -> bool:
         """Tell whether the task should go to another worker for a while: it has failed on this one."""
         errors = self.errors
@@ -355,21 +359,21 @@ class Worker(PeerRecord):
 
 @dataclass(frozen=True, slots=True)
 class ScalingInputs:
-    """What a scaling decision about one manager was made from. Tasks are those that its workers could run."""
+    """What a scaling decision about one manager was made from, as in ManagerView. Tasks are those that it could run.
+
+    unmeasured: tasks of functions none of which has ended yet. backlog_seconds: what the others take on one slot;
+    running ones count half.
+    """
 
     queued: int
     running: int
     unmeasured: int
-    """Of these: tasks of functions none of which has ended yet."""
     backlog_seconds: float
-    """What the others take on one slot; running ones count half."""
     units_running: int
     units_pending: int
     units_idle: int
     startup_seconds: float | None
-    """Measured; None until a unit has connected."""
     max_units: int | None
-    """None for any number."""
     trouble: str
 
 
