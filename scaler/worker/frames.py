@@ -1,17 +1,28 @@
-"""How agent and processor write to each other: datagrams on three socket pairs. Pure.
+"""How agent and processor write to each other: datagrams on three socket pairs, and a page of memory that both share.
 
 Tasks come on a socket of their own, because the agent may take them back. What they refer to (specs, definitions, the
 storage's address) is announced before, on another one: a processor reads there until it knows the spec of its task.
 
 What the agent writes is a tuple of a kind and its values. A processor runs user code, so what it writes is not trusted:
 it writes structs whose lengths are checked, with ProtocolError if one is wrong. Results are rows of `RESULT` followed
-by all their payloads, so that a processor can write them straight into the page that it shares with its agent
-(`page.py`) and send that page's bytes as they are. All else is a `Note`.
+by all their payloads, so that a processor can write them straight into the page and send the page's bytes as they are.
+All else is a `Note`.
+
+The page says what a processor runs since when, and has the results that are not sent yet. So the agent knows at any
+time what runs, and can take results that wait behind a task that turned out long, or that a dead processor left. Its
+words (u64, little endian) are: tasks begun since birth, when the last of them began (monotonic nanoseconds), tasks
+finished, number of the current batch of results, rows in it. Behind them lie the rows and the payloads of the current
+batch. Only the processor writes; each word is written whole, and last among what it announces.
 """
 
 from __future__ import annotations
 
+import array
+import fcntl
 import marshal
+import mmap
+import os
+import socket
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +32,11 @@ from typing import Any, NamedTuple
 from scaler.errors import ProtocolError
 from scaler.serialization import Buffer
 
+DATAGRAM_BYTES = 60 * 1024
+"""Larger ones go as a memory file, so a reader's buffer of this size holds any datagram."""
+MAX_FILE_BYTES = 1024 * 1024 * 1024
+"""Largest memory file that is read."""
+_ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 LARGE = b"\0"
 """Stands for a datagram that is a memory file, whose descriptor is attached. No other datagram is equal to it."""
 GRANT = b"G"
@@ -112,6 +128,48 @@ def unpack_note(datagram: bytes) -> Note:
     return Note(kind, datagram[_NOTE.size :], identifier, is_stderr, truncated)
 
 
+def send(end: socket.socket, datagram: bytes, flags: int = 0) -> None:
+    """Send a datagram of any size. Raises BlockingIOError when flags say not to wait and there is no room."""
+    if len(datagram) <= DATAGRAM_BYTES:
+        end.send(datagram, flags)
+        return
+    with os.fdopen(os.memfd_create("scaler-datagram"), "wb") as file:
+        file.write(datagram)
+        file.flush()
+        end.sendmsg([LARGE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))], flags)
+
+
+def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
+    """Return a datagram, empty at the end of the socket, with descriptors that came with it and are the caller's.
+
+    Raises BlockingIOError when flags say not to wait and there is none, ProtocolError when its memory file is none.
+    """
+    datagram, attached, _, _ = end.recvmsg(DATAGRAM_BYTES, _ANCILLARY_BYTES, flags)
+    if not attached:
+        return datagram, []
+    descriptors = array.array("i")
+    for _, _, data in attached:
+        descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    if datagram != LARGE:
+        return datagram, list(descriptors)
+    try:
+        return _read_file(descriptors[0]), []
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _read_file(descriptor: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    if not 0 < size <= MAX_FILE_BYTES:
+        raise ProtocolError(f"a memory file of {size} bytes is not within 1..{MAX_FILE_BYTES}")
+    try:
+        # Not mapped: its maker could cut it short meanwhile, which would end this process.
+        return os.pread(descriptor, size, 0)
+    except OSError as error:
+        raise ProtocolError(f"a memory file of {size} bytes cannot be read: {error}") from error
+
+
 RESULT = struct.Struct("<16sHBBIQQI")
 """task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, payload length."""
 RESULTS = struct.Struct("<BxHII")
@@ -162,3 +220,111 @@ def skip_rows(results: Results, count: int) -> Results:
     """Return the batch without its first rows and their payloads."""
     offset = sum(row[7] for row in results.rows[:count])
     return Results(results.batch, results.rows[count:], results.payloads[offset:])
+
+
+MAX_ROWS = 256
+MAX_PAYLOAD_BYTES = 48 * 1024
+_WORDS_BYTES = 64
+_PAYLOADS_AT = _WORDS_BYTES + MAX_ROWS * RESULT.size
+_PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
+
+_BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS = range(5)
+
+
+def make_page() -> int:
+    """Return the descriptor of a new page, for both sides to map."""
+    descriptor = os.memfd_create("scaler-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, _PAGE_BYTES)
+    # User code shares this page: were it cut short, the agent would crash at its next read.
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return descriptor
+
+
+class PageReader:
+    """The agent's side."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES, prot=mmap.PROT_READ))
+        self._words = self._view[:_WORDS_BYTES].cast("Q")
+
+    def snapshot(self) -> Snapshot:
+        words = self._words
+        return Snapshot(words[_BEGUN], words[_BEGUN_AT] / 1e9, words[_FINISHED])
+
+    def unsent(self) -> Results | None:
+        """Return a copy of the results that are not sent yet; None when there are none, or while they are being sent.
+
+        Raises ProtocolError when the page makes no sense.
+        """
+        words = self._words
+        batch = words[_BATCH]
+        rows = min(words[_ROWS], MAX_ROWS)
+        if not rows:
+            return None
+        packed = bytes(self._view[_WORDS_BYTES : _WORDS_BYTES + rows * RESULT.size])
+        payload_bytes = sum(row[7] for row in RESULT.iter_unpack(packed))
+        payloads = bytes(self._view[_PAYLOADS_AT : _PAYLOADS_AT + min(payload_bytes, MAX_PAYLOAD_BYTES)])
+        if words[_BATCH] != batch or words[_ROWS] < rows:
+            return None
+        return unpack_results(
+            RESULTS.pack(ToAgent.RESULTS, rows, batch & 0xFFFFFFFF, len(payloads)) + packed + payloads
+        )
+
+
+class PageWriter:
+    """The processor's side: collects results in the page, and sends them. Belongs to the processor's main thread.
+
+    Writes are ordered so that what a word announces is there before the word is.
+    """
+
+    def __init__(self, descriptor: int, results: socket.socket) -> None:
+        self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES))
+        self._words = self._view[:_WORDS_BYTES].cast("Q")
+        self._socket = results
+        self._begun = self._finished = self._rows = self._at = self._batch = 0
+        self.oldest_ns = 0
+        """When the oldest result that is not sent was added; 0: there is none."""
+
+    def begin(self, now_ns: int) -> None:
+        """Note that a task runs now."""
+        self._words[_BEGUN_AT] = now_ns
+        self._begun += 1
+        self._words[_BEGUN] = self._begun
+
+    def add(self, row: ResultRow, payload: bytes, now_ns: int) -> None:
+        """Add the result of the task that has just run to the current batch; send what does not fit any page alone."""
+        end = self._at + len(payload)
+        if self._rows == MAX_ROWS or end > MAX_PAYLOAD_BYTES:
+            self.flush()
+            end = len(payload)
+        self._finished += 1
+        words = self._words
+        if end > MAX_PAYLOAD_BYTES:
+            send(self._socket, pack_results(self._batch, [row], [payload]))
+            self._next_batch()
+        else:
+            RESULT.pack_into(self._view, _WORDS_BYTES + self._rows * RESULT.size, *row)
+            self._view[_PAYLOADS_AT + self._at : _PAYLOADS_AT + end] = payload
+            self._at = end
+            self._rows += 1
+            words[_ROWS] = self._rows
+            if not self.oldest_ns:
+                self.oldest_ns = now_ns
+        words[_FINISHED] = self._finished
+
+    def flush(self) -> None:
+        """Send what was added."""
+        if self._rows:
+            self._socket.sendmsg(
+                [
+                    RESULTS.pack(ToAgent.RESULTS, self._rows, self._batch, self._at),
+                    self._view[_WORDS_BYTES : _WORDS_BYTES + self._rows * RESULT.size],
+                    self._view[_PAYLOADS_AT : _PAYLOADS_AT + self._at],
+                ]
+            )
+            self._words[_ROWS] = self._rows = self._at = self.oldest_ns = 0
+            self._next_batch()
+
+    def _next_batch(self) -> None:
+        self._batch = (self._batch + 1) & 0xFFFFFFFF
+        self._words[_BATCH] = self._batch

@@ -27,9 +27,8 @@ from scaler.serialization import (
 from scaler.serialization.arguments import load_arguments
 from scaler.worker.call import Call, CallResult, pack_result, unpack_call
 from scaler.worker.processor import context
-from scaler.worker.processor.calling import failure_of, finish, run_preload
+from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import printed_output, recorded_output
-from scaler.worker.processor.resources import Meter
 
 MAX_LOADED = 64
 """Functions that a process keeps loaded between its calls, as a processor does."""

@@ -33,15 +33,17 @@ from scaler.worker.fork_server import ForkServer
 from scaler.worker.frames import (
     GRANT,
     Descriptors,
+    PageReader,
     Snapshot,
     ToAgent,
     ToProcessor,
+    make_page,
     pack,
+    receive,
     unpack,
     unpack_note,
     unpack_results,
 )
-from scaler.worker.page import PageReader, make_page, receive
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """What a socket to or from a processor holds; more waits in the agent, or makes the processor wait."""

@@ -18,7 +18,7 @@ from scaler.errors import ProtocolError
 from scaler.protocol.messages import MAX_BATCH_BYTES, Relay, RelayClosed
 from scaler.worker.agent.events import ProcessorEvent, ProcessorReported
 from scaler.worker.agent.shell import Agent
-from scaler.worker.page import receive, send
+from scaler.worker.frames import receive, send
 
 MAX_CHANNELS = 10_000
 MAX_UNREAD_BYTES = 256 * 1024 * 1024

@@ -1,10 +1,14 @@
-"""Around the call of a task's function, wherever it runs: coroutines, the preload hook, and what the task raised."""
+"""Around the call of a task's function, wherever it runs: coroutines, the preload hook, what it raised and cost."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import resource
+import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import CoroutineType
 from typing import Any
 
@@ -15,6 +19,10 @@ from scaler.serialization.exceptions import assign, dump_exception
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
 """A larger exception arrives as its type and text only."""
+
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+_RESET_PEAK = "5"
 
 
 def finish(value: Any) -> Any:
@@ -78,3 +86,21 @@ def _raised_by_user(error: BaseException, caller: str) -> bool:
 def _shortened(error: BaseException) -> RemoteError:
     text = f"{str(error)[:10_000]} (the exception itself is larger than {MAX_EXCEPTION_BYTES} bytes: "
     return RemoteError(type(error).__name__, text + "MAX_EXCEPTION_BYTES)")
+
+
+class Meter:
+    """While in this context, measures CPU time and the peak of resident memory of this process."""
+
+    cpu_us = 0
+    peak_bytes = 0
+
+    def __enter__(self) -> None:
+        with contextlib.suppress(OSError):  # not allowed here: then the peak is that of the process so far
+            _CLEAR_REFS.write_text(_RESET_PEAK, "ascii")  # the kernel measures the peak from now on
+        self._cpu_ns = time.process_time_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu_us = (time.process_time_ns() - self._cpu_ns) // 1000
+        lines = _STATUS.read_text("ascii", "replace").splitlines()
+        peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+        self.peak_bytes = 1024 * (peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -12,8 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from scaler.errors import ClientClosedError, ProtocolError
-from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
-from scaler.worker.page import receive, send
+from scaler.worker.frames import GRANT, Note, ToAgent, pack_note, receive, send
 
 refusal = ""
 """Why tasks of this process cannot have clients through a worker; empty when they can."""

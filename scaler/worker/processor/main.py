@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import pickle
 import select
@@ -16,33 +17,37 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
+from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
 from scaler.serialization import dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
-from scaler.worker.frames import Descriptors, Note, ToAgent, ToProcessor, pack_note, unpack
-from scaler.worker.page import PageWriter, receive, send
+from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
-from scaler.worker.processor.calling import failure_of, finish, run_preload
+from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, captured_output, teed_streams
 from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoredObjects
-from scaler.worker.processor.resources import CHECK_NS, GarbagePolicy, Meter
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import BlockingStorage
 
 FLUSH_NS = 1_000_000
 """Results wait at most this long for others, unless a task runs; and not at all for a task that takes as long."""
+CHECK_NS = 100_000_000
+"""Resident memory is checked at most this often, and once this long after the last task."""
 _WEIGHT = 0.25
 _NONE_PAYLOAD = pickle.dumps(None, 5)
 _PICKLE = 0x80
 _UNMEASURED = Meter()
 _NOTHING = contextlib.nullcontext()
+_STATM = Path("/proc/self/statm")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
@@ -72,6 +77,53 @@ def _connect(address: str) -> BlockingStorage:
     from scaler.object_storage.client import BlockingStorage  # noqa: PLC0415 (most processors never need it)
 
     return BlockingStorage(address, new_peer_id(), Role.WORKER)
+
+
+class GarbagePolicy:
+    """Collects garbage periodically, and gives memory back to the system when there is much."""
+
+    def __init__(self, interval_seconds: float, threshold_bytes: int, free: Callable[[], None], now_ns: int) -> None:
+        """interval_seconds: between two collections; 0 for none. threshold_bytes: resident memory above which it is
+        trimmed. free: called before that, to drop caches."""
+        self._interval_ns = int(interval_seconds * 1e9)
+        self._threshold_bytes = threshold_bytes
+        self._free = free
+        self._collected_ns = now_ns
+        self._checked_ns = now_ns
+        self._trim_above = 0
+        self.is_due = False
+        """A task has run since the last check of an idle processor."""
+
+    def after_task(self, now_ns: int) -> None:
+        """Do what is due. Cheap when nothing is."""
+        self.is_due = True
+        if now_ns - self._checked_ns >= CHECK_NS:
+            self._check(now_ns)
+
+    def idle(self, now_ns: int) -> None:
+        """Check once more after the last task."""
+        self._check(now_ns)
+        self.is_due = False
+
+    def _check(self, now_ns: int) -> None:
+        self._checked_ns = now_ns
+        if self._interval_ns and now_ns - self._collected_ns >= self._interval_ns:
+            self._collected_ns = now_ns
+            gc.collect()
+        resident = resident_bytes()
+        # Memory that stays in use would be trimmed again and again in vain: only growth since the last time counts.
+        if resident > max(self._threshold_bytes, self._trim_above):
+            self._free()
+            gc.collect()
+            give_memory_back()
+            self._trim_above = resident_bytes() + self._threshold_bytes // 8
+        elif resident < self._threshold_bytes:
+            self._trim_above = 0
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
 
 
 class _Processor:

@@ -14,29 +14,27 @@ from hypothesis import strategies as st
 from scaler.errors import ProtocolError
 from scaler.worker.agent.pool import PooledProcessor
 from scaler.worker.frames import (
+    DATAGRAM_BYTES,
     LARGE,
+    MAX_PAYLOAD_BYTES,
+    MAX_ROWS,
     Note,
+    PageReader,
+    PageWriter,
     ResultRow,
     Results,
     ToAgent,
     ToProcessor,
+    make_page,
     pack,
     pack_note,
     pack_results,
+    receive,
+    send,
     skip_rows,
     unpack,
     unpack_note,
     unpack_results,
-)
-from scaler.worker.page import (
-    DATAGRAM_BYTES,
-    MAX_PAYLOAD_BYTES,
-    MAX_ROWS,
-    PageReader,
-    PageWriter,
-    make_page,
-    receive,
-    send,
 )
 
 TASK_ID = b"t" * 16

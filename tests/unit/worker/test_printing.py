@@ -15,8 +15,7 @@ import pytest
 from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import Printed
 from scaler.worker.agent.output import MESSAGE_BYTES, PrintBuffer
-from scaler.worker.frames import ToAgent, unpack_note
-from scaler.worker.page import DATAGRAM_BYTES
+from scaler.worker.frames import DATAGRAM_BYTES, ToAgent, unpack_note
 from scaler.worker.processor.capture import (
     HEAD_BYTES,
     PRINTED_BYTES,
