@@ -16,22 +16,14 @@ from enum import Enum
 
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError
+from scaler.ids import PEER_ID_BYTES
 from scaler.net import transport as t
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.transport import EnvelopeReceived
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Message
-from scaler.protocol.session import (
-    ACKNOWLEDGE_BODY,
-    Buffer,
-    Descriptor,
-    GapError,
-    OutboxLimits,
-    Session,
-    peer_of,
-    read_header,
-)
+from scaler.protocol.session import ACKNOWLEDGE_BODY, Buffer, Descriptor, GapError, Header, OutboxLimits, Session
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
 """From 0.01 to 0.02 s before the first attempt, in the end from 0.5 to 1 s."""
@@ -56,7 +48,7 @@ class ConnectorCore:
     """One peer's session with one server. The random end of the session's id spreads the attempts of many peers."""
 
     def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float) -> None:
-        self.peer = peer_of(session_id)
+        self.peer = session_id[:PEER_ID_BYTES]
         self.phase = Phase.WAITING
         self.wake_at = now
         """When `step` has something to do without any input; inf: never."""
@@ -154,7 +146,7 @@ class ConnectorCore:
                 case m.Goodbye(text):
                     self._hang_up(f"the server said goodbye: {text}", now)
                 case m.Welcome() if is_dialling:
-                    self._welcomed(message, read_header(envelope.header).acknowledged, now)
+                    self._welcomed(message, Header.read(envelope.header).acknowledged, now)
                 case _ if is_dialling:
                     raise ProtocolError(f"a {type(message).__name__} came before the Welcome")
                 case m.Acknowledge():
@@ -173,7 +165,7 @@ class ConnectorCore:
 
     def _first_message(self, envelope: EnvelopeReceived) -> Message | None:
         """Return the answer to the Hello; None when the server speaks another protocol, which refuses this peer."""
-        header = read_header(envelope.header)
+        header = Header.read(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
             text = (
                 f"the server speaks protocol {header.version}, this {self._hello.role} (scaler "

@@ -30,8 +30,6 @@ from scaler.protocol.session import (
     OutboxFullError,
     OutboxLimits,
     Session,
-    peer_of,
-    read_header,
 )
 
 MAX_PEERS = 65_536
@@ -231,10 +229,10 @@ class ListenerCore:
             self._commands.append(t.Report(text, is_refusal=False))
 
     def _greet(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
-        header = read_header(envelope.header)
+        header = Header.read(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
             text = (
-                f"the peer {peer_of(header.session).hex()} speaks protocol {header.version}, this server speaks "
+                f"the peer {header.peer.hex()} speaks protocol {header.version}, this server speaks "
                 f"protocol {m.PROTOCOL_VERSION} (Python {python_version()}): install the same version of scaler"
             )
             self._refuse(link, header.session, m.Refused(m.RefusalReason.VERSION, text), now)
@@ -242,7 +240,7 @@ class ListenerCore:
         hello = decode(envelope.body)
         if not isinstance(hello, m.Hello) or header.flags or header.sequence:
             raise ProtocolError(f"a connection begins with a Hello, not with a {type(hello).__name__}")
-        peer_id = peer_of(header.session)
+        peer_id = header.peer
         known = self._peers.get(peer_id)
         if not m.MAY_SEND[self._server][hello.role]:
             text = f"a {hello.role} has no business with the {self._server.replace('_', ' ')}, whose address this is"
@@ -269,7 +267,7 @@ class ListenerCore:
         if isinstance(answer, m.Refused):
             self._refuse(link, header.session, answer, now)
             return
-        peer_id = peer_of(header.session)
+        peer_id = header.peer
         peer = self._peers.get(peer_id)
         if peer is not None and peer.link is not None:
             self._break(peer)

@@ -161,10 +161,9 @@ def _send(socket: Socket, route: bytes, unsent: deque[Envelope]) -> bool:
             if route:
                 socket.send(route, _MORE)
             socket.send(header, _MORE)
-            *frames, last = body, *attachments
-            for frame in frames:
-                _send_frame(socket, frame, _MORE)
-            _send_frame(socket, last, _LAST)
+            _send_frame(socket, body, _MORE if attachments else _LAST)
+            for number, attachment in enumerate(attachments, 1):
+                _send_frame(socket, attachment, _MORE if number < len(attachments) else _LAST)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

@@ -86,19 +86,19 @@ class Header(NamedTuple):
     """0: outside the sequence."""
     acknowledged: int
 
+    @classmethod
+    def read(cls, frame: Buffer) -> Header:
+        """Return the header in a frame, of whatever protocol version. Raises ProtocolError unless it has 40 bytes."""
+        if len(frame) != HEADER_BYTES:
+            raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(frame)}")
+        return cls._make(_HEADER.unpack(frame))
+
     def pack(self) -> bytes:
         return _HEADER.pack(*self)
 
-
-def read_header(frame: Buffer) -> Header:
-    """Return the header of an envelope, of whatever protocol version. Raises ProtocolError unless it has 40 bytes."""
-    if len(frame) != HEADER_BYTES:
-        raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(frame)}")
-    return Header._make(_HEADER.unpack(frame))
-
-
-def peer_of(session_id: bytes) -> bytes:
-    return session_id[:PEER_ID_BYTES]
+    @property
+    def peer(self) -> bytes:
+        return self.session[:PEER_ID_BYTES]
 
 
 def check_attachments(attachments: Sequence[Buffer], descriptors: Sequence[Descriptor] = ()) -> None:

@@ -21,7 +21,7 @@ from scaler.net.listener import Admission, Listener
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, WritingChanged
 from scaler.protocol.messages import Hello, Server
-from scaler.protocol.session import SESSION_ID_BYTES, Envelope, OutboxLimits, read_header
+from scaler.protocol.session import SESSION_ID_BYTES, Envelope, Header, OutboxLimits
 
 WIRE_MESSAGES = 100
 """Messages that a wire holds in each direction; beyond it, it is full, as a real connection can be."""
@@ -191,7 +191,7 @@ class MemoryNetwork:
             queue.clear()
             for envelope in arrives:
                 queue.append(envelope)
-                if duplicate and read_header(envelope.header).sequence:
+                if duplicate and Header.read(envelope.header).sequence:
                     queue.append(envelope)
 
     def lose(self, connector: MemoryConnector) -> None:

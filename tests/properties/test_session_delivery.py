@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scaler.protocol.session import GapError, OutboxLimits, Session, read_header
+from scaler.protocol.session import GapError, Header, OutboxLimits, Session
 
 SESSION_ID = bytes(16)
 Frames = tuple[bytes, bytes]
@@ -34,7 +34,7 @@ class Side:
             to.append(self.transport.popleft())
 
     def hear(self, frames: Frames, now: float) -> None:
-        if self.session.receive(frames[0], len(frames[1]), now) and read_header(frames[0]).sequence:
+        if self.session.receive(frames[0], len(frames[1]), now) and Header.read(frames[0]).sequence:
             self.heard.append(frames[1])
 
 

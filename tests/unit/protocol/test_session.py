@@ -22,8 +22,6 @@ from scaler.protocol.session import (
     OutboxLimits,
     Session,
     check_attachments,
-    peer_of,
-    read_header,
 )
 
 SESSION_ID = b"peer-id." + b"nonce..."
@@ -38,19 +36,19 @@ def header(sequence: int, acknowledged: int = 0) -> bytes:
 
 
 def send_all(sender: Session) -> list[tuple[int, bytes]]:
-    return [(read_header(envelope.header).sequence, envelope.body) for envelope in sender.take()]
+    return [(Header.read(envelope.header).sequence, envelope.body) for envelope in sender.take()]
 
 
 def test_a_header_is_forty_bytes_and_comes_back_as_it_was() -> None:
     frame = Header(7, 3, SESSION_ID, 2**63, 5).pack()
     assert len(frame) == HEADER_BYTES
-    assert read_header(frame) == (7, 3, SESSION_ID, 2**63, 5)
-    assert peer_of(SESSION_ID) == b"peer-id."
+    assert Header.read(frame) == (7, 3, SESSION_ID, 2**63, 5)
+    assert Header.read(frame).peer == b"peer-id."
 
 
 def test_a_header_of_another_length_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="40 bytes, not 39"):
-        read_header(bytes(39))
+        Header.read(bytes(39))
     with pytest.raises(ProtocolError, match="40 bytes, not 39"):
         session().receive(bytes(39), 0, 0.0)
 
@@ -167,7 +165,7 @@ def test_every_header_acknowledges_all_that_was_received() -> None:
     both.keep(b"answer")
     assert both.acknowledge_at == ACKNOWLEDGE_SECONDS
     (envelope,) = both.take()
-    assert read_header(envelope.header) == (PROTOCOL_VERSION, 0, SESSION_ID, 1, 3)
+    assert Header.read(envelope.header) == (PROTOCOL_VERSION, 0, SESSION_ID, 1, 3)
     assert both.acknowledge_at == math.inf
 
 
