@@ -77,7 +77,7 @@ class ListenerCore:
         self._full: dict[bytes, str] = {}  # peers whose outbox is full, with the text that says so
         self._unacknowledged: dict[bytes, _Peer] = {}  # that owe an acknowledgement, the first one first
         self._greeting: tuple[_Link, Header, m.Hello] | None = None
-        self._held: list[t.Input] = []  # inputs that wait for the component's answer to the greeting
+        self._deferred: list[t.Input] = []  # inputs that wait for the component's answer to the greeting
         self._cut_at: dict[_Link, float] = {}  # links without a session, and those that are closing
         self._first_cut_at = math.inf  # not after the first of these times
 
@@ -108,15 +108,15 @@ class ListenerCore:
             peer_id, text = self._full.popitem()
             self._end(self._peers[peer_id], m.Goodbye(text), now)
             self._events.append(Closed(peer_id, text))
-        waiting = iter([*inputs, *self._held] if self._held else inputs)
-        self._held = []
+        waiting = iter([*inputs, *self._deferred] if self._deferred else inputs)
+        self._deferred = []
         for item in waiting:
             if isinstance(item, EnvelopeReceived):
                 link = links.get(item.link)
                 if link is not None and not link.is_closing:
                     self._receive(link, item, now)
                     if self._greeting is not None:
-                        self._held = list(waiting)
+                        self._deferred = list(waiting)
             else:
                 self._note(item, now)
         if now >= self.wake_at:
