@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
+import socket
 import sys
 import threading
 import time
@@ -19,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
-from scaler.errors import UsageError
+from scaler.errors import ClientClosedError, ProtocolError, UsageError
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import ClientDetails, Goodbye, Message, Role, Welcome
 from scaler.protocol.session import Buffer, Descriptor
+from scaler.worker import frames
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
-    from scaler.worker.processor.context import NestedChannel, ProcessorContext
+    from scaler.worker.processor.context import ProcessorContext
 
 NESTED_LEASE_SECONDS = 0.0
 """A channel that has ended does not come back: it ends with its processor or with the agent."""
@@ -94,8 +97,8 @@ class NestedConnector:
         self._peer = peer
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
-        self._channel: NestedChannel | None = context.open_channel(peer)
-        self._loop.add_reader(self._channel.fileno(), self._read)
+        self._channel: socket.socket | None = context.open_channel(peer)
+        self._loop.add_reader(self._channel, self._read)
         welcome = Welcome(
             resumed=False,
             incarnation=0,
@@ -120,7 +123,10 @@ class NestedConnector:
         """Send a message now. Raises ClientClosedError when the channel has ended."""
         assert not [*attachments, *descriptors], "a client's messages to a scheduler have none"
         if self._channel is not None:
-            self._channel.send(encode(message))
+            try:
+                frames.send(self._channel, encode(message))
+            except OSError as error:
+                raise ClientClosedError("the channel of a client inside a task has ended") from error
 
     def outbox_bytes(self) -> int:
         """Return 0: the channel keeps nothing, and the worker's session does the repeating."""
@@ -134,16 +140,22 @@ class NestedConnector:
 
     def _read(self) -> None:
         assert self._channel is not None, "the reader is removed with the channel"
-        bodies = self._channel.receive_ready()
-        if bodies is None:
+        events: list[ConnectorEvent] = []
+        is_open = False
+        with contextlib.suppress(ConnectionError, ProtocolError):
+            try:
+                while body := frames.receive(self._channel, socket.MSG_DONTWAIT)[0]:
+                    events.append(Received(self._peer, decode(body)))
+            except BlockingIOError:
+                is_open = True
+        if not is_open:
             self._end()
-            self._on_events([Broken(self._peer)])
-            return
-        self._on_events([Received(self._peer, decode(body)) for body in bodies])
+            events.append(Broken(self._peer))
+        self._on_events(events)
 
     def _end(self) -> None:
         if self._channel is not None:
-            self._loop.remove_reader(self._channel.fileno())
+            self._loop.remove_reader(self._channel)
             self._channel.close()
             self._channel = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from scaler.protocol.messages import Done, Relay, RelayClosed, Suspended
+from scaler.worker import frames
 from scaler.worker.processor import context
 from tests.integration.worker_rig import Rig, play
 
@@ -21,12 +21,10 @@ def converse(text: bytes) -> bytes | None:
     here = context.current()
     assert here is not None
     channel = here.open_channel(PEER)
-    channel.send(text)
-    with here.blocked():
-        while (answers := channel.receive_ready()) == []:
-            select.select([channel], [], [])
-    channel.close()
-    return answers[0] if answers else None
+    with channel:
+        frames.send(channel, text)
+        with here.blocked():
+            return frames.receive(channel)[0] or None
 
 
 def test_a_nested_client_speaks_through_its_agent_and_is_reported_gone() -> None:

@@ -11,8 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-from scaler.errors import ClientClosedError, ProtocolError
-from scaler.worker.frames import GRANT, Note, ToAgent, pack_note, receive, send
+from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
 
 refusal = ""
 """Why tasks of this process cannot have clients through a worker; empty when they can."""
@@ -29,46 +28,6 @@ def enter(context: ProcessorContext) -> None:
     """Make this process a processor."""
     global _current  # noqa: PLW0603 (a process is a processor or is not: this is where it is known)
     _current = context
-
-
-class NestedChannel:
-    """A nested client's way to the scheduler: encoded messages in both directions, in order, through the agent.
-
-    Sending and receiving may happen in different threads, each in one. It ends when the agent ends it or the process
-    does.
-    """
-
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when there is something to receive."""
-        return self._socket.fileno()
-
-    def send(self, body: bytes) -> None:
-        """Send an encoded message. Raises ClientClosedError when the channel has ended."""
-        try:
-            send(self._socket, body)
-        except OSError as error:
-            raise ClientClosedError("the channel of a client inside a task has ended") from error
-
-    def receive_ready(self) -> list[bytes] | None:
-        """Return the messages that are here now, without waiting; None when the channel has ended."""
-        ready: list[bytes] = []
-        while True:
-            try:
-                body, _ = receive(self._socket, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return ready
-            except (OSError, ProtocolError):
-                body = b""
-            if not body:
-                return ready or None
-            ready.append(body)
-
-    def close(self) -> None:
-        """End the channel: the scheduler forgets this client. Harmless when repeated."""
-        self._socket.close()
 
 
 class ProcessorContext:
@@ -91,12 +50,16 @@ class ProcessorContext:
         """Not suspended, and the grant of the slot that was asked back has not been read."""
         self._task_count = 0
 
-    def open_channel(self, peer: bytes) -> NestedChannel:
-        """Open a channel for a client inside this process, which the scheduler knows under this peer id."""
+    def open_channel(self, peer: bytes) -> socket.socket:
+        """Open a channel for a client inside this process, which the scheduler knows under this peer id.
+
+        It carries encoded messages to and from the scheduler, as datagrams that `frames.send` and `frames.receive`
+        take, until one end closes it: the agent, or the process, when the scheduler forgets this client.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [pack_note(Note(ToAgent.CHANNEL, identifier=peer))], [theirs.fileno()])
-        return NestedChannel(ours)
+        return ours
 
     @contextlib.contextmanager
     def blocked(self) -> Iterator[None]:
