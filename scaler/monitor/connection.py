@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from scaler.errors import LimitError, RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
@@ -28,21 +28,6 @@ from scaler.protocol.messages import (
 
 _AnswerT = TypeVar("_AnswerT", Explained, TaskLog)
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
-
-
-class ModelSource(Protocol):
-    """What views need of a `MonitorConnection`."""
-
-    @property
-    def model(self) -> Model: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def connected(self) -> bool: ...
-    @property
-    def last_error(self) -> str: ...
-    async def explain(self, task_id: str) -> str: ...
-    async def log(self, task_id: str) -> TaskLog: ...
 
 
 class MonitorConnection:

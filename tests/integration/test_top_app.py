@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from scaler.errors import UnreachableError
+from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
 from scaler.monitor.top.app import TopApp
 from scaler.monitor.top.lines import Lines
@@ -22,13 +23,14 @@ TASK = "ab" * 16
 Story = Callable[["Stage"], Awaitable[None]]
 
 
-class Cluster:
+class Cluster(MonitorConnection):
     """A connection without a scheduler: a test provides statuses and answers."""
+
+    last_error = ""
 
     def __init__(self) -> None:
         self.address = "tcp://127.0.0.1:7"
         self.model = Model()
-        self.last_error = ""
         self.answer: str | UnreachableError = "no worker offers gpu=2"
         self.asked: list[str] = []
         self.at = 100.0

@@ -17,7 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from scaler.errors import ScalerError
-from scaler.monitor.connection import ModelSource
+from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
@@ -87,7 +87,7 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, source: ModelSource) -> None:
+    def __init__(self, source: MonitorConnection) -> None:
         super().__init__()
         self.source = source
         self.sorting = Sorting()

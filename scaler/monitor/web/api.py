@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.logs import escaped_lines
-from scaler.monitor.connection import ModelSource, task_id_of
+from scaler.monitor.connection import MonitorConnection, task_id_of
 from scaler.monitor.model import FINE_SECONDS, MAX_DECISIONS, MAX_INCIDENTS, NAMES, trace
 from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
@@ -35,7 +35,7 @@ class UnknownTaskError(LookupError):
 class Source:
     """What routes answer from. connection: returns the state of the connection to the scheduler."""
 
-    monitor: ModelSource
+    monitor: MonitorConnection
     connection: Callable[[], ConnectionRow]
 
 

@@ -24,7 +24,7 @@ from scaler._version import __version__
 from scaler.component import Component, run_component
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
-from scaler.monitor.connection import WHICH_ADDRESS, ModelSource, MonitorConnection
+from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
 from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.web.api import Source, api_routes
 from scaler.monitor.web.delta import DeltaEncoder
@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 class WebApp:
     """An ASGI application, on the running loop. Its owner calls `changed` when the monitor reports a change."""
 
-    def __init__(self, monitor: ModelSource, config: WebUiConfig) -> None:
+    def __init__(self, monitor: MonitorConnection, config: WebUiConfig) -> None:
         self._monitor = monitor
         self._config = config
         self._loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message
 
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
-from scaler.monitor.connection import task_id_of
+from scaler.monitor.connection import MonitorConnection, task_id_of
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
 from scaler.monitor.web.server import WebApp
@@ -80,14 +80,15 @@ def filled_model() -> Model:
     return model
 
 
-class PreparedMonitor:
+class PreparedMonitor(MonitorConnection):
     """A monitor whose model is given, and which knows the explanation and the log of one task."""
+
+    connected = True
+    last_error = ""
 
     def __init__(self, model: Model | None = None) -> None:
         self.model = model or Model()
         self.address = "tcp://127.0.0.1:8518"
-        self.connected = True
-        self.last_error = ""
 
     async def explain(self, task_id: str) -> str:
         self._check(task_id)
