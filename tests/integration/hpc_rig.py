@@ -132,10 +132,9 @@ class Rig:
 
 
 @contextmanager
-def rig_of(aws: AwsEmulator, **arguments: Any) -> Iterator[Rig]:
+def rig_of(aws: AwsEmulator, **changes: Any) -> Iterator[Rig]:
     """Yield a started executor; it is closed in the end, and then none of its manager's jobs may be left."""
-    changes = arguments.pop("settings", {})
-    made = Rig(aws, BatchExecutor(settings(aws, **changes), **arguments))
+    made = Rig(aws, BatchExecutor(settings(aws, **changes)))
     try:
         made.executor.start(made.hear)
         yield made

@@ -201,7 +201,7 @@ def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
         print("begun", flush=True)
         time.sleep(60)
 
-    with rig_of(aws, settings={"job_timeout_minutes": 3}) as rig:
+    with rig_of(aws, job_timeout_minutes=3) as rig:
         call = rig.call(for_long)
         rig.run(call)
         job_id = running_job(rig)
@@ -303,7 +303,7 @@ def test_close_says_what_may_still_run_when_batch_does_not_answer(
 
 
 def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -> None:
-    with rig_of(aws) as other, rig_of(aws, settings={"worker_manager_id": "another"}) as foreign:
+    with rig_of(aws) as other, rig_of(aws, worker_manager_id="another") as foreign:
         other.run(*(other.call(time.sleep, 60) for _ in range(2)))
         foreign.run(foreign.call(time.sleep, 60))
         aws.batch.wait_until(lambda: len(aws.batch.alive()) == 3, WAIT_SECONDS)
@@ -365,8 +365,11 @@ def test_a_submission_whose_answer_is_lost_runs_once(rig: Rig) -> None:
     assert len(rig.jobs()) == 1
 
 
-def test_a_submission_that_never_arrived_is_given_back_and_charged_to_nobody(aws: AwsEmulator) -> None:
-    with rig_of(aws, unanswered_seconds=0.5) as rig:
+def test_a_submission_that_never_arrived_is_given_back_and_charged_to_nobody(
+    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "UNANSWERED_SECONDS", 0.5)
+    with rig_of(aws) as rig:
         aws.faults.add("SubmitJob", Error("ServerException", "Service Unavailable", 503), times=1)
         call = rig.call(len, b"abc")
         rig.run(call)
@@ -380,7 +383,8 @@ def test_a_job_that_appears_after_it_was_given_up_is_terminated(
 ) -> None:
     monkeypatch.setattr(tracking, "SEARCH_PAUSE_SECONDS", 0.0)
     aws.batch.times.listing = NEVER_SECONDS
-    with rig_of(aws, unanswered_seconds=0.2) as rig:
+    monkeypatch.setattr(tracking, "UNANSWERED_SECONDS", 0.2)
+    with rig_of(aws) as rig:
         aws.faults.add("SubmitJob", LoseReply(), times=1)
         call = rig.call(time.sleep, 60)
         rig.run(call)
@@ -419,9 +423,12 @@ def test_that_jobs_cannot_be_seen_is_said_until_they_can(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_jobs_that_wait_for_long_say_why_until_they_run(aws: AwsEmulator, count: int) -> None:
+def test_jobs_that_wait_for_long_say_why_until_they_run(
+    aws: AwsEmulator, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaler.worker_manager.aws_hpc.executor.STUCK_SECONDS", 0.6)
     aws.batch.stuck("queue", "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - no instance is large enough")
-    with rig_of(aws, stuck_seconds=0.6) as rig:
+    with rig_of(aws) as rig:
         calls = [rig.call(len, b"abc") for _ in range(count)]
         rig.run(*calls)
         rig.until(rig.troubles)

@@ -52,7 +52,7 @@ class Cloud:
         """Run the command; return its lines as a word and what it is about."""
         lines: list[str] = []
         told: Any = self.told(verb, *flags)
-        assert setup.provision(told.config, told.verb, told.dry_run, lines.append, pause_seconds=0.01) == code
+        assert setup.provision(told.config, told.verb, told.dry_run, lines.append) == code
         return [(line[:13].strip(), line[13:].strip()) for line in lines]
 
     def client(self, service: str) -> AwsClient:
@@ -107,6 +107,7 @@ def server() -> Iterator[str]:
 def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
+    monkeypatch.setattr("scaler.worker_manager.aws.setup.PAUSE_SECONDS", 0.01)
     made = Cloud(server)
     made.open_account()
     yield made
@@ -384,6 +385,7 @@ def test_moto_takes_what_the_managers_ask_for(cloud: Cloud) -> None:
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    monkeypatch.setattr("scaler.worker_manager.aws.setup.PAUSE_SECONDS", 0.01)
     with AwsEmulator() as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
@@ -395,7 +397,7 @@ class Environment:
 
     def __init__(self, aws: AwsEmulator, lines: list[str]) -> None:
         self.config = Cloud(aws.endpoint_url).config()
-        self.account = Account(self.config, lines.append, dry_run=False, pause_seconds=0.01)
+        self.account = Account(self.config, lines.append, dry_run=False)
 
     def ensure(self, resources: dict[str, Any]) -> None:
         run("setup", self._pair(resources), [])

@@ -110,7 +110,7 @@ def test_jobs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
         "name": "nightly",
         "job_timeout_minutes": 7,
     }
-    with rig_of(aws, settings=told) as rig:
+    with rig_of(aws, **told) as rig:
         rig.run(rig.call(lambda _: time.sleep(60), os.urandom(LARGE_BYTES)))
         keys = aws.s3.keys("their-bucket")
         assert keys

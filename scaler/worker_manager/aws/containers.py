@@ -6,13 +6,16 @@ import re
 import shlex
 import signal
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 from urllib.parse import urlsplit
 
 from scaler._version import __version__
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
+from scaler.worker_manager.aws.calls import steady
 
 MAX_OVERRIDES_CHARACTERS = 8192
 """Of all container overrides together. Source: RunTask in the API reference of ECS, which also runs Batch's jobs."""
@@ -65,13 +68,19 @@ def worker_document(config: WorkerManagerConfig, slots: int, *, unit_id_from: st
     return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
 
 
-def exit_text(exit_code: int) -> str:
-    """Return an exit code as display text, with the signal that it stands for."""
-    try:
-        name = f" ({signal.Signals(exit_code - 128).name})" if exit_code > 128 else ""
-    except ValueError:
-        name = ""
-    return f"exit code {exit_code}{name}"
+def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: bool = True) -> str:
+    """Return why containers ended as display text: a reason, their exit codes with signals, and their own reasons.
+
+    shown: the reason is part of the text.
+    """
+    parts = [reason] if shown else []
+    for container in containers:
+        if (code := container.get("exitCode")) is not None:
+            signals = [each.name for each in signal.Signals if each + 128 == code]
+            parts.append(f"exit code {code}{f' ({signals[0]})' if signals else ''}")
+        if (own := steady(container.get("reason") or "")) not in reason:
+            parts.append(own)
+    return "; ".join(part.rstrip(".") for part in parts if part)
 
 
 def is_loopback(address: str) -> bool:

@@ -40,12 +40,9 @@ Change = tuple[str, Callable[[], object]]
 class Account:
     """The account that a set-up works on, and the lines that it prints. dry_run: print what would be done only."""
 
-    def __init__(
-        self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool, pause_seconds: float = PAUSE_SECONDS
-    ) -> None:
+    def __init__(self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool) -> None:
         self.region = settings.aws_region
         self.dry_run = dry_run
-        self.pause_seconds = pause_seconds
         self._settings = settings
         self._say = say
         self._clients: dict[str, AwsClient] = {}
@@ -81,6 +78,9 @@ class Account:
             action()
         self.line(f"would {verb}" if self.dry_run else done, what)
 
+    def pause(self) -> None:
+        time.sleep(PAUSE_SECONDS)
+
     def when_roles_are_known(self, action: Callable[[], object]) -> None:
         """Repeat an action while AWS refuses it for a role that was created just now. Raises AwsError."""
         deadline = time.monotonic() + ROLE_SECONDS
@@ -90,7 +90,7 @@ class Account:
             except AwsError as error:
                 if not re.search("profile|role", error.message.lower()) or time.monotonic() > deadline:
                     raise
-                time.sleep(self.pause_seconds)
+                self.pause()
             else:
                 return
 

@@ -83,7 +83,7 @@ class _Changing(Resource):
             if status == "INVALID" or time.monotonic() > deadline:
                 reason = (shown or {}).get("statusReason") or "no reason given"
                 raise AwsError(f"the {self.what} {lack}: it is {status} ({reason})", "refused")
-            time.sleep(self.account.pause_seconds)
+            self.account.pause()
         return shown
 
 

@@ -40,7 +40,6 @@ from scaler.worker_manager.aws_hpc.requests import Definition, Fields, call_requ
 from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, SessionObjects, counts_of, index_in
 from scaler.worker_manager.aws_hpc.tracking import (
     STUCK_SECONDS,
-    UNANSWERED_SECONDS,
     CallSubmission,
     Tracking,
     batches_of,
@@ -81,21 +80,14 @@ def make_executor(config: OffloadConfig) -> BatchExecutor:
 class BatchExecutor:
     """An `Executor`. Raises UsageError for an unknown region or profile."""
 
-    def __init__(
-        self,
-        config: AwsHpcConfig,
-        *,
-        stuck_seconds: float = STUCK_SECONDS,
-        unanswered_seconds: float = UNANSWERED_SECONDS,
-    ) -> None:
+    def __init__(self, config: AwsHpcConfig) -> None:
         self._config = config
-        self._stuck_seconds = stuck_seconds
         self._session = secrets.token_hex(4)
         aws = aws_session(config)
         self._service = BatchService(config, aws)
         self._objects = SessionObjects(config, self._session, aws)
         self._pool = ThreadPoolExecutor(THREADS, "aws")
-        self._tracking = Tracking(time.monotonic(), unanswered_seconds=unanswered_seconds)
+        self._tracking = Tracking(time.monotonic())
         self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()
         """What the polling thread is to note in the tracking, in the order in which it happened."""
         self._has_updates = False
@@ -382,7 +374,7 @@ class BatchExecutor:
                 self._fail([key], outcome, text)
 
     def _update_stuck_reason(self, described: dict[str, Fields]) -> None:
-        if not self._tracking.is_stuck(time.monotonic(), self._stuck_seconds):
+        if not self._tracking.is_stuck(time.monotonic(), STUCK_SECONDS):
             self._stuck_reason = ""
         elif not self._stuck_reason:
             waiting = next(each for each in self._tracking.known() if "RUNNABLE" in each.counts)
@@ -392,6 +384,6 @@ class BatchExecutor:
                 jobs = list(self._service.describe(first).values())
             reason = next(filter(None, map(reason_of, jobs)), "")
             self._stuck_reason = (
-                f"tasks wait in the job queue {self._config.job_queue} for more than {self._stuck_seconds / 60:g} "
+                f"tasks wait in the job queue {self._config.job_queue} for more than {STUCK_SECONDS / 60:g} "
                 f"minutes, and none runs: {reason or NO_REASON}"
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 from scaler.protocol.messages import Outcome
 from scaler.worker_manager.aws.calls import steady
-from scaler.worker_manager.aws.containers import exit_text
+from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws_hpc.requests import EXIT_NO_CALL, EXIT_NO_RESULT
 
 NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
@@ -21,12 +21,8 @@ def reason_of(job: Mapping[str, Any]) -> str:
     """Return why a job ended or waits, by its last attempt; empty when Batch gives no reason."""
     container = _last_attempt(job).get("container") or {}
     status_reason = steady(str(job.get("statusReason") or ""))
-    parts = [] if status_reason.startswith(_EXITED) and "exitCode" in container else [status_reason]
-    if "exitCode" in container:
-        parts.append(exit_text(int(container["exitCode"])))
-    if container.get("reason") and steady(container["reason"]) not in status_reason:
-        parts.append(steady(container["reason"]))
-    return "; ".join(part.rstrip(".") for part in parts if part)
+    is_plain = status_reason.startswith(_EXITED) and "exitCode" in container
+    return end_text(status_reason, [container], shown=not is_plain)
 
 
 def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:

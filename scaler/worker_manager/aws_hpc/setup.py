@@ -15,7 +15,6 @@ from scaler.worker_manager.aws.containers import default_image, installing
 from scaler.worker_manager.aws.setup import (
     MANAGED,
     MANAGED_PAIRS,
-    PAUSE_SECONDS,
     TASKS_SERVICE,
     Account,
     Change,
@@ -50,19 +49,12 @@ NO_PUBLIC_ACCESS = dict.fromkeys(
 )
 
 
-def provision(
-    config: AwsHpcConfig,
-    verb: Verb,
-    dry_run: bool,
-    say: Callable[[str], None],
-    *,
-    pause_seconds: float = PAUSE_SECONDS,
-) -> int:
+def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
     base = config.job_definition
     if ":" in base:
         raise UsageError(f"job_definition = {base!r} names a revision: {verb} is for a definition by its name alone")
-    with closing(Account(config, say, dry_run=dry_run, pause_seconds=pause_seconds)) as account:
+    with closing(Account(config, say, dry_run=dry_run)) as account:
         network = cache(lambda: network_of(account, config))
         if verb == "setup":
             network()  # what is wrong with it is reported before anything is created

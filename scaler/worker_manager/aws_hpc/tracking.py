@@ -114,8 +114,7 @@ class CallSubmission:
 class Tracking:
     """All submissions of a session, its pending terminations and obsolete objects. Not for two threads at once."""
 
-    def __init__(self, now: float, *, unanswered_seconds: float = UNANSWERED_SECONDS) -> None:
-        self._unanswered_seconds = unanswered_seconds
+    def __init__(self, now: float) -> None:
         self._submissions: dict[int, CallSubmission] = {}
         self._positions: dict[CallKey, tuple[CallSubmission, int]] = {}
         self._obsolete: dict[str, None] = {}
@@ -156,7 +155,7 @@ class Tracking:
     def not_listed(self, submission: CallSubmission, now: float) -> list[CallKey]:
         """Note that Batch does not list an unanswered submission. Returns its open calls if it counts as failed now."""
         since = submission.unanswered_since
-        if since is None or now - since < self._unanswered_seconds:
+        if since is None or now - since < UNANSWERED_SECONDS:
             return []
         self._given_up[submission.name] = now + GIVEN_UP_SECONDS
         self._is_searching = True

@@ -17,7 +17,7 @@ from typing import Any
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, steady
-from scaler.worker_manager.aws.containers import exit_text, unreachable
+from scaler.worker_manager.aws.containers import end_text, unreachable
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import (
     SETUP,
@@ -196,14 +196,8 @@ def state_of(task: Mapping[str, Any]) -> UnitState:
 
 def reason_of(task: Mapping[str, Any]) -> str:
     """Return why a task stopped or stops, as display text; empty when ECS gives no reason."""
-    code, reason = task.get("stopCode", ""), steady(task.get("stoppedReason", "")).rstrip(".")
-    parts = [": ".join(part for part in (code, reason) if part)]
-    for container in task.get("containers", []):
-        if container.get("exitCode") is not None:
-            parts.append(exit_text(container["exitCode"]))
-        if container.get("reason") and steady(container["reason"]) not in reason:
-            parts.append(steady(container["reason"]))
-    return "; ".join(part for part in parts if part)
+    reason = ": ".join(part for part in (task.get("stopCode"), steady(task.get("stoppedReason", ""))) if part)
+    return end_text(reason.rstrip("."), task.get("containers", ()))
 
 
 def age_seconds(task: Mapping[str, Any], now: datetime) -> float:
