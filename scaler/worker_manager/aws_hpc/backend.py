@@ -17,9 +17,8 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
-from scaler.worker_manager.aws_hpc.exits import NO_REASON, reason_of
 from scaler.worker_manager.aws_hpc.requests import WORKER_MODULE, fits, job_name, submission
-from scaler.worker_manager.aws_hpc.service import BatchService, child_id
+from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
 from scaler.worker_manager.backend import Backend, BackendError
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 

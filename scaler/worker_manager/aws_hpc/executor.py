@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
-from itertools import islice
 from queue import Empty, SimpleQueue
 
 from scaler.backoff import Backoff
@@ -35,9 +34,8 @@ from scaler.worker.executor import (
 from scaler.worker_manager.aws.calls import AwsError, aws_session
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import decompress, pack_bundle
-from scaler.worker_manager.aws_hpc.exits import NO_REASON, classify_exit, reason_of
 from scaler.worker_manager.aws_hpc.requests import Definition, Fields, call_request, owns
-from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, SessionObjects, counts_of, index_in
+from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, SessionObjects, classify_exit, counts_of
 from scaler.worker_manager.aws_hpc.tracking import (
     STUCK_SECONDS,
     CallSubmission,
@@ -54,7 +52,6 @@ MAX_OBJECT_BYTES = 5 * 1024**3
 """Of one PutObject. Source: the user guide of S3."""
 OBSOLETE_AT_ONCE = 500
 """Obsolete objects that are removed together while there is work; the rest is removed when there is none."""
-STUCK_LISTED = 100
 POLL_BACKOFF = Backoff(0.5, 60.0)
 DEGRADED_AFTER = 2
 """Failed polls in a row before the degraded reason is shown."""
@@ -331,9 +328,7 @@ class BatchExecutor:
                 made.ended.update(indexes)
 
     def _children(self, made: CallSubmission, status: str) -> list[int]:
-        if made.size == 1:
-            return [0]
-        return [index_in(job_id) for job_id in self._service.children(made.job_id, status)]
+        return [0] if made.size == 1 else self._service.children(made.job_id, status)
 
     def _take_results(self) -> set[tuple[int, int]]:
         """Read all awaited results. Returns number and index of all that exist."""
@@ -378,12 +373,7 @@ class BatchExecutor:
             self._stuck_reason = ""
         elif not self._stuck_reason:
             waiting = next(each for each in self._tracking.known() if "RUNNABLE" in each.counts)
-            jobs = [described[waiting.job_id]]
-            if waiting.size > 1:
-                first = islice(self._service.children(waiting.job_id, "RUNNABLE"), STUCK_LISTED)
-                jobs = list(self._service.describe(first).values())
-            reason = next(filter(None, map(reason_of, jobs)), "")
             self._stuck_reason = (
                 f"tasks wait in the job queue {self._config.job_queue} for more than {STUCK_SECONDS / 60:g} "
-                f"minutes, and none runs: {reason or NO_REASON}"
+                f"minutes, and none runs: {self._service.waiting_reason(described[waiting.job_id])}"
             )

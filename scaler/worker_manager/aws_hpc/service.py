@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import boto3
 
+from scaler.protocol.messages import Outcome
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_session, steady
+from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.requests import SETUP, Definition, Fields, keys_of, owns
+from scaler.worker_manager.aws_hpc.requests import (
+    EXIT_NO_CALL,
+    EXIT_NO_RESULT,
+    SETUP,
+    Definition,
+    Fields,
+    keys_of,
+    owns,
+)
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
@@ -18,6 +29,11 @@ NO_BUCKET = ("404", "NoSuchBucket", "NotFound")
 MAX_DELETED = 1000
 """Keys of one DeleteObjects."""
 S3_READ_TIMEOUT_SECONDS = 60.0
+NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
+_LOST_HOST = ("Host EC2", "Your Spot Task was interrupted")
+_TIMEOUT = "attempt duration exceeded timeout"
+_NOT_STARTED = "Task failed to start"
+_EXITED = "Essential container in task exited"
 
 
 class BatchService:
@@ -73,9 +89,9 @@ class BatchService:
             if owns(self._config, job["jobName"])
         }
 
-    def children(self, array_id: str, status: str) -> Iterator[str]:
-        """Return the ids of the children of an array that are in a state, page by page."""
-        return (str(job["jobId"]) for job in self._list(arrayJobId=array_id, jobStatus=status))
+    def children(self, array_id: str, status: str) -> list[int]:
+        """Return the indexes of the children of an array that are in a state."""
+        return [int(job["jobId"].rpartition(":")[2]) for job in self._list(arrayJobId=array_id, jobStatus=status)]
 
     def _list(self, **parameters: Any) -> Iterator[Fields]:
         return self._batch.items("ListJobs", "jobSummaryList", **parameters)
@@ -88,6 +104,14 @@ class BatchService:
             answer = self._batch.call("DescribeJobs", jobs=wanted[at : at + MAX_DESCRIBED])
             found |= {str(job["jobId"]): job for job in answer["jobs"]}
         return found
+
+    def waiting_reason(self, job: Fields) -> str:
+        """Return why a job waits, or the first of those children of an array that do."""
+        jobs = [job]
+        if "size" in (job.get("arrayProperties") or {}):
+            waiting = islice(self._list(arrayJobId=job["jobId"], jobStatus="RUNNABLE"), MAX_DESCRIBED)
+            jobs = list(self.describe(child["jobId"] for child in waiting).values())
+        return next(filter(None, map(reason_of, jobs)), NO_REASON)
 
     def terminate(self, job_id: str, reason: str) -> None:
         """End a job in any state; one that does not run yet never will. Harmless when repeated."""
@@ -106,14 +130,52 @@ def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
     return {str(status): int(count) for status, count in (array.get("statusSummary") or {}).items() if count}
 
 
-def index_in(job_id: str) -> int:
-    """Return the index of a child by its id; 0 for a plain job."""
-    return int(job_id.partition(":")[2] or 0)
-
-
 def child_id(job_id: str, index: int, size: int) -> str:
     """Return the id of a child, or of the plain job that stands for the only one."""
     return job_id if size == 1 else f"{job_id}:{index}"
+
+
+def reason_of(job: Mapping[str, Any]) -> str:
+    """Return why a job ended or waits, by its last attempt; empty when Batch gives no reason."""
+    container = _last_attempt(job).get("container") or {}
+    status_reason = steady(str(job.get("statusReason") or ""))
+    is_plain = status_reason.startswith(_EXITED) and "exitCode" in container
+    return end_text(status_reason, [container], shown=not is_plain)
+
+
+def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
+    """Return the outcome of a task whose job left no result, with a display text."""
+    attempt = _last_attempt(job)
+    container = attempt.get("container") or {}
+    status_reason = str(job.get("statusReason") or "")
+    code = container.get("exitCode")
+    reason = reason_of(job) or "no reason given"
+    where = f"the AWS Batch job {job['jobId']}"
+    log = f"; its log stream is {container['logStreamName']}" if container.get("logStreamName") else ""
+    if _TIMEOUT in status_reason:
+        return Outcome.TIMED_OUT, f"{where} ran for longer than job_timeout_minutes ({timeout_minutes}) and was ended"
+    if any(text.startswith(_LOST_HOST) for text in (status_reason, str(attempt.get("statusReason") or ""))):
+        return Outcome.NOT_STARTED, f"{where} lost its host: {reason}"
+    if code == EXIT_NO_CALL:
+        text = f"{where} could not read its task: does its role allow that, and is the same scaler in its image?"
+        return Outcome.NOT_STARTED, text + log
+    if code == EXIT_NO_RESULT:
+        return Outcome.WORKER_LOST, f"{where} could not write the result: does its role allow that?{log}"
+    has_run = any(each.get("startedAt") for each in (job, *(job.get("attempts") or ())))
+    if status_reason.startswith(_NOT_STARTED) or not has_run:
+        return Outcome.NOT_STARTED, f"{where} did not start: {reason}"
+    if job.get("isTerminated") or code is None:
+        return Outcome.WORKER_LOST, f"{where} was ended: {reason}{log}"
+    if code == 0:
+        return Outcome.PROCESSOR_DIED, f"{where} ended without a result, with exit code 0{log}"
+    return Outcome.PROCESSOR_DIED, f"{where} died: {reason}{log}"
+
+
+def _last_attempt(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the last attempt of a job, or the job itself, which has the same fields."""
+    attempts = job.get("attempts") or [job]
+    found: Mapping[str, Any] = attempts[-1]
+    return found
 
 
 class SessionObjects:
