@@ -31,6 +31,8 @@ CONNECTIONS = 16
 """Calls that one client can make at the same time."""
 _NAMES = {"batch": "AWS Batch", "logs": "CloudWatch Logs"}
 
+Fields = dict[str, Any]
+"""Parameters of operations, and what they answer."""
 ErrorKind = Literal["throttled", "credentials", "denied", "unanswered", "broken", "refused"]
 """unanswered: no reply came. broken: the service failed. refused: the service refuses this request."""
 
@@ -68,6 +70,9 @@ _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
     ),
 )
 """Codes with which services answer, what they mean, and the text of the error."""
+_BROKEN: tuple[ErrorKind, str] = "broken", "{call} fails at the service's side ({code}, status {status})"
+_REFUSED: tuple[ErrorKind, str] = "refused", "{call} refused ({code}): {message}"
+"""What other codes mean, by the status of the answer."""
 _FAILURES: tuple[tuple[tuple[type[Exception], ...], ErrorKind, str], ...] = (
     (
         (exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
@@ -127,32 +132,25 @@ class AwsError(BackendError):
 
 def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) -> AwsError:
     """Convert an error of boto3 or botocore. service: its display name, such as ECS."""
-    call = f"{service} {operation}"
-    if isinstance(error, ClientError):
-        return _answered(call, error)
-    kind, text = next((kind, text) for types, kind, text in _FAILURES if isinstance(error, types))
-    host = _HOST.match(str(error.kwargs.get("endpoint_url", "")))
-    where = f" at {host.group()}" if host else ""
-    return AwsError(text.format(call=call, type=type(error).__name__, where=where, message=steady(str(error))), kind)
+    facts = {"call": f"{service} {operation}", "type": type(error).__name__}
+    if isinstance(error, BotoCoreError):
+        kind, text = next((kind, text) for types, kind, text in _FAILURES if isinstance(error, types))
+        host = _HOST.match(str(error.kwargs.get("endpoint_url", "")))
+        where = f" at {host.group()}" if host else ""
+        return AwsError(text.format(**facts, where=where, message=steady(str(error))), kind)
+    fault = error.response.get("Error", {})
+    code = str(fault.get("Code", "")) or "unknown error"
+    message = str(fault.get("Message", ""))
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    other = _BROKEN if status >= 500 else _REFUSED
+    kind, text = next(((kind, text) for codes, kind, text in _ANSWERS if re.fullmatch(codes, code)), other)
+    return AwsError(text.format(**facts, code=code, status=status, message=steady(message)), kind, code, message)
 
 
 def steady(message: str) -> str:
     """Return a message without the ids of requests and tasks, which differ each time."""
     text = " ".join(_IDS.sub("...", message).split())
     return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."
-
-
-def _answered(call: str, error: ClientError) -> AwsError:
-    fault = error.response.get("Error", {})
-    code = str(fault.get("Code", "")) or "unknown error"
-    message = str(fault.get("Message", ""))
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
-    kind: ErrorKind = "refused"
-    text = "{call} refused ({code}): {message}"
-    if status >= 500:
-        kind, text = "broken", "{call} fails at the service's side ({code}, status {status})"
-    kind, text = next(((kind, text) for codes, kind, text in _ANSWERS if re.fullmatch(codes, code)), (kind, text))
-    return AwsError(text.format(call=call, code=code, status=status, message=steady(message)), kind, code, message)
 
 
 def aws_session(settings: AwsSettings) -> boto3.session.Session:
@@ -215,10 +213,10 @@ class AwsClient:
         except BotoCoreError as error:
             raise aws_error(self.name, "client", error) from error
 
-    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+    def call(self, operation: str, **parameters: Any) -> Fields:
         """Call an operation by AWS's own spelling, such as RunTask. Raises AwsError."""
         with self.errors(operation):
-            answer: dict[str, Any] = getattr(self.raw, botocore.xform_name(operation))(**parameters)
+            answer: Fields = getattr(self.raw, botocore.xform_name(operation))(**parameters)
             return answer
 
     def items(self, operation: str, member: str, **parameters: Any) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws import AwsSettings
-from scaler.worker_manager.aws.calls import AwsClient, AwsError
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields
 
 MANAGED_TAG = "scaler:managed"
 MANAGED = {MANAGED_TAG: "true"}
@@ -29,10 +29,10 @@ TASKS_SERVICE = "ecs-tasks.amazonaws.com"
 PAUSE_SECONDS = 1.0
 ROLE_SECONDS = 30.0
 """A new role is known everywhere after this time at the latest."""
+CONTAINERS = ("containerDefinitions", "containerProperties")
 _COLUMN = 13
 _ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
 
-Fields = dict[str, Any]
 Change = tuple[str, Callable[[], object]]
 """A text, and what makes the change."""
 
@@ -376,12 +376,30 @@ class LogGroup(Resource):
 class DefinitionResource(Resource):
     """What is described by revisions: the newest one counts, and teardown removes all."""
 
+    def changed(self, found: Fields, wanted: Fields) -> str:
+        """Return the parts that are not as wanted, also those of its containers, as the text of a change."""
+        names = {name for name, wish in wanted.items() if name not in CONTAINERS and not _covers(found.get(name), wish)}
+        for before, after in zip(_containers(found), _containers(wanted), strict=True):
+            names |= {name for name, wish in after.items() if not _covers(before.get(name), wish)}
+        return f"{self.what}: {', '.join(sorted(names))}" if names else ""
+
     def suffix(self, found: Fields) -> str:
         return f":{found['revision']}"
 
     def detail(self, found: Fields) -> str:
-        containers = found.get("containerDefinitions") or [found["containerProperties"]]
-        return f":{found['revision']} with {', '.join(container['image'] for container in containers)}"
+        return f":{found['revision']} with {', '.join(container['image'] for container in _containers(found))}"
+
+
+def _containers(definition: Fields) -> list[Fields]:
+    """Return the containers of a definition of ECS, or the only one of Batch."""
+    return definition.get(CONTAINERS[0]) or [definition[CONTAINERS[1]]]
+
+
+def _covers(found: object, wanted: object) -> bool:
+    """Tell whether a described value has all that is wanted; the service adds defaults of its own."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_covers(found.get(key), value) for key, value in wanted.items())
+    return found == wanted
 
 
 def execution_statements(image: str, log_group_arn: str, partition: str) -> list[Fields]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from scaler.worker_manager.aws.calls import AwsError
-from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Fields, Resource, is_ours
+from scaler.worker_manager.aws.calls import AwsError, Fields
+from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours
 from scaler.worker_manager.aws_hpc.service import ALIVE
 
+CHANGEABLE = ("maxvCpus", "subnets", "securityGroupIds")
 VALID_SECONDS = 300.0
 """How long a change may take: seconds on Fargate, minutes when instances must go first."""
 
@@ -132,19 +133,17 @@ class EnvironmentResource(_Changing):
         self.made(type="MANAGED", computeResources=self._resources(), serviceRole=self._service_role())
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        if changed := differences(found.get("computeResources") or {}, self._resources()):
-            text = ", ".join(f"{name} = {value}" for name, value in changed.items())
-            return [self.change(text, computeResources=changed)]
-        return super().changes(found)
-
-
-def differences(current: Mapping[str, Any], wanted: Fields) -> Fields:
-    """Return the compute resources to change; what the service has beyond the wanted ones stays."""
-    return {
-        name: value
-        for name, value in wanted.items()
-        if name in ("maxvCpus", "subnets", "securityGroupIds") and _unordered(current.get(name)) != _unordered(value)
-    }
+        current = found.get("computeResources") or {}
+        # What the service has beyond the wanted ones stays.
+        changed = {
+            name: wish
+            for name, wish in self._resources().items()
+            if name in CHANGEABLE and _unordered(current.get(name)) != _unordered(wish)
+        }
+        if not changed:
+            return super().changes(found)
+        text = ", ".join(f"{name} = {value}" for name, value in changed.items())
+        return [self.change(text, computeResources=changed)]
 
 
 def _unordered(value: object) -> object:

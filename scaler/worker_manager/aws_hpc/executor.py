@@ -31,18 +31,12 @@ from scaler.worker.executor import (
     ExecutorError,
     Report,
 )
-from scaler.worker_manager.aws.calls import AwsError, aws_session
+from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import decompress, pack_bundle
-from scaler.worker_manager.aws_hpc.requests import Definition, Fields, call_request, owns
+from scaler.worker_manager.aws_hpc.requests import Definition, call_request, owns
 from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, SessionObjects, classify_exit, counts_of
-from scaler.worker_manager.aws_hpc.tracking import (
-    STUCK_SECONDS,
-    CallSubmission,
-    Tracking,
-    batches_of,
-    poll_interval,
-)
+from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
 from scaler.worker_manager.polled import STOP_REASON
 
@@ -267,9 +261,8 @@ class BatchExecutor:
     def _terminate_all(self) -> None:
         self._tracking.cancel()
         deadline = time.monotonic() + CLOSE_SECONDS
-        error: AwsError | None = None
-        while self._tracking.without_id() or self._tracking.terminations:
-            error = None
+        while True:
+            error: AwsError | None = None
             try:
                 for made in self._tracking.without_id():
                     if (job_id := self._service.find(made.name)) is not None:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from scaler.errors import ConfigError
-from scaler.worker_manager.aws.calls import owner_tags
+from scaler.worker_manager.aws.calls import Fields, owner_tags
 from scaler.worker_manager.aws.containers import is_loopback
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 
@@ -126,8 +126,6 @@ def from_text(text: str) -> bytes:
     except binascii.Error as error:
         raise ConfigError(f"a call of {len(text)} characters cannot be decoded: {error}") from error
 
-
-Fields = dict[str, Any]
 
 MODULE = "module"
 """The parameter that names the module for a job definition whose own command takes one, such as that of `setup`."""

@@ -9,18 +9,10 @@ from typing import Any
 import boto3
 
 from scaler.protocol.messages import Outcome
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, aws_session, steady
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady
 from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.requests import (
-    EXIT_NO_CALL,
-    EXIT_NO_RESULT,
-    SETUP,
-    Definition,
-    Fields,
-    keys_of,
-    owns,
-)
+from scaler.worker_manager.aws_hpc.requests import EXIT_NO_CALL, EXIT_NO_RESULT, SETUP, Definition, keys_of, owns
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws.calls import AwsError, Fields
 from scaler.worker_manager.aws.containers import default_image, installing
 from scaler.worker_manager.aws.setup import (
     MANAGED,
@@ -19,7 +18,6 @@ from scaler.worker_manager.aws.setup import (
     Account,
     Change,
     DefinitionResource,
-    Fields,
     IamResource,
     IamRole,
     LogGroup,
@@ -340,22 +338,8 @@ class JobDefinitionResource(DefinitionResource):
         self.call("RegisterJobDefinition", jobDefinitionName=self.name, tags=MANAGED, **self._fields())
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        changed = changed_parts(found, self._fields())
-        return [(f"{self.what}: {', '.join(changed)}", self.create)] if changed else []
+        text = self.changed(found, self._fields())
+        return [(text, self.create)] if text else []
 
     def delete(self, found: Fields) -> None:
         self.call("DeregisterJobDefinition", jobDefinition=found["jobDefinitionArn"])
-
-
-def changed_parts(current: Mapping[str, Any], wanted: Fields) -> Sequence[str]:
-    """Return the parts of a described definition that are not as wanted."""
-    place = "containerProperties"
-    shown, wishes = ({**each, **(each.get(place) or {})} for each in (current, wanted))
-    return sorted(name for name, wish in wishes.items() if name != place and not _covers(shown.get(name), wish))
-
-
-def _covers(found: object, wanted: object) -> bool:
-    """Tell whether a described value has all that is wanted; the service adds defaults of its own."""
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(_covers(found.get(key), value) for key, value in wanted.items())
-    return found == wanted

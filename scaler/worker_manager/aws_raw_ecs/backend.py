@@ -16,17 +16,10 @@ from typing import Any
 
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, steady
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady
 from scaler.worker_manager.aws.containers import end_text, unreachable
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.definition import (
-    SETUP,
-    Fields,
-    check,
-    ensure_definition,
-    run_request,
-    started_by,
-)
+from scaler.worker_manager.aws_raw_ecs.definition import SETUP, check, ensure_definition, run_request, started_by
 from scaler.worker_manager.backend import BackendError
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 

@@ -10,13 +10,8 @@ from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, owner_tags
-from scaler.worker_manager.aws.containers import (
-    MAX_OVERRIDES_CHARACTERS,
-    default_image,
-    installing,
-    worker_document,
-)
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
+from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, default_image, installing, worker_document
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 
@@ -27,8 +22,6 @@ STOP_GRACE_SECONDS = 110.0
 """How long running tasks of a worker that is stopped may take."""
 WORKER_COMMAND = ("python", "-m", "scaler.worker")
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
-
-Fields = dict[str, Any]
 
 _REGISTERED = (
     "containerDefinitions",
@@ -171,7 +164,7 @@ def ensure_definition(
     if current is not None and registered(current) == wanted:
         return current, False
     if dry_run:
-        return {**wanted, "family": family}, True
+        return wanted, True
     if current is None and "executionRoleArn" not in wanted:
         say(f"the task definition {family} is made without roles: there are no logs, and no private images ({SETUP})")
     tags = [{"key": MANAGED_TAG, "value": "aws_raw_ecs"}] if current is None else current["tags"]

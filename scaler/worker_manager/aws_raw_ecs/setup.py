@@ -7,14 +7,13 @@ from contextlib import closing
 from functools import partial
 
 from scaler.config.commands import Verb
-from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws.calls import AwsError, Fields
 from scaler.worker_manager.aws.setup import (
     MANAGED_TAG,
     TASKS_SERVICE,
     Account,
     Change,
     DefinitionResource,
-    Fields,
     IamRole,
     LogGroup,
     Resource,
@@ -23,7 +22,7 @@ from scaler.worker_manager.aws.setup import (
     run,
 )
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition, image_of, registered
+from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition, image_of
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
@@ -115,7 +114,7 @@ class TaskDefinitionResource(DefinitionResource):
 
     def changes(self, found: Fields) -> Sequence[Change]:
         wanted, is_new = self._ensured(dry_run=True)
-        return [(f"{self.what}: {_differences(registered(found), wanted)}", self.create)] if is_new else []
+        return [(self.changed(found, wanted), self.create)] if is_new else []
 
     def delete(self, found: Fields) -> None:
         self.call("DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"])
@@ -127,15 +126,6 @@ class TaskDefinitionResource(DefinitionResource):
             "logConfiguration": self._logs.configuration(),
         }
         return ensure_definition(self._config, self.account.client("ecs"), extras, lambda _: None, dry_run=dry_run)
-
-
-def _differences(current: Fields, wanted: Fields) -> str:
-    names = {
-        name for name in wanted if name not in ("containerDefinitions", "family") and current.get(name) != wanted[name]
-    }
-    for before, after in zip(current["containerDefinitions"], wanted["containerDefinitions"], strict=True):
-        names |= {name for name in after if before.get(name) != after[name]}
-    return ", ".join(sorted(names))
 
 
 def _suggest_subnets(account: Account) -> None:
