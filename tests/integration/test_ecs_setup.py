@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
-from scaler.config.commands import Provision, parse_worker_manager
-from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_raw_ecs.definition import ensure_definition
 from scaler.worker_manager.aws_raw_ecs.setup import provision
+from tests.integration.moto_rig import Cloud, moto_server, words
 
 EXECUTION = "scaler-task-definition-us-east-1-execution"
 TASK = "scaler-task-definition-us-east-1-task"
@@ -24,66 +20,35 @@ LOG_GROUP = "/scaler/scaler-task-definition"
 WHAT = ["cluster", "log group", "role", "role", "task definition"]
 
 
-class Cloud:
+class EcsCloud(Cloud):
     """An empty account, and the command in it."""
 
-    def __init__(self, endpoint_url: str) -> None:
-        self.endpoint_url = endpoint_url
-        self._clients: dict[str, AwsClient] = {}
-
-    def told(self, verb: str, *flags: str) -> Provision:
-        arguments = ["aws_raw_ecs", verb, "--aws-endpoint-url", self.endpoint_url, *flags]
-        found = parse_worker_manager("scaler_worker_manager", arguments, {})
-        assert isinstance(found, Provision)
-        return found
-
-    def do(self, verb: str, *flags: str, subnets: str = "subnet-1", code: int = 0) -> list[tuple[str, str]]:
-        """Run the command; return its lines as a word and what it is about."""
-        lines: list[str] = []
-        told = self.told(verb, *flags, *(("--ecs-subnets", subnets) if subnets else ()))
-        assert provision(told.config, told.verb, told.dry_run, lines.append) == code  # type: ignore[arg-type]
-        return [(line[:13].strip(), line[13:].strip()) for line in lines]
-
-    def client(self, service: str) -> AwsClient:
-        if service not in self._clients:
-            self._clients[service] = AwsClient(self.told("show").config, service)  # type: ignore[arg-type]
-        return self._clients[service]
+    def __init__(self, endpoint_url: str, flags: Mapping[str, str]) -> None:
+        super().__init__(endpoint_url, "aws_raw_ecs", provision, flags)
 
     def definition(self) -> dict[str, Any]:
-        found = self.client("ecs").call("DescribeTaskDefinition", taskDefinition="scaler-task-definition")
+        found = self.call("ecs", "DescribeTaskDefinition", taskDefinition="scaler-task-definition")
         definition: dict[str, Any] = found["taskDefinition"]
         return definition
-
-    def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
+    with moto_server() as url:
+        yield url
 
 
 @pytest.fixture
-def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[EcsCloud]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
-    made = Cloud(server)
+    made = EcsCloud(server, {"--ecs-subnets": "subnet-1"})
     yield made
     made.close()
-    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
+    made.reset()
 
 
-def words(lines: list[tuple[str, str]]) -> list[str]:
-    return [word for word, _ in lines]
-
-
-def test_setup_makes_all_that_is_needed_once(cloud: Cloud) -> None:
+def test_setup_makes_all_that_is_needed_once(cloud: EcsCloud) -> None:
     lines = cloud.do("setup")
     assert words(lines) == ["created"] * 5
     assert all(what.startswith(kind) for (_, what), kind in zip(lines, WHAT, strict=True))
@@ -92,32 +57,31 @@ def test_setup_makes_all_that_is_needed_once(cloud: Cloud) -> None:
     assert cloud.definition()["revision"] == 1
 
 
-def test_what_is_made_fits_together(cloud: Cloud) -> None:
+def test_what_is_made_fits_together(cloud: EcsCloud) -> None:
     cloud.do("setup", "--ecs-task-cpu", "2", "--ecs-task-memory", "8")
     found = cloud.definition()
     assert (found["cpu"], found["memory"]) == ("2048", "8192")
-    roles = {name: cloud.client("iam").call("GetRole", RoleName=name)["Role"] for name in (EXECUTION, TASK)}
+    roles = {name: cloud.call("iam", "GetRole", RoleName=name)["Role"] for name in (EXECUTION, TASK)}
     assert (found["executionRoleArn"], found["taskRoleArn"]) == (roles[EXECUTION]["Arn"], roles[TASK]["Arn"])
     options = found["containerDefinitions"][0]["logConfiguration"]["options"]
     assert (options["awslogs-group"], options["awslogs-region"]) == (LOG_GROUP, "us-east-1")
-    [cluster] = cloud.client("ecs").call("DescribeClusters", clusters=["scaler-cluster"])["clusters"]
+    [cluster] = cloud.call("ecs", "DescribeClusters", clusters=["scaler-cluster"])["clusters"]
     assert cluster["capacityProviders"] == ["FARGATE", "FARGATE_SPOT"]
-    [group] = cloud.client("logs").call("DescribeLogGroups", logGroupNamePrefix=LOG_GROUP)["logGroups"]
+    [group] = cloud.call("logs", "DescribeLogGroups", logGroupNamePrefix=LOG_GROUP)["logGroups"]
     assert group["retentionInDays"] == 14
 
 
-def test_the_manager_takes_the_definition_that_setup_made(cloud: Cloud) -> None:
+def test_the_manager_takes_the_definition_that_setup_made(cloud: EcsCloud) -> None:
     cloud.do("setup")
-    config: Any = cloud.told("show").config
-    definition, is_new = ensure_definition(config, cloud.client("ecs"), {}, pytest.fail)
+    definition, is_new = ensure_definition(cloud.config(), cloud.client("ecs"), {}, pytest.fail)
     assert not is_new
     assert "executionRoleArn" in definition
 
 
-def test_roles_may_do_what_they_must_and_no_more(cloud: Cloud) -> None:
+def test_roles_may_do_what_they_must_and_no_more(cloud: EcsCloud) -> None:
     cloud.do("setup", "--ecs-task-image", "123456789012.dkr.ecr.eu-west-1.amazonaws.com/scaler/worker:1")
-    policy = cloud.client("iam").call("GetRolePolicy", RoleName=EXECUTION, PolicyName="scaler")["PolicyDocument"]
-    account = cloud.client("sts").call("GetCallerIdentity")["Account"]
+    policy = cloud.call("iam", "GetRolePolicy", RoleName=EXECUTION, PolicyName="scaler")["PolicyDocument"]
+    account = cloud.call("sts", "GetCallerIdentity")["Account"]
     assert [(item["Action"], item["Resource"]) for item in policy["Statement"]] == [
         (["logs:CreateLogStream", "logs:PutLogEvents"], f"arn:aws:logs:us-east-1:{account}:log-group:{LOG_GROUP}:*"),
         ("ecr:GetAuthorizationToken", "*"),
@@ -126,15 +90,15 @@ def test_roles_may_do_what_they_must_and_no_more(cloud: Cloud) -> None:
             "arn:aws:ecr:eu-west-1:123456789012:repository/scaler/worker",
         ),
     ]
-    assert cloud.client("iam").call("ListRolePolicies", RoleName=TASK)["PolicyNames"] == []
+    assert cloud.call("iam", "ListRolePolicies", RoleName=TASK)["PolicyNames"] == []
     for name in (EXECUTION, TASK):
-        trust = cloud.client("iam").call("GetRole", RoleName=name)["Role"]["AssumeRolePolicyDocument"]
+        trust = cloud.call("iam", "GetRole", RoleName=name)["Role"]["AssumeRolePolicyDocument"]
         [statement] = (json.loads(trust) if isinstance(trust, str) else trust)["Statement"]
         assert statement["Principal"] == {"Service": "ecs-tasks.amazonaws.com"}
         assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": account}}
 
 
-def test_setup_changes_what_differs_and_says_what(cloud: Cloud) -> None:
+def test_setup_changes_what_differs_and_says_what(cloud: EcsCloud) -> None:
     cloud.do("setup")
     flags = ("--ecs-task-memory", "16", "--ecs-task-image", "123456789012.dkr.ecr.us-east-1.amazonaws.com/worker:1")
     planned = [line for line in cloud.do("setup", "--dry-run", *flags) if line[0] == "would change"]
@@ -145,7 +109,7 @@ def test_setup_changes_what_differs_and_says_what(cloud: Cloud) -> None:
     assert words(cloud.do("setup", *flags)) == ["exists"] * 5
 
 
-def test_a_dry_run_does_nothing(cloud: Cloud) -> None:
+def test_a_dry_run_does_nothing(cloud: EcsCloud) -> None:
     assert words(cloud.do("setup", "--dry-run")) == ["would create"] * 5
     assert words(cloud.do("show")) == ["missing"] * 5
     cloud.do("setup")
@@ -153,7 +117,7 @@ def test_a_dry_run_does_nothing(cloud: Cloud) -> None:
     assert words(cloud.do("show")) == ["exists"] * 5
 
 
-def test_teardown_removes_what_setup_made_and_does_it_once(cloud: Cloud) -> None:
+def test_teardown_removes_what_setup_made_and_does_it_once(cloud: EcsCloud) -> None:
     cloud.do("setup")
     cloud.do("setup", "--ecs-task-memory", "16")
     assert words(cloud.do("teardown")) == ["removed"] * 6, "two revisions"
@@ -161,19 +125,19 @@ def test_teardown_removes_what_setup_made_and_does_it_once(cloud: Cloud) -> None
     assert words(cloud.do("teardown")) == ["missing"] * 5
 
 
-def test_what_others_have_made_is_used_and_never_changed_or_removed(cloud: Cloud) -> None:
-    cloud.client("ecs").call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE_SPOT"])
-    cloud.client("iam").call("CreateRole", RoleName=TASK, AssumeRolePolicyDocument="{}")
-    cloud.client("logs").call("CreateLogGroup", logGroupName=LOG_GROUP)
+def test_what_others_have_made_is_used_and_never_changed_or_removed(cloud: EcsCloud) -> None:
+    cloud.call("ecs", "CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE_SPOT"])
+    cloud.call("iam", "CreateRole", RoleName=TASK, AssumeRolePolicyDocument="{}")
+    cloud.call("logs", "CreateLogGroup", logGroupName=LOG_GROUP)
     lines = cloud.do("setup")
     assert words(lines) == ["exists", "changed", "exists", "created", "exists", "created"]
     assert lines[1][1] == "capacity providers of the cluster scaler-cluster: FARGATE attached"
-    [cluster] = cloud.client("ecs").call("DescribeClusters", clusters=["scaler-cluster"])["clusters"]
+    [cluster] = cloud.call("ecs", "DescribeClusters", clusters=["scaler-cluster"])["clusters"]
     assert cluster["capacityProviders"] == ["FARGATE_SPOT", "FARGATE"]
     assert words(cloud.do("teardown")) == ["kept", "removed", "removed", "kept", "kept"]
 
 
-def test_roles_that_others_gave_policies_to_are_removed_too(cloud: Cloud) -> None:
+def test_roles_that_others_gave_policies_to_are_removed_too(cloud: EcsCloud) -> None:
     cloud.do("setup")
     iam = cloud.client("iam")
     policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
@@ -183,8 +147,8 @@ def test_roles_that_others_gave_policies_to_are_removed_too(cloud: Cloud) -> Non
     assert set(words(cloud.do("teardown"))) == {"removed"}
 
 
-def test_a_user_without_subnets_is_told_those_of_the_account(cloud: Cloud) -> None:
-    [(_, note)] = [line for line in cloud.do("show", subnets="") if line[0] == "note"]
+def test_a_user_without_subnets_is_told_those_of_the_account(cloud: EcsCloud) -> None:
+    [(_, note)] = [line for line in EcsCloud(cloud.endpoint_url, {}).do("show") if line[0] == "note"]
     assert note.startswith('subnets of the default VPC: ecs_subnets = ["subnet-')
     assert note.endswith("], ecs_assign_public_ip = true")
     assert not [line for line in cloud.do("show") if line[0] == "note"]
@@ -196,7 +160,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_command_prints_each_step_and_fails_in_one_line(cloud: Cloud) -> None:
+def test_the_command_prints_each_step_and_fails_in_one_line(cloud: EcsCloud) -> None:
     place = ("--ecs-subnets", "subnet-1", "--aws-endpoint-url")
     code, out, err = run("setup", "--dry-run", *place, cloud.endpoint_url)
     assert (code, err) == (0, "")

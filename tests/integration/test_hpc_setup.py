@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
-from scaler.config.commands import Provision, parse_worker_manager
 from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
@@ -21,6 +18,7 @@ from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, Queue
 from scaler.worker_manager.aws_hpc.requests import Definition, job_name, submission
 from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
 from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
+from tests.integration.moto_rig import Cloud, moto_server, words
 
 CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
 LOG_GROUP = "/scaler/scaler-job"
@@ -30,38 +28,12 @@ WHAT = ["bucket", "log group", "role", "role", "role", "compute environment", "j
 SHOWN = ["bucket", "log group", "role", "role", "compute environment", "job queue", "job definition"]
 
 
-class Cloud:
+class HpcCloud(Cloud):
     """An empty account, and the command in it."""
 
     def __init__(self, endpoint_url: str) -> None:
-        self.endpoint_url = endpoint_url
-        self._clients: dict[str, AwsClient] = {}
-
-    def told(self, verb: str, *flags: str) -> Provision:
-        names = {"--job-queue": "scaler-queue", "--job-definition": "scaler-job", "--s3-bucket": "our-calls"}
-        given = [word for name, value in names.items() if name not in flags for word in (name, value)]
-        arguments = ["aws_hpc", verb, "--aws-endpoint-url", self.endpoint_url, *given, *flags]
-        found = parse_worker_manager("scaler_worker_manager", arguments, {})
-        assert isinstance(found, Provision)
-        return found
-
-    def config(self, *flags: str) -> Any:
-        return self.told("show", *flags).config
-
-    def do(self, verb: str, *flags: str, code: int = 0) -> list[tuple[str, str]]:
-        """Run the command; return its lines as a word and what it is about."""
-        lines: list[str] = []
-        told: Any = self.told(verb, *flags)
-        assert setup.provision(told.config, told.verb, told.dry_run, lines.append) == code
-        return [(line[:13].strip(), line[13:].strip()) for line in lines]
-
-    def client(self, service: str) -> AwsClient:
-        if service not in self._clients:
-            self._clients[service] = AwsClient(self.config(), service)
-        return self._clients[service]
-
-    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        return self.client(service).call(operation, **parameters)
+        flags = {"--job-queue": "scaler-queue", "--job-definition": "scaler-job", "--s3-bucket": "our-calls"}
+        super().__init__(endpoint_url, "aws_hpc", setup.provision, flags)
 
     def definition(self) -> dict[str, Any]:
         found = self.call("batch", "DescribeJobDefinitions", jobDefinitionName="scaler-job", status="ACTIVE")
@@ -84,42 +56,26 @@ class Cloud:
         path = "/aws-service-role/batch.amazonaws.com/"
         self.call("iam", "CreateRole", RoleName="AWSServiceRoleForBatch", Path=path, AssumeRolePolicyDocument=trust)
 
-    def reset(self) -> None:
-        request = urllib.request.Request(f"{self.endpoint_url}/moto-api/reset", method="POST")
-        urllib.request.urlopen(request).close()
-
-    def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
+    with moto_server() as url:
+        yield url
 
 
 @pytest.fixture
-def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[HpcCloud]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setattr("scaler.worker_manager.aws.setup.PAUSE_SECONDS", 0.01)
-    made = Cloud(server)
+    made = HpcCloud(server)
     made.open_account()
     yield made
     made.close()
     made.reset()
 
 
-def words(lines: list[tuple[str, str]]) -> list[str]:
-    return [word for word, _ in lines]
-
-
-def test_setup_makes_all_that_is_needed_once(cloud: Cloud) -> None:
+def test_setup_makes_all_that_is_needed_once(cloud: HpcCloud) -> None:
     lines = cloud.do("setup")
     assert words(lines) == CREATED
     assert all(what.startswith(kind) for (_, what), kind in zip(lines, WHAT, strict=True))
@@ -130,7 +86,7 @@ def test_setup_makes_all_that_is_needed_once(cloud: Cloud) -> None:
     assert cloud.definition()["revision"] == 1
 
 
-def test_what_is_made_fits_together(cloud: Cloud) -> None:
+def test_what_is_made_fits_together(cloud: HpcCloud) -> None:
     cloud.do("setup", "--batch-cpu", "2", "--batch-memory", "8", "--max-concurrent-jobs", "30")
     made = cloud.definition()
     container = made["containerProperties"]
@@ -152,7 +108,7 @@ def test_what_is_made_fits_together(cloud: Cloud) -> None:
     assert order["computeEnvironment"].rpartition("/")[2] == "scaler-queue"
 
 
-def test_a_manager_finds_what_setup_made(cloud: Cloud) -> None:
+def test_a_manager_finds_what_setup_made(cloud: HpcCloud) -> None:
     cloud.do("setup")
     service = BatchService(cloud.config())
     service.check_queue()
@@ -162,7 +118,7 @@ def test_a_manager_finds_what_setup_made(cloud: Cloud) -> None:
     assert (definition.vcpus, definition.takes_module) == (1.0, True)
 
 
-def test_the_plain_image_installs_what_jobs_need_and_an_own_image_nothing(cloud: Cloud) -> None:
+def test_the_plain_image_installs_what_jobs_need_and_an_own_image_nothing(cloud: HpcCloud) -> None:
     cloud.do("setup", "--batch-python-requirements", "numpy==2.0")
     shell, option, script, module = cloud.definition()["containerProperties"]["command"]
     assert (shell, option, module) == ("sh", "-c", "Ref::module")
@@ -177,7 +133,7 @@ def test_the_plain_image_installs_what_jobs_need_and_an_own_image_nothing(cloud:
     assert (container["image"], container["command"]) == ("example.org/our/image:1", ["python", "-m", "Ref::module"])
 
 
-def test_the_bucket_is_closed_encrypted_and_forgets(cloud: Cloud) -> None:
+def test_the_bucket_is_closed_encrypted_and_forgets(cloud: HpcCloud) -> None:
     cloud.do("setup")
     access = cloud.call("s3", "GetPublicAccessBlock", Bucket="our-calls")["PublicAccessBlockConfiguration"]
     assert set(access.values()) == {True}
@@ -190,7 +146,7 @@ def test_the_bucket_is_closed_encrypted_and_forgets(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize("interrupted_at", ["PutPublicAccessBlock", "PutRetentionPolicy"])
 def test_what_an_interrupted_setup_has_not_done_is_done_by_the_next(
-    cloud: Cloud, interrupted_at: str, monkeypatch: pytest.MonkeyPatch
+    cloud: HpcCloud, interrupted_at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         call = AwsClient.call
@@ -211,13 +167,13 @@ def test_what_an_interrupted_setup_has_not_done_is_done_by_the_next(
     assert set(words(cloud.do("setup"))) == {"exists"}
 
 
-def test_another_prefix_is_given_an_expiry_too(cloud: Cloud) -> None:
+def test_another_prefix_is_given_an_expiry_too(cloud: HpcCloud) -> None:
     cloud.do("setup")
     lines = cloud.do("setup", "--s3-prefix", "elsewhere")
     assert ("changed", "expiry of the bucket our-calls: 15 days below elsewhere/") in lines
 
 
-def test_roles_may_do_what_they_must_and_no_more(cloud: Cloud) -> None:
+def test_roles_may_do_what_they_must_and_no_more(cloud: HpcCloud) -> None:
     cloud.do("setup")
     assert cloud.policy(JOB) == [
         {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::our-calls/scaler-tasks/*/calls/*"},
@@ -230,7 +186,7 @@ def test_roles_may_do_what_they_must_and_no_more(cloud: Cloud) -> None:
     assert json.dumps(trust).count("ecs-tasks.amazonaws.com") == 1
 
 
-def test_other_settings_change_what_is_there(cloud: Cloud) -> None:
+def test_other_settings_change_what_is_there(cloud: HpcCloud) -> None:
     cloud.do("setup")
     lines = cloud.do("setup", "--max-concurrent-jobs", "7", "--batch-memory", "4")
     assert ("changed", "compute environment scaler-queue: maxvCpus = 7") in lines
@@ -241,7 +197,7 @@ def test_other_settings_change_what_is_there(cloud: Cloud) -> None:
     assert "it is FARGATE: to have FARGATE_SPOT, run teardown first" in kept
 
 
-def test_the_role_of_batch_itself_is_made_in_a_new_account(cloud: Cloud) -> None:
+def test_the_role_of_batch_itself_is_made_in_a_new_account(cloud: HpcCloud) -> None:
     cloud.call("iam", "DeleteRole", RoleName="AWSServiceRoleForBatch")
     assert words(cloud.do("setup")) == ["created"] * 8
     [made] = cloud.call("batch", "DescribeComputeEnvironments")["computeEnvironments"]
@@ -249,7 +205,7 @@ def test_the_role_of_batch_itself_is_made_in_a_new_account(cloud: Cloud) -> None
 
 
 def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    cloud: HpcCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
     cloud.reset()
@@ -267,7 +223,7 @@ def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
     assert cloud.call("iam", "ListInstanceProfiles")["InstanceProfiles"] == []
 
 
-def test_a_dry_run_says_the_same_and_does_nothing(cloud: Cloud) -> None:
+def test_a_dry_run_says_the_same_and_does_nothing(cloud: HpcCloud) -> None:
     assert words(cloud.do("setup", "--dry-run")) == [word.replace("created", "would create") for word in CREATED]
     assert words(cloud.do("show")) == ["missing"] * 7
     cloud.do("setup")
@@ -275,7 +231,7 @@ def test_a_dry_run_says_the_same_and_does_nothing(cloud: Cloud) -> None:
     assert words(cloud.do("show")) == ["exists"] * 7
 
 
-def test_teardown_removes_it_all_and_may_be_repeated(cloud: Cloud) -> None:
+def test_teardown_removes_it_all_and_may_be_repeated(cloud: HpcCloud) -> None:
     cloud.do("setup")
     cloud.call("s3", "PutObject", Bucket="our-calls", Key="scaler-tasks/burst/1/calls/1", Body=b"x")
     lines = cloud.do("teardown")
@@ -285,7 +241,7 @@ def test_teardown_removes_it_all_and_may_be_repeated(cloud: Cloud) -> None:
     assert set(words(cloud.do("teardown"))) == {"missing"}
 
 
-def test_what_others_have_made_stays(cloud: Cloud) -> None:
+def test_what_others_have_made_stays(cloud: HpcCloud) -> None:
     cloud.call("s3", "CreateBucket", Bucket="our-calls")
     trust = json.dumps({"Version": "2012-10-17", "Statement": []})
     cloud.call("iam", "CreateRole", RoleName=JOB, AssumeRolePolicyDocument=trust)
@@ -297,14 +253,14 @@ def test_what_others_have_made_stays(cloud: Cloud) -> None:
     cloud.call("s3", "HeadBucket", Bucket="our-calls")
 
 
-def test_a_bucket_with_other_objects_is_kept_and_the_exit_code_says_so(cloud: Cloud) -> None:
+def test_a_bucket_with_other_objects_is_kept_and_the_exit_code_says_so(cloud: HpcCloud) -> None:
     cloud.do("setup")
     cloud.call("s3", "PutObject", Bucket="our-calls", Key="thesis.pdf", Body=b"x")
     lines = cloud.do("teardown", code=1)
     assert lines[-1] == ("kept", "bucket our-calls (thesis.pdf is in it, and not below scaler-tasks/)")
 
 
-def test_a_region_without_a_default_vpc_needs_subnets(cloud: Cloud) -> None:
+def test_a_region_without_a_default_vpc_needs_subnets(cloud: HpcCloud) -> None:
     for subnet in cloud.call("ec2", "DescribeSubnets")["Subnets"]:
         cloud.call("ec2", "DeleteSubnet", SubnetId=subnet["SubnetId"])
     with pytest.raises(UsageError, match="there is no default VPC in us-east-1: give batch_subnets"):
@@ -318,14 +274,14 @@ def test_a_region_without_a_default_vpc_needs_subnets(cloud: Cloud) -> None:
     assert network == {"assignPublicIp": "DISABLED"}, "it is a private subnet"
 
 
-def test_own_groups_are_used(cloud: Cloud) -> None:
+def test_own_groups_are_used(cloud: HpcCloud) -> None:
     vpc = cloud.call("ec2", "DescribeVpcs")["Vpcs"][0]["VpcId"]
     group = cloud.call("ec2", "CreateSecurityGroup", GroupName="g", Description="d", VpcId=vpc)["GroupId"]
     cloud.do("setup", "--batch-security-groups", group)
     assert cloud.resources()["securityGroupIds"] == [group]
 
 
-def test_a_definition_by_its_revision_cannot_be_made(cloud: Cloud) -> None:
+def test_a_definition_by_its_revision_cannot_be_made(cloud: HpcCloud) -> None:
     with pytest.raises(UsageError, match="job_definition = 'd:3' names a revision"):
         cloud.do("setup", "--job-definition", "d:3")
 
@@ -337,13 +293,13 @@ def test_a_definition_by_its_revision_cannot_be_made(cloud: Cloud) -> None:
         (("--batch-memory", "9"), r"batch_memory \(9\) with batch_cpu \(1\) must be from 2 to 8 GB in steps of 1"),
     ],
 )
-def test_sizes_that_fargate_does_not_have_are_refused(cloud: Cloud, flags: tuple[str, ...], text: str) -> None:
+def test_sizes_that_fargate_does_not_have_are_refused(cloud: HpcCloud, flags: tuple[str, ...], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         cloud.told("setup", *flags)
     cloud.told("setup", *flags, "--batch-capacity", "EC2")
 
 
-def test_moto_takes_what_the_managers_ask_for(cloud: Cloud) -> None:
+def test_moto_takes_what_the_managers_ask_for(cloud: HpcCloud) -> None:
     data = json.dumps({"batch": {"use_docker": False}}).encode()
     urllib.request.urlopen(urllib.request.Request(f"{cloud.endpoint_url}/moto-api/config", data)).close()
     cloud.do("setup")
@@ -396,7 +352,7 @@ class Environment:
     """A compute environment and its queue."""
 
     def __init__(self, aws: AwsEmulator, lines: list[str]) -> None:
-        self.config = Cloud(aws.endpoint_url).config()
+        self.config = HpcCloud(aws.endpoint_url).config()
         self.account = Account(self.config, lines.append, dry_run=False)
 
     def ensure(self, resources: dict[str, Any]) -> None:
