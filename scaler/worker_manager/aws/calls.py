@@ -73,7 +73,7 @@ _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
 _BROKEN: tuple[ErrorKind, str] = "broken", "{call} fails at the service's side ({code}, status {status})"
 _REFUSED: tuple[ErrorKind, str] = "refused", "{call} refused ({code}): {message}"
 """What other codes mean, by the status of the answer."""
-_FAILURES: tuple[tuple[tuple[type[Exception], ...], ErrorKind, str], ...] = (
+_FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind, str], ...] = (
     (
         (exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
         "credentials",
@@ -87,28 +87,20 @@ _FAILURES: tuple[tuple[tuple[type[Exception], ...], ErrorKind, str], ...] = (
         "credentials",
         "AWS credentials cannot be renewed ({type}: {message}): log in again",
     ),
+    (exceptions.ConnectTimeoutError, "unanswered", "{call}: no connection{where} within {connect_seconds} s"),
+    (exceptions.ReadTimeoutError, "unanswered", "{call}: no answer{where} within {read_seconds} s"),
     (
-        (exceptions.ConnectTimeoutError,),
-        "unanswered",
-        f"{{call}}: no connection{{where}} within {CONNECT_TIMEOUT_SECONDS} s",
-    ),
-    (
-        (exceptions.ReadTimeoutError,),
-        "unanswered",
-        f"{{call}}: no answer{{where}} within {READ_TIMEOUT_SECONDS} s",
-    ),
-    (
-        (exceptions.EndpointConnectionError,),
+        exceptions.EndpointConnectionError,
         "unanswered",
         "{call}: cannot connect{where}: check the network, aws_region and aws_endpoint_url",
     ),
-    ((exceptions.SSLError,), "unanswered", "{call}: no secure connection{where}: {message}"),
+    (exceptions.SSLError, "unanswered", "{call}: no secure connection{where}: {message}"),
     (
         (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError),
         "unanswered",
         "{call}: the connection{where} ended without an answer ({type})",
     ),
-    ((BotoCoreError,), "refused", "{call} cannot be asked ({type}): {message}"),
+    (BotoCoreError, "refused", "{call} cannot be asked ({type}): {message}"),
 )
 """What boto3 raises by itself: the first that fits counts."""
 _IDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32,}\b", re.IGNORECASE)
@@ -132,7 +124,8 @@ class AwsError(BackendError):
 
 def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) -> AwsError:
     """Convert an error of boto3 or botocore. service: its display name, such as ECS."""
-    facts = {"call": f"{service} {operation}", "type": type(error).__name__}
+    limits = {"connect_seconds": CONNECT_TIMEOUT_SECONDS, "read_seconds": READ_TIMEOUT_SECONDS}
+    facts = {"call": f"{service} {operation}", "type": type(error).__name__, **limits}
     if isinstance(error, BotoCoreError):
         kind, text = next((kind, text) for types, kind, text in _FAILURES if isinstance(error, types))
         host = _HOST.match(str(error.kwargs.get("endpoint_url", "")))
