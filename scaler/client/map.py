@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import sys
 import threading
 import time
@@ -50,6 +51,7 @@ PART_WAITED = 1 / 8
 """Of the time that a slow iterable took for an item: how long the next one waits for the result of the last."""
 FLUSH_SECONDS = 0.01
 """Items wait this long, and at most twice that, for the next one of their chunk."""
+WAIT_STEP_SECONDS = 1.0
 
 Submit = Callable[[list[Any]], ScalerFuture]
 
@@ -153,7 +155,7 @@ class ChunkRunner:
             if self._ended.empty() and (timeout_seconds is None or timeout_seconds > 0):
                 self._futures.check_waitable()
                 with self._futures.blocked():
-                    ended.append(self._ended.get(timeout=timeout_seconds))
+                    ended.append(self._wait(timeout_seconds))
             while True:
                 ended.append(self._ended.get_nowait())
         self._in_flight.difference_update(ended)
@@ -166,6 +168,18 @@ class ChunkRunner:
             chunk.has_ended = not chunk.parts
             chunk.items, chunk.payload, chunk.references = [], b"", ()
         return [chunk for chunk in ended if chunk.has_ended]
+
+    def _wait(self, timeout_seconds: float | None) -> Chunk:
+        """Wait for a chunk that ends. Raises Empty.
+
+        In steps, because Python handles a signal that arrives just before a wait begins when the wait is over.
+        """
+        rest = math.inf if timeout_seconds is None else timeout_seconds
+        while rest > WAIT_STEP_SECONDS:
+            with contextlib.suppress(Empty):
+                return self._ended.get(timeout=WAIT_STEP_SECONDS)
+            rest -= WAIT_STEP_SECONDS
+        return self._ended.get(timeout=rest)
 
     def cancel(self) -> None:
         """Cancel all that has not ended, and all that is sent from now on."""
