@@ -19,6 +19,8 @@ NEAR_VARIABLE = 0.8
 
 M = TypeVar("M", bound=SettingsModel)
 
+TypeAdapter(str)  # loads the rest of pydantic: with this module, and not in the first call of a user's program
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
