@@ -119,8 +119,8 @@ def test_a_call_that_makes_no_sense_is_refused_before_it_is_sent() -> None:
 
 def test_a_profile_or_region_that_cannot_be_is_an_error_of_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    with pytest.raises(UsageError, match="aws_profile = 'nobody'"):
-        AwsClient(AwsSettings(aws_profile="nobody"), "ecs")
+    with pytest.raises(UsageError, match="aws_profile = 'missing'"):
+        AwsClient(AwsSettings(aws_profile="missing"), "ecs")
     with pytest.raises(UsageError, match="aws_region = 'not a region'"):
         AwsClient(AwsSettings(aws_region="not a region"), "ecs")
 
