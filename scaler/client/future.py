@@ -202,6 +202,7 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
     __slots__ = (
         "_callbacks",
         "_exception",
+        "_origin",
         "_owner",
         "_profile",
         "_result",
@@ -407,7 +408,7 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         """Return the value if it is here and small; None if it must be referenced. Raises DependencyFailedError."""
         if self._state is not PENDING and (not self.is_stored or self._owner is not collection.owner):
             if self._state is CANCELLED or self._exception is not None:
-                raise DependencyFailedError(self._exception)
+                raise DependencyFailedError(self._exception, self)
             return (self._result,)
         if self._owner is not collection.owner:
             raise UsageError(f"{self!r} belongs to another client and has not ended: submit its result() instead")
@@ -441,8 +442,8 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         if isinstance(exception, CancelledError):
             self._state = CANCELLED
         else:
-            if exception is not None and self.node is not None:
-                self._name_node(exception)
+            if exception is not None:
+                self._name_failure(exception)
             self._exception = exception
             self._state = FINISHED
         waiting = self._waiting
@@ -460,18 +461,26 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
             self._waiting = [waiter for waiter in waiting if type(waiter) is not _LOCK_TYPE] or None
         return self._callbacks is not None
 
-    def _name_node(self, exception: BaseException) -> None:
-        """Add a note that names the node of the graph that failed first: this one, or one that it needs."""
-        for needed in self.references:
-            if (
-                isinstance(needed, ScalerFuture)
-                and needed.node is not None
-                and needed.done()
-                and not needed.cancelled()
-            ):
-                self.node = needed.node if needed.exception() is not None else self.node
-        assert self.node is not None, "asked for nodes of graphs only"
-        annotate(exception, f"in node {self.node[0]!r} of the graph")
+    def _name_failure(self, exception: BaseException) -> None:
+        """Add notes: the node of the graph that failed, and the input for whose failure this task did not run."""
+        failed = (each.failed_first for each in self.references if isinstance(each, ScalerFuture))
+        origin = next(filter(None, failed), self)
+        if origin.node is not None:
+            annotate(exception, f"in node {origin.node[0]!r} of the graph")
+        if origin is not self:
+            self._origin = origin
+            annotate(exception, f"{self.label} did not run because its input {origin.label} failed")
+
+    @property
+    def failed_first(self) -> ScalerFuture | None:
+        """The future that failed first: this one, or one that its task needs; None if it has not failed."""
+        # Only a task with a failed input has an origin: an attribute more would cost every submit.
+        return None if self._exception is None else getattr(self, "_origin", self)
+
+    @property
+    def label(self) -> str:
+        """The display text that names the task."""
+        return f"{self._spec.name} ({self.task_id.hex()})" if self.node is None else f"node {self.node[0]!r}"
 
     def run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""

@@ -109,7 +109,8 @@ class FutureTable(FutureOwner):
         try:
             parts, found = dump_arguments(args, kwargs, template.serializer, self, template.spec.name)
         except DependencyFailedError as error:
-            return self.ended(template, None, CancelledError() if error.exception is None else error.exception)
+            why = CancelledError() if error.exception is None else copy_of(error.exception)
+            return self.ended(template, None, why, (cast("ScalerFuture", error.reference),))
         uploads: tuple[ObjectUpload, ...] = ()
         references: tuple[Reference, ...] = ()
         if found:
@@ -145,10 +146,17 @@ class FutureTable(FutureOwner):
             payload = self._payloads[order] = bytes(parts[0])
         return ScalerFuture(self, self.ids.task(), template, payload, tuple(indexes))
 
-    def ended(self, template: TaskTemplate, value: object, exception: BaseException | None = None) -> ScalerFuture:
-        future = ScalerFuture(self, self.ids.task(), template, b"")
+    def ended(
+        self,
+        template: TaskTemplate,
+        value: object,
+        exception: BaseException | None = None,
+        references: tuple[Reference, ...] = (),
+    ) -> ScalerFuture:
+        future = ScalerFuture(self, self.ids.task(), template, b"", references)
         future.template = None
         future.settle(value, exception)
+        future.references = ()
         return future
 
     def add(self, futures: Sequence[ScalerFuture]) -> bool:

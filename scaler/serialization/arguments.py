@@ -81,14 +81,15 @@ _thread = _Thread()
 class DependencyFailedError(ScalerError):
     """Arguments hold a future that has failed or was cancelled: no task can be made of them.
 
-    exception: what the future ended with, None when it was cancelled.
+    exception: what the future ended with, None when it was cancelled. reference: the future.
     """
 
-    def __init__(self, exception: BaseException | None) -> None:
+    def __init__(self, exception: BaseException | None, reference: ByReference) -> None:
         super().__init__(
             "a future in the arguments has failed" if exception else "a future in the arguments was cancelled"
         )
         self.exception = exception
+        self.reference = reference
 
 
 class ArgumentOnly(ABC):

@@ -137,7 +137,8 @@ def copy_of(exception: BaseException) -> BaseException:
     if type(twin) is not type(exception):
         return exception
     assign(twin, "__cause__", exception.__cause__)
-    twin.__dict__.pop("__notes__", None)
+    if hasattr(exception, "__notes__"):
+        assign(twin, "__notes__", [*exception.__notes__])
     return twin
 
 

@@ -43,7 +43,14 @@ def add(a: Any, b: Any) -> Any:
 
 
 def fail(x: Any) -> Any:
-    raise ValueError(f"bad {x}")
+    error = ValueError(f"bad {x}")
+    error.add_note("the user's own")
+    raise error
+
+
+def notes_of(future: ScalerFuture) -> list[str]:
+    notes: list[str] = getattr(future.exception(20), "__notes__", [])
+    return notes
 
 
 def keyword_only(a: int, /, b: int = 2, *rest: int, c: int, **others: int) -> tuple[Any, ...]:
@@ -128,8 +135,22 @@ def test_a_future_that_failed_fails_what_needs_it(client: Client) -> None:
         failed.result(20)
     with pytest.raises(ValueError, match="bad 1"):
         early.result(20)
-    with pytest.raises(ValueError, match="bad 1"):
-        client.submit(double, [failed]).result(20)
+    late = client.submit(double, [failed])
+    last = client.submit(double, late)
+    for future in (early, late, last):
+        did_not_run = (
+            f"double ({future.task_id.hex()}) did not run because its input fail ({failed.task_id.hex()}) failed"
+        )
+        with pytest.raises(ValueError, match="bad 1") as caught:
+            future.result(20)
+        assert caught.value.__notes__[-1] == did_not_run
+    assert notes_of(failed) == ["the user's own"]
+
+
+def test_copies_of_an_exception_for_several_futures_keep_its_notes(client: Client) -> None:
+    failed = client.submit(fail, 1)
+    assert notes_of(failed) == ["the user's own"]
+    assert notes_of(client.submit(double, failed))[0] == "the user's own"
 
 
 def test_the_tasks_own_exception_comes_with_the_remote_traceback(client: Client) -> None:

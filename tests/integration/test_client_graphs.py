@@ -105,7 +105,8 @@ def test_a_failing_node_is_named_whatever_needed_it(client: Client, block: bool)
     futures = {} if block else client.get(graph, ["e", "d"], block=False)
     with pytest.raises(ValueError, match="bad 1") as caught:
         client.get(graph, ["d"]) if block else futures["d"].result(SECONDS)
-    assert caught.value.__notes__ == ["in node ('b', 0) of the graph"]
+    did_not_run = "node 'd' did not run because its input node ('b', 0) failed"
+    assert caught.value.__notes__ == ["in node ('b', 0) of the graph", did_not_run]
     assert client.get(graph, ["e"]) == {"e": 2}
 
 

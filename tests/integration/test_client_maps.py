@@ -192,7 +192,8 @@ def test_exceptions_that_refuse_to_be_changed_arrive_as_they_are(client: Client,
             call()
         assert caught.value.args == (3,)
         assert isinstance(caught.value.__cause__, RemoteTraceback)
-    assert caught.value.__notes__ == ["in node 'b' of the graph"]
+    did_not_run = "node 'c' did not run because its input node 'b' failed"
+    assert caught.value.__notes__ == ["in node 'b' of the graph", did_not_run]
 
 
 def test_an_item_that_cannot_be_sent_is_named_with_its_argument(client: Client) -> None:
