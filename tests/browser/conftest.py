@@ -47,7 +47,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with api.sync_playwright() as playwright:
         # Chromium leaves locks behind: not among the files that are checked for.
         environment = {**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chromium"))}
-        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS, env=environment)
+        browser = playwright.chromium.launch(
+            executable_path=executable,
+            args=FLAGS,
+            env=environment,
+            ignore_default_args=["--disable-back-forward-cache"],  # users' browsers keep pages that were left
+        )
         yield browser
         browser.close()
 

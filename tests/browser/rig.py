@@ -96,6 +96,10 @@ class WebServer:
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop).result(START_SECONDS)
 
+    def streams(self) -> int:
+        """Return how many event streams are open."""
+        return self.call(lambda: self._app.broadcast.readers)
+
     def connect(self, connected: bool) -> None:
         """Lose the scheduler, or find it again."""
 

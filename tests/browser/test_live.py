@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser.conftest import Windows, under_load
 from tests.browser.fake_cluster import FakeCluster
 from tests.browser.rig import WebServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 SMOOTH_MILLISECONDS = 100
 """How long a frame may take, 19 times of 20, on a busy machine without a graphics card."""
@@ -123,6 +127,49 @@ def test_five_hundred_workers_are_listed_and_scroll_smoothly(server: WebServer, 
         top, slow = page.evaluate(FRAMES)
     assert top > 5000
     assert slow < SMOOTH_MILLISECONDS
+
+
+def test_a_page_that_is_left_closes_its_stream(server: WebServer, windows: Windows) -> None:
+    server.step(FakeCluster(workers=3, at=time.time()))
+    page = windows.open("data:text/html,<p>elsewhere")
+    for _ in range(12):  # a browser has six connections to one server, and keeps pages that were left for a while
+        page.goto(server.url)
+        page.locator("#state", has_text="Live").wait_for()
+        page.goto("data:text/html,<p>elsewhere")
+    page.evaluate("history.back()")
+    page.locator("#state", has_text="Live").wait_for()
+    server.step(FakeCluster(workers=2, at=time.time() + 5))
+    page.locator(".tile-workers", has_text="2 slots").wait_for()
+    assert server.streams() == 1
+
+
+def test_eight_tabs_are_open_and_the_one_in_front_is_live(server: WebServer, windows: Windows) -> None:
+    server.step(FakeCluster(workers=3, at=time.time()))
+    first = windows.open(server.url)
+    tabs = [first]
+    for _ in range(7):
+        tabs[-1].locator("#state", has_text="Live").wait_for()
+        show(tabs[-1], False)  # the browser of the tests takes all its tabs for visible
+        tabs.append(first.context.new_page())
+        tabs[-1].goto(server.url)
+    tabs[-1].locator("#state", has_text="Live").wait_for()
+    show(tabs[-1], False)
+    server.step(FakeCluster(workers=2, at=time.time() + 5))
+    show(first, True)
+    first.locator(".tile-workers", has_text="2 slots").wait_for()
+    assert first.locator("#state").inner_text() == "Live"
+    assert server.streams() == 1
+
+
+def show(page: Page, is_shown: bool) -> None:
+    """Have a page believe that its tab came to the front, or went behind others."""
+    page.evaluate(
+        """shown => {
+            Object.defineProperty(document, "hidden", { value: !shown, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        is_shown,
+    )
 
 
 def test_an_empty_cluster_says_what_to_do_next(server: WebServer, windows: Windows) -> None:

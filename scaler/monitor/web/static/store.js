@@ -30,8 +30,24 @@ export class Store {
   /** Begin to listen. onChange(what) gets the names of what has changed. */
   listen(onChange) {
     this.onChange = onChange;
-    this._connect();
+    const follow = () => this._follow(!document.hidden);
+    document.addEventListener("visibilitychange", follow);
+    addEventListener("pageshow", follow);
+    addEventListener("pagehide", () => this._follow(false));
+    follow();
     setInterval(() => this._check(), 1000);
+  }
+
+  /** Listen while the page is shown only: a browser has six connections to one server, for all its pages together. */
+  _follow(isShown) {
+    if (!isShown) {
+      clearTimeout(this._retry);
+      this._source?.close();
+      this._source = null;
+    } else if (this._source === null) {
+      if (this.receivedAt !== null) this.receivedAt = performance.now();  // its silence was the page's own
+      this._connect();
+    }
   }
 
   rows(name) {
@@ -84,7 +100,7 @@ export class Store {
   }
 
   _check() {
-    if (this.open && this.silence() * 1000 > SILENT_MS) {
+    if (this._source !== null && this.open && this.silence() * 1000 > SILENT_MS) {
       this.open = false;
       this._connect();
     }
