@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import sys
 import threading
@@ -49,6 +50,7 @@ from scaler.protocol.messages import (
     Explained,
     Finished,
     Message,
+    Notice,
     Outcome,
     Output,
     ShutdownReply,
@@ -72,6 +74,9 @@ MAX_COPIED_BYTES = 1024 * 1024
 """A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
 _SAMPLE_BYTES = 4096
 _SAMPLES = 16
+
+_log = logging.getLogger(__name__)
+"""Its warnings are for the user: where logging is not set up, Python prints them on stderr."""
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Key = tuple[bytes, ...]
@@ -355,6 +360,8 @@ class ClientLoop:
                     with contextlib.suppress(OSError, ValueError):  # closed, or without a reader: as print at the end
                         stream.write(text.decode("utf-8", "replace"))
                         stream.flush()
+            case Notice(text):
+                _log.warning("scaler: %s", text)
             case Explained() | TaskLog() | ShutdownReply():
                 self._questions.answered(message)
             case _:

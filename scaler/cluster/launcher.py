@@ -17,7 +17,7 @@ import threading
 from scaler.cluster.supervision import ComponentProcess, ReportLine
 from scaler.cluster.supervisor import Supervisor, component
 from scaler.config.commands import LauncherConfig
-from scaler.policy.load import load_policy
+from scaler.policy.load import check_managers, load_policy
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 
 SERVICE_GRACE_SECONDS = 24.0
@@ -28,9 +28,11 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run(config: LauncherConfig) -> int:
     """Run everything that the file describes until it ends, and return the exit code.
 
-    Raises UsageError, before anything is started, for an unknown policy.
+    Raises UsageError, before anything is started, for an unknown policy, and for one that misspells a worker manager.
     """
-    load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
+    policy = load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
+    scaled = [each.worker_manager_id for each in config.worker_managers if getattr(each, "mode", "") != "fixed"]
+    check_managers(policy, [each.worker_manager_id for each in config.worker_managers], scaled)
     ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
     parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
     supervisor = Supervisor(

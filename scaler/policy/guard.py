@@ -17,6 +17,8 @@ MAX_UNITS = 1_000_000
 MAX_REASON_CHARACTERS = 500
 SAY_AGAIN_SECONDS = 60.0
 """The same complaint is repeated after this time at the earliest: policies are asked twice a second."""
+MISSING_SECONDS = 10.0
+"""A worker manager that the policy names may take this long to join before it is reported as missing."""
 _FRAMES_SHOWN = 20
 
 
@@ -29,6 +31,9 @@ class GuardedPolicy:
         self._good: dict[str, Wanted] = {}
         self._complained = ("", -math.inf)
         """The cause of the last complaint, and when it was made."""
+        self._began: float | None = None
+        self._reported: frozenset[str] = frozenset()
+        """Named managers that were reported as missing, once."""
 
     def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return what each manager should have, and what is wrong with the policy; empty for nothing new."""
@@ -37,7 +42,8 @@ class GuardedPolicy:
         except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
             return self.failed(error, view.now)
         self._good = answer
-        return answer, self._complaint(wrong, f"the scaling policy {self._name} answered {wrong}", view.now)
+        wrong = f"answered {wrong}" if wrong else self._missing(view)
+        return answer, self._complaint(wrong, f"the scaling policy {self._name} {wrong}", view.now)
 
     def failed(self, error: BaseException, now: float) -> tuple[dict[str, Wanted], str]:
         """Return what is left of a plan that raised."""
@@ -67,6 +73,17 @@ class GuardedPolicy:
             else:
                 good[manager_id] = Wanted(wanted.units, wanted.reason[:MAX_REASON_CHARACTERS])
         return good, "; ".join(wrong)
+
+    def _missing(self, view: ClusterView) -> str:
+        """Return a complaint about managers that the policy names and that have not joined; empty for nothing new."""
+        self._began = view.now if self._began is None else self._began
+        here = {manager.manager_id for manager in view.managers}
+        missing = frozenset(getattr(self._policy, "named_managers", ())) - here - self._reported
+        if not missing or view.now - self._began < MISSING_SECONDS:
+            return ""
+        self._reported |= missing
+        names, joined = ", ".join(map(repr, sorted(missing))), ", ".join(sorted(here))
+        return f"names the worker manager {names}, which has not joined (here: {joined}): correct it, or start that one"
 
     def _complaint(self, cause: str, text: str, now: float) -> str:
         last_cause, last_at = self._complained

@@ -37,6 +37,21 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
     return cast("ScalingPolicy", policy)
 
 
+def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -> None:
+    """Raise UsageError when a policy names a worker manager that can only be a mistake.
+
+    known: ids of the worker managers that start together. scaled: those of them that are not fixed. Others may join
+    from elsewhere: an unknown id is refused when it resembles one that the policy leaves out, or if it leaves out all.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
+
+    named = frozenset(getattr(policy, "named_managers", ()))
+    unnamed = [name for name in scaled if name not in named]
+    for name in sorted(named.difference(known)):
+        if get_close_matches(name, unnamed) or (scaled and unnamed == scaled):
+            raise UsageError(unknown("policy_content: worker manager", name, known))
+
+
 def entries(policy_content: str) -> Iterator[str]:
     """Yield the entries of a content: on lines of their own or separated by `;`, without blank ones and comments."""
     for line in policy_content.splitlines():

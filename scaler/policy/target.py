@@ -35,6 +35,7 @@ class TargetPolicy:
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation(prefer_least_capable=True)
         self._constraints = parse(policy_content)
+        self.named_managers = frozenset(manager_id for _, manager_id in self._constraints.values if manager_id)
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:

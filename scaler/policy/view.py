@@ -101,5 +101,7 @@ class ScalingPolicy(Protocol):
     def allocation(self) -> Allocation:
         """How tasks are spread; the same for the policy's whole life."""
 
+    # It may have `named_managers`, the ids of worker managers in its content: one that never joins is reported.
+
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         """Return what each manager should have, by manager id. Managers that are left alone do not occur."""

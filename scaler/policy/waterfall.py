@@ -29,6 +29,7 @@ class WaterfallPolicy:
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation()
         self._most_slots = parse(policy_content)
+        self.named_managers = frozenset(self._most_slots)
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
@@ -38,7 +39,12 @@ class WaterfallPolicy:
             if key in managers:
                 own, given = managers[key].max_units, slots // managers[key].unit_slots
                 limits[key] = own if slots == NO_LIMIT else given if own is None else min(given, own)
-        return self._sizing.plan(view, limits | {key: 0 for key in managers if key not in limits})
+        unlisted = {key: 0 for key in managers if key not in limits}
+        wanted = self._sizing.plan(view, limits | unlisted)
+        for key in unlisted & wanted.keys():
+            text = f"the policy does not list this worker manager; it lists {', '.join(self._most_slots)}"
+            wanted[key] = Wanted(wanted[key].units, text)
+        return wanted
 
 
 def parse(policy_content: str) -> dict[str, int]:

@@ -726,3 +726,10 @@ class StorageStatus(Message):
     bytes: f.Count64
     limit_bytes: f.Count64
     waiting_gets: f.Count64
+
+
+@message(from_scheduler=(CLIENT,))
+class Notice(Message):
+    """Tells a client's user what to change, once."""
+
+    text: str  # display text

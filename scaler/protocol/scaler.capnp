@@ -79,6 +79,7 @@ struct Body {
     statStorage @43 :StatStorage;
     storageReply @44 :StorageReply;
     storageStatus @45 :StorageStatus;
+    notice @46 :Notice;
   }
 }
 
@@ -610,4 +611,10 @@ struct StorageStatus {
   bytes @2 :UInt64;
   limitBytes @3 :UInt64;
   waitingGets @4 :UInt64;
+}
+
+struct Notice {
+  # Tells a client's user what to change, once.
+  # scheduler -> client.
+  text @0 :Text;                 # display text
 }

@@ -132,6 +132,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Explained: st.builds(m.Explained, ID, TEXT),
     m.ReadLog: st.builds(m.ReadLog, ID),
     m.TaskLog: st.builds(m.TaskLog, ID, DATA, DATA, U64),
+    m.Notice: st.builds(m.Notice, TEXT),
     m.PutObject: st.builds(m.PutObject, U64, ID, st.lists(U64, max_size=4), U64),
     m.GetObject: st.builds(m.GetObject, U64, ID, SECONDS),
     m.LinkObject: st.builds(m.LinkObject, U64, ID, ID),

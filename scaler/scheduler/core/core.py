@@ -21,7 +21,7 @@ from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Ref
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Expel, Input, MonitoringChanged, PolicyAnswered, SendToStorage, Stop
 from scaler.scheduler.core.elastic import Elastic
-from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.explain import explain, unservable
 from scaler.scheduler.core.facts import Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
@@ -36,6 +36,10 @@ QUARANTINE_FAILURES = 5
 TICK_SECONDS = 0.25
 """The shell steps at least this often; a longer gap was a stall of the scheduler, and extends every peer's deadline."""
 EXPIRY_SECONDS = 0.5
+JOINING_SECONDS = 2.0
+"""After its start, the scheduler gives workers and managers this long to join before it calls tasks unservable."""
+MAX_WARNED = 100
+"""Requirements about which one client is warned at most."""
 MAX_NESTED_CLIENTS = 100_000
 _NOT_ITS_OWN = "it is a task of another client, which may ask for itself; monitors may ask for all"
 
@@ -52,6 +56,7 @@ class SchedulerCore:
         self._placement = Placement(self.state, self._tasks, allocation, config)
         self._elastic = Elastic(self.state, self._placement, self._outbox)
         self._next_expiry = now
+        self._warn_from = now + JOINING_SECONDS
         self._has_more = False
         self._retained_until: dict[bytes, float] = {}
         """Clients that were given up, and when the storage forgets their objects."""
@@ -208,6 +213,18 @@ class SchedulerCore:
             del self._retained_until[owner]
             self._outbox.add(SendToStorage(messages.ForgetOwner(owner)))
         state.ready.drop_empty()
+        if now >= self._warn_from:
+            self._warn_clients()
+
+    def _warn_clients(self) -> None:
+        """Tell clients, once per requirement, of tasks that nothing here can run."""
+        for needs, peer in [(queue.needs, peer) for queue in self.state.ready.waiting() for peer in queue.clients()]:
+            client = self.state.clients.get(peer)
+            if client is None or not needs.items or needs in client.warned or len(client.warned) >= MAX_WARNED:
+                continue
+            if text := unservable(self.state, needs):
+                client.warned.add(needs)
+                self._outbox.send_to_client(client, messages.Notice(text))
 
     # -- messages
 

@@ -128,6 +128,21 @@ def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:
     return f"no {others} offers {needs}, and no worker manager could start one that does{because}"
 
 
+def unservable(state: ClusterState, needs: Needs) -> str:
+    """Return what to tell the clients of tasks that nothing here can run; empty when something can, or nothing is here.
+
+    Their tasks are not refused: a worker that offers more may join at any time.
+    """
+    here = [each.offers for each in state.managers.values()] + [each.offers for each in state.workers.values()]
+    if not here or any(map(needs.fits, here)):
+        return ""
+    known = _listed(sorted({str(offers) or "none" for offers in here}))
+    return (
+        f"tasks that need {needs} wait: {_no_candidate(state, needs, False)}. Offered are: {known}. "
+        f"Ask for less in capabilities=..., or start workers with --per-worker-capabilities {needs}"
+    )
+
+
 def _manager(record: ManagerRecord, now: float) -> str:
     name = f"the worker manager {record.details.manager_id}"
     if record.broken_at is not None:

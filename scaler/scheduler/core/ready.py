@@ -103,6 +103,10 @@ class ReadyQueue:
                 count += _live(tasks, None, min(ahead + extra, limit - count))
         return count
 
+    def clients(self) -> set[bytes]:
+        """Return the clients that have tasks here, or had some a moment ago."""
+        return {client for lane in self._lanes.values() for client in lane}
+
     def __iter__(self) -> Iterator[Task]:
         """Iterate over the live tasks in no useful order (for checks and views)."""
         for lane in self._lanes.values():

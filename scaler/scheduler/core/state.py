@@ -204,6 +204,8 @@ class ClientRecord(PeerRecord):
     """All tasks since it joined; those that are not in `tasks` have ended."""
     failed: int = 0
     terminated: bool = False
+    warned: set[Needs] = field(default_factory=set)
+    """Requirements of its tasks that nothing here meets, which it has been told."""
 
 
 @dataclass(slots=True, eq=False)

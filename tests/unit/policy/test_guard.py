@@ -26,6 +26,7 @@ class Scripted:
     def __init__(self) -> None:
         self.answer: Callable[[], Any] = lambda: {"m": Wanted(3, "good")}
         self.asked = 0
+        self.named_managers: frozenset[str] = frozenset()
 
     def plan(self, view: ClusterView) -> Any:
         answer = self.answer
@@ -63,6 +64,15 @@ class Story:
 
 def raise_something() -> None:
     raise ZeroDivisionError("the user's own mistake")
+
+
+def test_managers_that_the_policy_names_and_that_never_join_are_reported_once() -> None:
+    story = Story()
+    story.policy.named_managers = frozenset({"m", "clod"})
+    assert story.pass_time(9.0) == []
+    text = "the scaling policy Scripted names the worker manager 'clod', which has not joined (here: m)"
+    assert story.pass_time(2.0) == [f"{text}: correct it, or start that one"]
+    assert story.pass_time(2 * SAY_AGAIN_SECONDS) == []
 
 
 def test_a_policy_that_raises_is_shown_with_its_traceback_and_its_last_good_answer_stays() -> None:

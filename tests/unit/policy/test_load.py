@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaler.errors import UsageError
-from scaler.policy.load import load_policy
+from scaler.policy.load import check_managers, load_policy
 
 MODULE = """
 from scaler.errors import UsageError
@@ -70,3 +70,30 @@ def test_a_policy_that_cannot_be_made_says_what_and_where(name: str, text: str) 
 def test_what_is_made_must_be_a_policy(name: str, kind: str) -> None:
     with pytest.raises(UsageError, match=f"makes a {kind}, which is no policy: it needs an attribute allocation"):
         load_policy(name, "easy")
+
+
+@pytest.mark.parametrize(
+    ("engine", "content", "known", "scaled"),
+    [
+        ("waterfall_v1", "1,local,4; 2,clod,-1", ["local", "cloud"], ["local", "cloud"]),
+        ("waterfall_v1", "1,nosuch,4", ["local", "cloud"], ["local", "cloud"]),
+        ("target_v1", "clod.price_per_hour=1", ["local", "cloud"], ["local", "cloud"]),
+    ],
+)
+def test_a_policy_that_misspells_a_worker_manager_is_refused(
+    engine: str, content: str, known: list[str], scaled: list[str]
+) -> None:
+    with pytest.raises(UsageError, match=r"worker manager '(clod|nosuch)' is unknown.*known: cloud, local"):
+        check_managers(load_policy(engine, content), known, scaled)
+
+
+@pytest.mark.parametrize(
+    ("content", "known", "scaled"),
+    [
+        ("1,local,4; 2,cloud,-1", ["local"], ["local"]),  # cloud joins from elsewhere
+        ("1,cloud,-1", ["local"], []),  # the one that is here is fixed
+        ("1,cloud,-1", [], []),
+    ],
+)
+def test_worker_managers_that_may_join_later_are_not_refused(content: str, known: list[str], scaled: list[str]) -> None:
+    check_managers(load_policy("waterfall_v1", content), known, scaled)

@@ -103,6 +103,13 @@ def test_managers_outside_the_ladder_start_nothing_and_drain_first() -> None:
     assert later(WaterfallPolicy("1,local,4"), tier("local", 2, 0), tier("other", 2, 2), running=2) == [2, 0]
 
 
+def test_a_manager_outside_the_ladder_is_told_what_is_in_it() -> None:
+    demand = (Demand(Needs(), "f", 5, 0, 60.0),)
+    wanted = WaterfallPolicy("1,lokal,4; 2,cloud,8").plan(ClusterView(0.0, demand, (tier("local"), tier("cloud"))))
+    assert wanted["local"].reason == "the policy does not list this worker manager; it lists lokal, cloud"
+    assert wanted["cloud"].units == 5
+
+
 def test_steps_of_one_priority_are_filled_as_written() -> None:
     assert units(WaterfallPolicy("1,b,2; 1,a,2"), 3, tier("a"), tier("b")) == [1, 2]
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from scaler.policy.view import Allocation, ClusterView, Wanted
-from scaler.protocol.messages import Explain, Explained, ManagerStatus, Outcome, Suspended, UnitState, UnitStatus
+from scaler.protocol.messages import (
+    Explain,
+    Explained,
+    ManagerStatus,
+    Notice,
+    Outcome,
+    Suspended,
+    UnitState,
+    UnitStatus,
+)
 from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
@@ -134,6 +143,45 @@ def test_what_nobody_offers_is_named_with_the_most_that_there_is() -> None:
     nobody = "no worker offers {}, and no worker manager could start one that does: there is {}"
     assert why(cluster, two) == nobody.format("gpu=2", "no more than gpu=1")
     assert why(cluster, fast) == nobody.format("fast", "no fast")
+
+
+def notices(cluster: Cluster, client: str) -> list[str]:
+    return [message.text for name, message in cluster.said if name == client and isinstance(message, Notice)]
+
+
+def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers() -> None:
+    cluster = Cluster()
+    client, other = cluster.client("client"), cluster.client("other")
+    cluster.submit(client, needs=GPU)
+    cluster.wait(5.0)
+    assert notices(cluster, client) == [], "workers may still join"
+    cluster.worker("w", {"gpu": 1.0})
+    cluster.manager("m", capabilities={"linux": None})
+    cluster.wait(0.5, alive=["w", "m"])
+    told = (
+        "tasks that need gpu=2 wait: no worker offers gpu=2, and no worker manager could start one that does: there is "
+        "no more than gpu=1. Offered are: gpu=1, linux. "
+        "Ask for less in capabilities=..., or start workers with --per-worker-capabilities gpu=2"
+    )
+    assert notices(cluster, client) == [told]
+    cluster.submit(client, needs=GPU, priority=1)
+    cluster.submit(client, needs=(("gpu", 1.0),))
+    (refused,) = cluster.submit(other, needs=GPU)
+    cluster.wait(2.0, alive=["w", "m"])
+    assert (notices(cluster, client), notices(cluster, other)) == ([told], [told])
+    cluster.worker("joined by hand", {"gpu": 2.0}, slots=4)
+    assert refused in cluster.on("joined by hand")
+
+
+def test_a_client_is_not_told_of_workers_that_may_still_join_a_new_cluster() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w")
+    cluster.submit(client, needs=GPU)
+    cluster.wait(1.5, alive=["w"])
+    cluster.worker("large", {"gpu": 2.0})
+    cluster.wait(3.0, alive=["w", "large"])
+    assert notices(cluster, client) == []
 
 
 def test_needs_that_are_met_by_different_workers_only_are_not_said_to_be_missing() -> None:

@@ -1,0 +1,66 @@
+"""What a user without any logging set up sees on stderr: programs of their own, compared as text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scaler import SchedulerClusterCombo
+
+SECONDS = 60
+
+
+def written(directory: Path, text: str) -> Path:
+    program = directory / "program.py"
+    program.write_text(textwrap.dedent(text).lstrip())
+    return program
+
+
+def run(directory: Path, text: str, *arguments: str) -> str:
+    """Run a program, and return what it wrote on stderr."""
+    command = [sys.executable, str(written(directory, text)), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return ended.stderr.replace(str(directory), "DIR")
+
+
+@contextmanager
+def started(directory: Path, text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a program that ends with its stdin; at the end it must have written nothing more on stderr."""
+    command = [sys.executable, str(written(directory, text)), *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1) as program:
+        try:
+            yield program
+            assert program.communicate(timeout=SECONDS)[1] == ""
+        finally:
+            program.kill()
+
+
+def test_a_requirement_that_nothing_offers_is_said_once_on_stderr(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    text = """
+        import sys
+        from scaler import Client
+
+        with Client(sys.argv[1]) as client:
+            for number, capability in enumerate(sys.stdin):
+                gpu = client.submit_verbose(abs, (-1,), capabilities={"gpu": 4}, priority=number)
+                other = client.submit_verbose(abs, (-1,), capabilities={capability.strip(): None})
+    """
+    said = (
+        "scaler: tasks that need {} wait: no worker offers {}, and no worker manager could start one that does: "
+        "there is no {}. Offered are: none. "
+        "Ask for less in capabilities=..., or start workers with --per-worker-capabilities {}\n"
+    )
+    with started(tmp_path, text, cluster.get_address()) as program:
+        assert program.stdin is not None
+        assert program.stderr is not None
+        for capability in ("linux", "tpu"):
+            program.stdin.write(f"{capability}\n")
+            if capability == "linux":
+                assert program.stderr.readline() == said.format("gpu=4", "gpu=4", "gpu", "gpu=4")
+            assert program.stderr.readline() == said.format(*[capability] * 4)
