@@ -8,9 +8,8 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 from scaler.config.addresses import MAX_PORT, check_address
 from scaler.errors import UsageError
@@ -24,6 +23,8 @@ _CANNOT_BIND = {
     errno.EACCES: "this user may not; choose a port above 1023, or a directory of your own",
     errno.ENOENT: "its directory does not exist",
 }
+_LISTENS = "0A"
+"""State of a listening socket in /proc/net/tcp."""
 _COMPONENT_MODULES = ("scaler.cluster", "scaler.cli")
 
 
@@ -124,33 +125,46 @@ def _plain(name: str) -> str:
 
 
 def _port_owner(address: str) -> str:
-    """Return the process that listens on this address, in words. Looks at every socket of the machine."""
-    import psutil  # noqa: PLC0415 (takes a while to import, and only errors need it)
-
-    found = split_tcp(address)
-    host = "" if found is None else found[0].strip("[]")
-    is_literal = host not in _WILDCARDS and (":" in host or host.replace(".", "").isdigit())
-
-    def listens_there(connection: Any) -> bool:
-        if found is None:
-            return bool(connection.laddr == address.removeprefix("ipc://"))
-        if connection.status != psutil.CONN_LISTEN or not connection.laddr or connection.laddr.port != found[1]:
-            return False
-        return connection.laddr.ip in {host, *_WILDCARDS} or not is_literal
-
-    # Errors: macOS shows connections to the administrator only, and a process may have ended or be another user's.
-    with contextlib.suppress(psutil.Error):
-        for connection in psutil.net_connections("unix" if found is None else "tcp"):
-            if connection.pid is None or not listens_there(connection):
+    """Return the process that listens on this address, in words. Looks at the open files of every process."""
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(address)}
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # another user's process, or one that has ended
+            if str(link.readlink()) not in sockets:
                 continue
-            if connection.pid == os.getpid():
+            process = link.parents[1]
+            if int(process.name) == os.getpid():
                 return "this process itself"
-            process = psutil.Process(connection.pid)
-            component = component_of(process.cmdline())
+            component = component_of(os.fsdecode((process / "cmdline").read_bytes()).split("\0"))
             if component:
-                return f"scaler's {component} (pid {process.pid})"
-            return f"another program ({process.name()}, pid {process.pid})"
+                return f"scaler's {component} (pid {process.name})"
+            return f"another program ({(process / 'comm').read_text().strip()}, pid {process.name})"
     return "another program"
+
+
+def _listening_inodes(address: str) -> Iterator[str]:
+    """Yield the inode of each socket that listens on this address."""
+    found = split_tcp(address)
+    if found is None:
+        for row in _table("unix"):
+            if row[7:] == [address.removeprefix("ipc://")]:
+                yield row[6]
+        return
+    host = found[0].strip("[]")
+    is_literal = host not in _WILDCARDS and (":" in host or host.replace(".", "").isdigit())
+    for row in _table("tcp") + _table("tcp6"):
+        at, _, port = row[1].partition(":")
+        words = [bytes.fromhex(at[start : start + 8])[::-1] for start in range(0, len(at), 8)]
+        ip = socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))
+        if row[3] == _LISTENS and int(port, 16) == found[1] and (ip in {host, *_WILDCARDS} or not is_literal):
+            yield row[9]
+
+
+def _table(kind: str) -> list[list[str]]:
+    try:
+        rows = Path("/proc/net", kind).read_text(errors="surrogateescape").splitlines()
+    except OSError:  # a kernel without IPv6
+        return []
+    return [row.split(maxsplit=7 if kind == "unix" else -1) for row in rows[1:]]
 
 
 def _own_host() -> str:
