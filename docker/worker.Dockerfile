@@ -16,7 +16,8 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
 FROM python:${PYTHON_VERSION}-slim
 ARG REQUIREMENTS=""
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir /wheels/*.whl ${REQUIREMENTS} && rm -r /wheels
+# aws: a job of aws_hpc talks to S3. uvloop: for event_loop = "uvloop".
+RUN wheel=$(echo /wheels/*.whl) && pip install --no-cache-dir "${wheel}[aws,uvloop]" ${REQUIREMENTS} && rm -r /wheels
 RUN useradd --create-home worker
 USER worker
 WORKDIR /home/worker

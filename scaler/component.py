@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from scaler import logs
 from scaler.config.setting import LoggingConfig
 from scaler.errors import ScalerError, UsageError
+from scaler.extras import require
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 
 EXIT_FAILURE = 1
@@ -141,9 +142,8 @@ async def _run(name: str, main: Main) -> int:
 def _loop_factory(event_loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     if event_loop == "builtin":
         return None
-    try:
-        import uvloop  # noqa: PLC0415 (only processes that use it load it)
-    except ImportError:
-        raise UsageError("event_loop: uvloop is not installed; pip install uvloop, or choose builtin") from None
+    require("uvloop", "uvloop", "event_loop = 'uvloop'")
+    import uvloop  # noqa: PLC0415 (only processes that use it load it)
+
     loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return loop

@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from scaler.config.commands import Question, TopRequest
+from scaler.config.commands import Question, TopForm, TopRequest
 from scaler.errors import UsageError
+from scaler.extras import require
 from scaler.logs import escaped
 from scaler.monitor.connection import MonitorConnection, task_id_of
 from scaler.monitor.model import trace
-from scaler.monitor.top import panels
 
 STDOUT = "-"
 PAST_SECONDS = 1.0
@@ -34,6 +34,8 @@ def run(request: TopRequest | Question) -> int:
     """
     # Errors are shown by the screen or the exit; log lines would stand between lines of output.
     logging.getLogger("scaler").addHandler(logging.NullHandler())
+    if isinstance(request, TopRequest):
+        require("top", "textual", "this command")
     match request:
         case TopRequest(form="screen") if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
@@ -60,11 +62,8 @@ async def _main(request: TopRequest | Question) -> None:
         match request:
             case TopRequest(form="screen"):
                 await _screen(connection)
-            case TopRequest(form="once"):
-                width = os.get_terminal_size(1).columns if os.isatty(1) else None
-                sys.stdout.write(panels.as_text(connection.model, width))
-            case TopRequest():
-                sys.stdout.write(panels.as_json(connection.model, config.monitor_address))
+            case TopRequest(form=form):
+                _print_once(connection, form)
             case Question(verb="explain", subject=task):
                 _write(sys.stdout, await connection.explain(task))
             case Question(verb="logs", subject=task):
@@ -84,6 +83,16 @@ async def _screen(connection: MonitorConnection) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, app.exit)  # which restores the terminal
     await app.run_async()
+
+
+def _print_once(connection: MonitorConnection, form: TopForm) -> None:
+    from scaler.monitor.top import panels  # noqa: PLC0415 (its libraries are the extra `top`)
+
+    if form == "json":
+        sys.stdout.write(panels.as_json(connection.model, connection.address))
+    else:
+        width = os.get_terminal_size(1).columns if os.isatty(1) else None
+        sys.stdout.write(panels.as_text(connection.model, width))
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:

@@ -29,7 +29,7 @@ PROGRAMS = [block for block in BLOCKS if block.language == "python"]
 AT_ONCE = 2
 SHOWN = "text"
 """The language of blocks that no test can run: output, or a program of a library that is not installed here."""
-ONCE = {"make demo", "make test", "pip install ."}
+ONCE = {"make demo", "make test", "pip install .", "pip install .[aws]"}
 """Commands that are no services: the demo has tests of its own, and packing one below."""
 
 IN_A_CLOUD = {"scaler_worker_manager aws_hpc setup -c config/burst.toml", "scaler config/burst.toml"}

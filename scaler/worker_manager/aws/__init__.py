@@ -8,6 +8,7 @@ from typing import Annotated
 
 from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import Check, Name
+from scaler.extras import require
 
 FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
     1: tuple(range(2, 9)),
@@ -43,6 +44,10 @@ class AwsSettings(SettingsModel):
     """Where to reach the service instead of AWS: an emulator, or a private endpoint."""
     aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
     """Which profile of the AWS configuration files to use."""
+
+    def check(self) -> None:
+        super().check()
+        require("aws", "boto3", "a worker manager on AWS")
 
 
 def check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:

@@ -26,11 +26,14 @@ def default_image(python_version: str = f"{sys.version_info.major}.{sys.version_
     return f"python:{python_version}-slim"
 
 
-def installing(setting: str, text: str, image: str | None, command: str) -> list[str]:
+def installing(
+    config: WorkerManagerConfig, setting: str, text: str, image: str | None, command: str, extras: Iterable[str] = ()
+) -> list[str]:
     """Return the command of a container that installs requirements before a shell command; empty if there are none.
 
     setting, text: the requirements. image: None for the default image, which lacks the packages that a worker needs in
-    the same version as this process. Raises UsageError when the text cannot be read.
+    the same version as this process. extras: those of scaler that the command needs, beside that of the event loop.
+    Raises UsageError when the text cannot be read.
     """
     try:
         requirements = shlex.split(text)
@@ -41,8 +44,12 @@ def installing(setting: str, text: str, image: str | None, command: str) -> list
         ) from None
     if image is None:
         named = {package_of(requirement) for requirement in requirements}
-        needed = {"scaler": __version__, "cloudpickle": version("cloudpickle")}
-        requirements = [f"{name}=={number}" for name, number in needed.items() if name not in named] + requirements
+        extras = ",".join([*extras, *(["uvloop"] if config.event_loop == "uvloop" else [])])
+        needed = {
+            "scaler": f"scaler{extras and f'[{extras}]'}=={__version__}",
+            "cloudpickle": f"cloudpickle=={version('cloudpickle')}",
+        }
+        requirements = [needed[name] for name in needed if name not in named] + requirements
     if not requirements:
         return []
     flags = ["--no-cache-dir", "--disable-pip-version-check", "--quiet"]

@@ -159,8 +159,8 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
 
 def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, logging: Fields, network: Network) -> Fields:
     """Return what RegisterJobDefinition takes, without name and tags. network: for Fargate. Raises UsageError."""
-    requirements = config.batch_python_requirements
-    install = installing("batch_python_requirements", requirements, config.batch_image, 'python -m "$0"')
+    requirements, command = config.batch_python_requirements, 'python -m "$0"'
+    install = installing(config, "batch_python_requirements", requirements, config.batch_image, command, ("aws",))
     container: Fields = {
         "image": image_of(config),
         "command": [*(install or ("python", "-m")), f"Ref::{MODULE}"],  # a parameter names the module

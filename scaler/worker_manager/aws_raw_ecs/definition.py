@@ -51,7 +51,7 @@ def image_of(config: AwsRawEcsConfig) -> str:
 def start_command(config: AwsRawEcsConfig) -> list[str]:
     """Return the container's command. Raises UsageError when the requirements cannot be read."""
     requirements, command = config.ecs_python_requirements, shlex.join(WORKER_COMMAND)
-    install = installing("ecs_python_requirements", requirements, config.ecs_task_image, command)
+    install = installing(config, "ecs_python_requirements", requirements, config.ecs_task_image, command)
     return install or list(WORKER_COMMAND)
 
 

@@ -1,0 +1,13 @@
+"""The optional parts of the package, whose libraries are installed on request: `pip install 'scaler[top]'`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from scaler.errors import UsageError
+
+
+def require(extra: str, library: str, what: str) -> None:
+    """Raise UsageError unless the library is there. what: the part that needs it."""
+    if find_spec(library) is None:
+        raise UsageError(f"{what} needs {library}, which is not installed: pip install 'scaler[{extra}]'")
