@@ -56,13 +56,14 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Listener: the session is over: the peer said Goodbye, sent malformed messages, or filled its outbox.
+    """Listener: the session is over: the peer said Goodbye (is_orderly), sent malformed messages, or filled its outbox.
 
     Connectors never see it: a server's Goodbye is a Broken to them, and they reconnect.
     """
 
     peer: bytes
     text: str
+    is_orderly: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class ListenerCore:
         while self._full:
             peer_id, text = self._full.popitem()
             self._end(self._peers[peer_id], m.Goodbye(text), now)
-            self._events.append(Closed(peer_id, text))
+            self._events.append(Closed(peer_id, text, is_orderly=False))
         waiting = iter([*inputs, *self._deferred] if self._deferred else inputs)
         self._deferred = []
         for item in waiting:
@@ -216,7 +216,7 @@ class ListenerCore:
             self._refuse(link, bytes(16), refused, now)
         else:
             self._end(link.peer, refused, now)
-            self._events.append(Closed(link.peer.id, text))
+            self._events.append(Closed(link.peer.id, text, is_orderly=False))
 
     def _lost(self, link: _Link) -> None:
         del self._links[link.transport]

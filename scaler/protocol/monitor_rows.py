@@ -80,10 +80,12 @@ class TaskRow(NamedTuple):
     worker: Annotated[str, Column("Worker", rank=2)] = ""
     client: Annotated[str, Column("Client", rank=3)] = ""
     attempt: Annotated[int, Column("Attempt", "count", 3, zero_is_none=True)] = 0
+    max_attempts: Annotated[int, Column(help="Attempts that it may have, by its retries")] = 0
     ended_at: Annotated[float | None, Column("Ended", "time", 2)] = None
     duration_us: Annotated[int, Column("Duration", "micros", zero_is_none=True)] = 0
     cpu_us: Annotated[int, Column("CPU", "micros", 3, zero_is_none=True)] = 0
     peak_bytes: Annotated[int, Column("Peak mem.", "bytes", 2, zero_is_none=True)] = 0
+    failed_input: Annotated[str, Column(help="The task without whose result it did not run")] = ""
     text: Annotated[str, Column("Error", rank=2, help="Of a failure, on one line")] = ""
     traceback: Annotated[str, Column(whole=True)] = ""
     reported_at: Annotated[float, INTERNAL] = 0.0
@@ -253,7 +255,7 @@ class DecisionRow(NamedTuple):
 
 
 class IncidentRow(NamedTuple):
-    """An event that an operator may want to know: a peer came or left, a task is retried, a worker is quarantined."""
+    """A problem that an operator may want to know: a lost worker, a task that is retried, a refused peer."""
 
     at: float = 0.0
     kind: str = ""

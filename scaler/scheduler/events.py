@@ -19,7 +19,7 @@ from operator import itemgetter
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
 from scaler.protocol.monitor_rows import LIVE, RETRYING, RUNNING, TASK_COLUMNS, DecisionRow, IncidentRow, TaskRow
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import Fact, Incident, TaskRetried, TasksEnded, TasksStarted
+from scaler.scheduler.core.facts import ROUTINE, Fact, Incident, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.state import ScalingDecided, Task, Terminated
 from scaler.scheduler.status import MAX_TEXT, fitting, state_name
 
@@ -105,7 +105,7 @@ class Events:
                     self._decisions.append(
                         (number, {**decision, "inputs": {**asdict(fact.inputs), "trouble": trouble}})
                     )
-                case Incident(kind, subject, text):
+                case Incident(kind, subject, text) if kind not in ROUTINE:
                     row = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
                     self._incidents.append((number, row._asdict()))
 
@@ -208,7 +208,7 @@ def _ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
     outcome = ended.outcomes[index]
     (group, worker), record = ended.run_of(index), ended.record_of(index)
     text, traceback = "; ".join(record.texts), ""
-    if outcome not in (Outcome.SUCCESS, Outcome.CANCELLED):
+    if record.failed_input is not None or outcome not in (Outcome.SUCCESS, Outcome.CANCELLED):
         failure = ended.failure(index)
         text, traceback = failure.text, failure.traceback
     return TaskRow(
@@ -218,22 +218,24 @@ def _ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
         worker=worker[:MAX_TEXT],
         client=group.client.name[:MAX_TEXT],
         attempt=record.attempt,
+        max_attempts=1 + group.spec.retries + record.uncharged,
         ended_at=at,
         duration_us=ended.duration_us[index],
         cpu_us=ended.cpu_us[index] if ended.cpu_us else 0,
         peak_bytes=ended.peak_bytes[index] if ended.peak_bytes else 0,
+        failed_input=record.failed_input[1].hex() if record.failed_input is not None else "",
         text=text[:MAX_FAILURE_TEXT],
         traceback=traceback[:MAX_TRACEBACK],
     )
 
 
 def _running_row(task: Task, worker: str, seconds: float) -> TaskRow:
-    return _live_row(task, RUNNING, worker, task.attempt)._replace(duration_us=int(max(0.0, seconds) * 1e6))
+    return _live_row(task, RUNNING, worker, task.number)._replace(duration_us=int(max(0.0, seconds) * 1e6))
 
 
 def _live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
     function, client = task.group.spec.name[:MAX_TEXT], task.group.client.name[:MAX_TEXT]
-    return TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt)
+    return TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt, task.max_number)
 
 
 def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:

@@ -78,6 +78,8 @@ MAX_LIVING_TASKS = 50_000
 _INCIDENT_LOGS = {
     "joined": (logging.INFO, "%s joined%s"),
     "left": (logging.INFO, "%s left: %s"),
+    "lost": (logging.WARNING, "%s was lost: %s"),
+    "degraded": (logging.WARNING, "%s is degraded: %s"),
     "retried": (logging.INFO, "%s runs again: %s"),
     "quarantined": (logging.WARNING, "%s gets no more tasks: %s"),
     "nonsense": (logging.WARNING, "%s: dropped: %s"),
@@ -193,6 +195,12 @@ class SchedulerServer:
     # -- admission
 
     def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+        answer = self._admitted(peer, hello)
+        if isinstance(answer, Refused):  # the listener logs it
+            self._monitors.add([Incident("refused", f"{hello.role} {hello.hostname}|{hello.pid}", answer.text, {})])
+        return answer
+
+    def _admitted(self, peer: bytes, hello: Hello) -> Welcome | Refused:
         refused = check_versions(hello)
         if refused is not None:
             return refused

@@ -52,8 +52,8 @@ FAULTS: dict[str, Fault] = {
     "a task is tried once more often than its retries allow": (
         Tasks,
         "_retry",
+        "if errors.failures >= limit:",
         "if errors.failures > limit:",
-        "if errors.failures > limit + 1:",
         "may start once",
     ),
     "a worker's load is not reduced when a task leaves it": (

@@ -114,8 +114,9 @@ class SchedulerCore:
                     record.note_connection(now, is_broken=isinstance(item, Broken))
                 if isinstance(record, Worker):
                     self._placement.update(record)
-            case Closed(peer, text):
-                self._forget_peer(peer, text or "closed its connection", now, retain=False)
+            case Closed(peer, text, is_orderly):
+                kind = "left" if is_orderly else "lost"
+                self._forget_peer(peer, text or "closed its connection", now, kind, retain=False)
             case PolicyAnswered(wanted, complaint):
                 self._elastic.answered(wanted, complaint)
             case MonitoringChanged(is_watched):
@@ -126,7 +127,7 @@ class SchedulerCore:
                 assert_never(item)
 
     def _opened(self, peer: bytes, hello: messages.Hello, now: float) -> None:
-        self._forget_peer(peer, "opened a new session", now, retain=True)
+        self._forget_peer(peer, "opened a new session", now, "lost", retain=True)
         details, name = hello.details, f"{hello.hostname}|{hello.pid}"
         record: ClientRecord | Worker | ManagerRecord
         try:
@@ -159,20 +160,23 @@ class SchedulerCore:
         if worker is not None:
             self._elastic.worker_given_up(worker)
         self._expel(peer, why)
-        self._forget_peer(peer, why, now, retain=True)
+        self._forget_peer(peer, why, now, "lost", retain=True)
 
-    def _forget_peer(self, peer: bytes, why: str, now: float, retain: bool) -> None:
+    def _forget_peer(self, peer: bytes, why: str, now: float, kind: str, retain: bool) -> None:
+        """kind: of the incident, left or lost."""
         match self.state.peer(peer):
             case ClientRecord() as client:
-                self._client_left(client, why, now, retain)
+                self._client_left(client, why, now, kind, retain)
             case Worker() as worker:
-                self._worker_left(worker, why, now)
+                self._worker_left(worker, why, now, kind)
             case ManagerRecord() as record:
                 del self.state.managers[peer]
                 self._elastic.leave(now)
-                self._outbox.publish(peer_incident("left", record, why))
+                self._outbox.publish(peer_incident(kind, record, why))
 
-    def _client_left(self, client: ClientRecord, why: str, now: float, retain: bool = False) -> None:
+    def _client_left(
+        self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False
+    ) -> None:
         """Forget a client; with retain, its stored objects stay for a while, should it come back."""
         del self.state.clients[client.id]
         self._tasks.client_left(client)
@@ -181,9 +185,9 @@ class SchedulerCore:
             self._retained_until[client.id] = now + self._config.object_retention_seconds
         else:
             self._outbox.add(SendToStorage(messages.ForgetOwner(client.id)))
-        self._outbox.publish(peer_incident("left", client, why))
+        self._outbox.publish(peer_incident(kind, client, why))
 
-    def _worker_left(self, worker: Worker, why: str, now: float) -> None:
+    def _worker_left(self, worker: Worker, why: str, now: float, kind: str) -> None:
         del self.state.workers[worker.id]
         self._placement.remove(worker)
         self._elastic.worker_left(worker)
@@ -192,7 +196,7 @@ class SchedulerCore:
             self._client_left(nested, f"its worker {worker.name} {why}", now)
         self._tasks.worker_lost(worker, why, not worker.draining, now)
         self._outbox.discard(worker)
-        self._outbox.publish(peer_incident("left", worker, why))
+        self._outbox.publish(peer_incident(kind, worker, why))
 
     def _expel(self, peer: bytes, why: str) -> None:
         self._outbox.add(Expel(peer, Refused(messages.RefusalReason.EXPIRED, why)))
@@ -325,7 +329,7 @@ class SchedulerCore:
                 # Something else ends it, and it waits for the answer that nothing more comes.
                 self._elastic.drain(worker, reason)
             case messages.Goodbye(reason):
-                self._forget_peer(worker.id, reason, now, retain=False)
+                self._forget_peer(worker.id, reason, now, "left", retain=False)
             case _:
                 self._not_allowed(worker.id, message)
 

@@ -18,7 +18,7 @@ from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
-from scaler.scheduler.core.facts import Incident
+from scaler.scheduler.core.facts import Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ALIVE, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
@@ -72,6 +72,8 @@ class Elastic:
     def status(self, record: ManagerRecord, status: ManagerStatus, now: float) -> None:
         if record.status is None:
             self.next_plan = now
+        if status.degraded_reason and not record.trouble:
+            self._outbox.publish(peer_incident("degraded", record, status.degraded_reason))
         record.status = status
         record.status_at = now
         record.left_units &= {unit.unit_id for unit in status.units}

@@ -81,7 +81,8 @@ def _assigned(task: Task, worker: Worker) -> str:
 
 def _so_far(task: Task) -> str:
     """Return which attempt this is and why it is not the first; empty for a task without errors."""
-    return f"; this is attempt {task.attempt}, after {_last_error(task)}" if task.error_texts else ""
+    attempt = f"attempt {task.number} of {task.max_number}"
+    return f"; this is {attempt}, after {_last_error(task)}" if task.error_texts else ""
 
 
 def _ready(state: ClusterState, task: Task, now: float) -> str:
@@ -177,6 +178,8 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
     when = "just now" if age < JUST_NOW_SECONDS else f"{_seconds(age)} ago"
     if worker:
         when += f" on worker {worker}"
+    if record.failed_input is not None:
+        return f"it {' '.join(ended.failure(index).text[:MAX_TEXT].split())}, {when}"
     match outcome:
         case Outcome.SUCCESS:
             earlier = f"; that was {attempt}, after {'; '.join(errors)}" if errors else ""

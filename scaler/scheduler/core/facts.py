@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from scaler.head_tail import HeadTailBuffer
-from scaler.protocol.messages import TaskLog
-from scaler.scheduler.core.state import Group, PeerRecord, ScalingDecided, Task, TaskState
+from scaler.protocol.messages import Outcome, TaskLog
+from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, ScalingDecided, Task, TaskState
 from scaler.serialization.exceptions import FailureTexts, failure_texts
 
 MAX_REMEMBERED = 4096
@@ -33,12 +33,24 @@ _ENTRY_BYTES = 512
 class FailureRecord:
     """What the history has of a task that did not succeed at its first attempt.
 
-    payload is empty after a success. texts: what went wrong in earlier attempts, in order.
+    attempt: number of its last attempt, 0 when it never started. payload is empty after a success. texts: what went
+    wrong in earlier attempts, in order. failed_input: function and id of the task whose failure kept it from running.
     """
 
     attempt: int
     payload: bytes
     texts: list[str]
+    uncharged: int = 0
+    """How many attempts are not counted as retries."""
+    failed_input: tuple[str, bytes] | None = None
+
+    @classmethod
+    def of(cls, task: Task, payload: bytes) -> FailureRecord:
+        """Return the record of a task in its last state."""
+        attempt, errors = task.number if task.state is not TERMINATED else task.number - 1, task.errors
+        if errors is None:
+            return cls(attempt, payload, [])
+        return cls(attempt, payload, errors.texts, errors.uncharged, errors.failed_input)
 
 
 _FIRST_ATTEMPT = FailureRecord(1, b"", [])
@@ -60,7 +72,7 @@ class TasksEnded:
     """Empty when no task was profiled, as `peak_bytes`."""
     peak_bytes: list[int]
     failure_records: dict[int, FailureRecord] = field(default_factory=dict)
-    """By index, the tasks that failed, were cancelled, or were sent more than once."""
+    """By index, the tasks that failed, were cancelled, or started more than once."""
     step_at: float = 0.0
     """The clock's time of the step in which the tasks ended."""
     run_starts: list[int] = field(default_factory=list)
@@ -89,11 +101,17 @@ class TasksEnded:
         return self.run_groups[run], getattr(self.run_states[run], "worker", "")
 
     def record_of(self, index: int) -> FailureRecord:
-        """Return how often a task was sent to a worker, and what went wrong."""
+        """Return how often a task started, and what went wrong."""
         return self.failure_records.get(index, _FIRST_ATTEMPT)
 
     def failure(self, index: int) -> FailureTexts:
-        return failure_texts(self.outcomes[index], self.failure_records[index].payload)
+        record = self.failure_records[index]
+        found = failure_texts(self.outcomes[index], record.payload)
+        if record.failed_input is None:
+            return found
+        name, task = record.failed_input
+        how = "was cancelled" if self.outcomes[index] == Outcome.CANCELLED else f"failed: {found.text}"
+        return FailureTexts(f"did not run because its input {name} ({task.hex()}) {how}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +139,9 @@ class TaskRetried:
 class Incident:
     """Something that an operator may want to know, with its ids for the log.
 
-    kind: joined, left (a peer), retried (a task), quarantined (a worker), policy (the scaling policy raised, or its
-    answer was invalid), nonsense (a peer sent what it may not send, or what makes no sense; it was dropped).
+    kind: joined, left (a peer, in order), lost (a peer, otherwise), retried (a task), quarantined (a worker), degraded
+    (a manager that cannot start units), refused (a peer), policy (the scaling policy raised, or its answer was
+    invalid), nonsense (a peer sent what it may not send, or what makes no sense; it was dropped).
     """
 
     kind: str
@@ -130,6 +149,9 @@ class Incident:
     text: str
     ids: dict[str, str]
 
+
+ROUTINE = ("joined", "left")
+"""Kinds of incidents that are no problem: the log has them, monitors do not list them."""
 
 Fact = TasksStarted | TasksEnded | TaskRetried | ScalingDecided | Incident
 

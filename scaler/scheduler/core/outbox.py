@@ -72,9 +72,8 @@ class Outbox:
             message, ended = results.message, results.ended
         if group is not ended.group or task.state is not ended.state:
             ended.begin_run(group, task.state)
-        if outcome or task.attempt != 1:
-            record = FailureRecord(task.attempt, payload if outcome else b"", task.error_texts)
-            ended.failure_records[len(message.ids)] = record
+        if outcome or task.errors is not None:
+            ended.failure_records[len(message.ids)] = FailureRecord.of(task, payload if outcome else b"")
         message.ids.append(task.id)
         message.outcomes.append(outcome)
         message.payloads.append(payload)

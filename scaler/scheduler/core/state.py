@@ -128,15 +128,20 @@ class AttemptErrors:
     """What went wrong with one task so far; made at the first error, so that healthy tasks carry nothing."""
 
     failures: int = 0
+    """Failed attempts that another one follows."""
+    uncharged: int = 0
+    """The same of attempts that ended with a worker that was drained: they do not count as retries."""
     lost_workers: set[bytes] = field(default_factory=set)
     last_worker: Worker | None = None
     avoid_until: float = 0.0
     texts: list[str] = field(default_factory=list)
+    failed_input: tuple[str, bytes] | None = None
+    """Function and id of the task whose failure kept this one from running."""
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One task. attempt counts how often it was sent to a worker."""
+    """One task. attempt counts how often it was sent to a worker: of attempts people see `number`."""
 
     id: bytes
     group: Group
@@ -150,6 +155,16 @@ class Task:
     @property
     def error_texts(self) -> list[str]:
         return self.errors.texts if self.errors is not None else []
+
+    @property
+    def number(self) -> int:
+        """The number of its present attempt, or of the next one: it counts how often the task has started."""
+        return 1 if self.errors is None else 1 + self.errors.failures + self.errors.uncharged
+
+    @property
+    def max_number(self) -> int:
+        """The number of the last attempt that it may have, as far as is known now."""
+        return 1 + self.group.spec.retries + (0 if self.errors is None else self.errors.uncharged)
 
     def avoids(self, worker: Worker, now: float) -> bool:
         """Tell whether the task should go to another worker for a while: it has failed on this one."""
@@ -165,6 +180,8 @@ class RetainedResult:
     payload: bytes
     unacknowledged: bool = True
     uses: int = 0
+    failed_input: tuple[str, bytes] = field(init=False)
+    """What those that need it name as the failed input: function and id. Set unless it succeeded."""
 
 
 @dataclass(slots=True, eq=False)

@@ -100,8 +100,9 @@ class Tasks:
                 failed = failed or _NOT_RETAINED
             else:
                 retained.uses += 1
-                if retained.outcome != _SUCCESS:
-                    failed = failed or retained
+                if retained.outcome != _SUCCESS and failed is None:
+                    failed = retained
+                    _errors_of(task).failed_input = retained.failed_input
         if missing:
             task.state = Waiting(missing)
             self._state.waiting += 1
@@ -266,6 +267,8 @@ class Tasks:
                 self._lost_with_worker(worker, task, text, now)
             else:
                 unstarted.append(task)
+                if may_have_run:
+                    _errors_of(task).uncharged += 1
         for task in reversed(unstarted):  # each goes ahead of those before
             self._requeue(task, 0.0, now)
 
@@ -273,7 +276,7 @@ class Tasks:
         errors = _errors_of(task)
         errors.lost_workers.add(worker.id)
         if len(errors.lost_workers) >= POISON_WORKERS:
-            errors.texts.append(f"attempt {task.attempt}: {text}")
+            errors.texts.append(f"attempt {task.number}: {text}")
             why = f"the task was running on {POISON_WORKERS} workers that were lost: " + "; ".join(errors.texts)
             self.end(task, Outcome.POISON, why.encode())
         else:
@@ -286,25 +289,26 @@ class Tasks:
 
         why: follows the number of the attempt.
         """
-        error = f"attempt {task.attempt}{why}"
+        number = task.number
+        error = f"attempt {number}{why}"
         errors = _errors_of(task)
-        errors.failures += 1
         errors.last_worker = worker
         if len(errors.texts) < MAX_ATTEMPT_ERRORS:
             errors.texts.append(error)
         limit = task.group.spec.retries
-        if errors.failures > limit:
+        if errors.failures >= limit:
             if at_limit is not Outcome.EXCEPTION:
-                times = "once" if task.attempt == 1 else f"{task.attempt} times"
+                times = "once" if number == 1 else f"{number} times"
                 doubt = "; it may have run" if limit == 0 else ""
                 payload = f"tried {times}, retries={limit}{doubt}: {'; '.join(errors.texts)}".encode()
             self.end(task, at_limit, payload)
             return
+        errors.failures += 1
         if at_limit is Outcome.EXCEPTION:
             self._drop_late(payload)
         self._outbox.publish(Incident("retried", f"task {task.id.hex()}", error, {"task": task.id.hex()}))
         if self._outbox.is_watched:
-            self._outbox.publish(TaskRetried(task, task.attempt, worker.name, error))
+            self._outbox.publish(TaskRetried(task, number, worker.name, error))
         delay = RETRY_BACKOFF.seconds(errors.failures)
         errors.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)
@@ -343,6 +347,7 @@ class Tasks:
         self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
         if task.dependents is None:
             return
+        failed_input = _failed_input_of(task)
         ended = [task]
         while ended:
             last = ended.pop()
@@ -353,6 +358,7 @@ class Tasks:
                 if type(state) is not Waiting:
                     continue  # failed or cancelled by another dependency
                 if outcome != _SUCCESS:
+                    _errors_of(dependent).failed_input = failed_input
                     self._end_one(dependent, outcome, payload)
                     ended.append(dependent)
                     continue
@@ -393,6 +399,8 @@ class Tasks:
                 del self._state.departed[client]
         else:
             retained = client.retained[task.id] = RetainedResult(outcome, payload)
+            if outcome:
+                retained.failed_input = _failed_input_of(task)
             if task.dependents is not None:  # one use per reference in a dependent that lives
                 retained.uses = sum([type(dependent.state) is Waiting for dependent in task.dependents])
             deliver = group.spec.deliver or outcome != _SUCCESS
@@ -471,6 +479,12 @@ class Tasks:
         if client.tasks:
             self._state.departed[client] = None
             self.cancel(client, list(client.tasks))
+
+
+def _failed_input_of(task: Task) -> tuple[str, bytes]:
+    """Return what the dependents of a failed task name as their failed input: the task that failed first."""
+    found = task.errors.failed_input if task.errors is not None else None
+    return found or (task.group.spec.name, task.id)
 
 
 def _errors_of(task: Task) -> AttemptErrors:

@@ -67,7 +67,7 @@ def test_a_task_that_ended_after_trouble_says_what_it_was() -> None:
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=killed)
     cluster.wait(0.1)
     after = "attempt 1 on host|1|772e2e2e: killed by signal 9 (SIGKILL)"
-    assert why(cluster, task) == f"it runs on worker host|1|772e2e2e; this is attempt 2, after {after}"
+    assert why(cluster, task) == f"it runs on worker host|1|772e2e2e; this is attempt 2 of 4, after {after}"
     cluster.finish(worker, task)
     assert why(cluster, task) == (
         f"it ended just now on worker host|1|772e2e2e, and took 10.0 ms; that was attempt 2, after {after}"

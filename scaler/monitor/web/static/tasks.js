@@ -203,12 +203,14 @@ export function task(store, place) {
       ["Function", h("a", { href: href(["tasks"], { function: row.function }) }, row.function || "–")],
       ["Worker", row.worker ? h("a", { href: from ? href(["worker", from.id]) : href(["tasks"], { worker: row.worker }) }, row.worker) : "–"],
       ["Client", row.client ? h("a", { href: href(["tasks"], { client: row.client }) }, row.client) : "–"],
-      ["Attempt", row.attempt > 0 ? count(row.attempt) : "–"],
+      // How many there may be matters to a task that runs again.
+      ["Attempt", row.attempt > 1 || row.ended_at === null ? `${count(row.attempt)} of ${count(row.max_attempts)}` : row.attempt > 0 ? "1" : "never started"],
+      row.failed_input && ["Failed input", h("a", { href: href(["task", row.failed_input]) }, h("code", {}, shortId(row.failed_input)))],
       ["Started", clock(row.started_at)], ["Ended", clock(row.ended_at)],
       ["Duration", row.ended_at === null ? span(Math.max(0, store.now() - row.started_at)) : micros(row.duration_us)],
       ["CPU time", micros(row.cpu_us)], ["Peak memory", row.peak_bytes > 0 ? bytes(row.peak_bytes) : "–"],
       ["Id", h("code", {}, row.id)],
-    ].map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
+    ].filter(Boolean).map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
     errors.hidden = !row.text && !row.traceback;
     setText(errorText, row.text);
     setText(traceback, row.traceback);

@@ -110,7 +110,7 @@ export function worker(store, place) {
     const found = store.tables.workers.get(id);
     if (found) row = found;
     gone.hidden = found !== undefined;
-    if (!found) fill(gone, nothing("This worker is not listed any more", "It has ended, or it was lost: the incidents of the overview say which."));
+    if (!found) fill(gone, nothing("This worker is not listed any more", "It has ended in order, or it was lost: then the incidents of the overview say why."));
     if (row) draw(row, found !== undefined);
     if (row && (what.includes("all") || what.includes("tasks") || what.includes("clock"))) void load();
   }

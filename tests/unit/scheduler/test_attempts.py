@@ -1,0 +1,135 @@
+"""The attempts that people see: how often a task has started, however often it was moved; and inputs that failed."""
+
+from __future__ import annotations
+
+from scaler.net.connection import Closed
+from scaler.protocol.messages import Drain, ManagerStatus, Outcome
+from scaler.scheduler.core.explain import explain
+from scaler.serialization.exceptions import dump_exception
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_events import Watched, rows
+
+
+def why(cluster: Cluster, task: bytes) -> str:
+    return explain(cluster.state, task, cluster.now)
+
+
+def test_a_task_that_was_recalled_before_it_started_is_in_its_first_attempt() -> None:
+    watched = Watched()
+    cluster = watched.cluster
+    _, moved = cluster.submit(watched.client, 2)
+    other = cluster.worker("other")
+    assert cluster.recalls(watched.worker, kill=False) == [moved]
+    cluster.give_back(watched.worker, moved)
+    cluster.finish(other, moved)
+    (row,) = rows(watched.report())
+    assert (row["id"], row["attempt"]) == (moved.hex(), 1)
+
+
+def test_a_task_that_a_draining_worker_gave_back_is_in_its_first_attempt() -> None:
+    watched = Watched()
+    cluster = watched.cluster
+    running, moved = cluster.submit(watched.client, 2)
+    cluster.say(watched.worker, Drain("a spot notice"))
+    cluster.give_back(watched.worker, moved)
+    other = cluster.worker("other")
+    cluster.finish(watched.worker, running)
+    cluster.finish(other, moved, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9")
+    cluster.wait(1.25, alive=[watched.client, other])
+    assert "this is attempt 2 of 4, after attempt 1 on " in why(cluster, moved)
+    cluster.finish(other, moved)
+    assert {row["id"]: row["attempt"] for row in rows(watched.report())} == {running.hex(): 1, moved.hex(): 2}
+
+
+def test_a_task_that_ran_on_a_drained_worker_starts_its_second_attempt_and_may_have_one_more() -> None:
+    watched = Watched()
+    cluster = watched.cluster
+    (task,) = cluster.submit(watched.client, retries=1)
+    cluster.say(watched.worker, Drain("a spot notice"))
+    cluster.leave(watched.worker)
+    other = cluster.worker("other")
+    cluster.finish(other, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed")
+    cluster.wait(0.25)
+    assert "this is attempt 3 of 3, after attempt 2 on " in why(cluster, task)
+
+
+def test_a_task_that_failed_at_each_attempt_counts_them_all() -> None:
+    watched = Watched()
+    (task,) = watched.cluster.submit(watched.client, retries=1)
+    for _ in range(2):
+        watched.cluster.finish(watched.worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed")
+        watched.cluster.wait(0.25)
+    (row,) = rows(watched.report())
+    assert (row["attempt"], row["max_attempts"]) == (2, 2)
+    assert row["text"].startswith("tried 2 times, retries=1: attempt 1 on ")
+
+
+def test_a_task_that_was_cancelled_before_it_was_sent_never_started() -> None:
+    watched = Watched()
+    (task,) = watched.cluster.submit(watched.client, needs=(("gpu", 1.0),))
+    watched.cluster.cancel(watched.client, task)
+    (row,) = rows(watched.report())
+    assert row["attempt"] == 0
+
+
+def test_a_task_whose_input_failed_names_the_one_that_failed_first() -> None:
+    watched = Watched()
+    cluster = watched.cluster
+    (first,) = cluster.submit(watched.client, name="load")
+    (second,) = cluster.submit(watched.client, references=[(first,)], name="clean")
+    (third,) = cluster.submit(watched.client, references=[(second,)], name="fit")
+    cluster.finish(watched.worker, first, outcome=Outcome.EXCEPTION, payload=dump_exception(OSError("no disk"), ""))
+    text = f"did not run because its input load ({first.hex()}) failed: OSError: no disk"
+    assert why(cluster, second) == why(cluster, third) == f"it {text}, just now"
+    found = {row["function"]: (row["failed_input"], row["text"]) for row in rows(watched.report())}
+    assert found == {"load": ("", "OSError: no disk"), "clean": (first.hex(), text), "fit": (first.hex(), text)}
+
+
+def test_a_task_that_is_submitted_after_its_input_failed_names_it_too() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (first,) = cluster.submit(client, name="load")
+    cluster.finish(worker, first, outcome=Outcome.TIMED_OUT, payload=b"it ran for 5 s")
+    (second,) = cluster.submit(client, references=[(first,)])
+    text = f"it did not run because its input load ({first.hex()}) failed: it ran for 5 s, just now"
+    assert why(cluster, second) == text
+
+
+def test_a_task_whose_input_was_cancelled_says_so() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    (first,) = cluster.submit(client, name="load")
+    (second,) = cluster.submit(client, references=[(first,)])
+    cluster.cancel(client, first)
+    assert why(cluster, second) == f"it did not run because its input load ({first.hex()}) was cancelled, just now"
+
+
+def test_peers_that_come_and_leave_in_order_are_no_incidents() -> None:
+    watched = Watched()
+    cluster = watched.cluster
+    cluster.leave(cluster.client("short"))
+    cluster.leave(cluster.worker("drained"))
+    cluster.leave(cluster.manager("m"))
+    report = watched.report()
+    assert report is None or report["incidents"] == []
+
+
+def test_lost_and_cut_off_peers_and_degraded_managers_are_incidents() -> None:
+    watched = Watched()
+    cluster = watched.cluster
+    cluster.worker("lost")
+    cluster.break_connection("lost")
+    cluster.wait(4.0, alive=[watched.client, watched.worker])
+    cluster.client("loud")
+    cluster.step(Closed(cluster.peer("loud"), "5 malformed messages in a row", is_orderly=False))
+    manager = cluster.manager("m")
+    for reason in ("", "no quota", "no quota, next try in 3 s", "", "no network"):
+        cluster.say(manager, ManagerStatus(cluster.now, [], reason))
+    assert [
+        (each["kind"], each["subject"].split("|")[0], each["text"][:10]) for each in watched.report()["incidents"]
+    ] == [
+        ("lost", "worker host", "was gone f"),
+        ("lost", "client loud", "5 malforme"),
+        ("degraded", "manager m", "no quota"),
+        ("degraded", "manager m", "no network"),
+    ]
