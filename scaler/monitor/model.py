@@ -13,7 +13,7 @@ from itertools import chain, islice
 from math import inf
 from typing import Any
 
-from scaler.monitor.rows import Document, decode, decode_list, decode_status, objects
+from scaler.monitor.rows import Document, decode, decode_list, decode_status, natural, objects
 from scaler.protocol.monitor_rows import LIVE, RUNNING, DecisionRow, IncidentRow, Status, TaskRow
 
 NAMES = (
@@ -232,16 +232,20 @@ def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
     The format is the Trace Event Format's JSON object: a process per worker manager, a thread per worker, a complete
     event (`"ph": "X"`, times in microseconds) per task.
     """
-    managers = {worker.name: worker.manager for worker in model.status.workers}
+    workers = {worker.name: worker for worker in model.status.workers}
     processes: dict[str, int] = {}
     events: list[dict[str, Any]] = []
-    for thread, (worker, bars) in enumerate(sorted(model.lanes(model.status.at - seconds).items()), 1):
-        manager = managers.get(worker, "terminated workers")
+    lanes = sorted(model.lanes(model.status.at - seconds).items(), key=lambda lane: natural(lane[0]))
+    for thread, (worker, bars) in enumerate(lanes, 1):
+        row = workers.get(worker)
+        manager, name = (
+            (row.manager, f"{worker} ({row.host}, pid {row.pid})") if row else ("terminated workers", worker)
+        )
         if manager not in processes:
             processes[manager] = len(processes) + 1
             events.append({"ph": "M", "name": "process_name", "pid": processes[manager], "args": {"name": manager}})
         process = processes[manager]
-        events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": worker}})
+        events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}})
         for bar in bars:
             task = model.task(bar.task)
             arguments: dict[str, Any] = {"task": bar.task, "state": bar.state}

@@ -6,6 +6,7 @@ what is unknown is ignored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -49,6 +50,13 @@ def columns(kind: type[NamedTuple]) -> Mapping[str, tuple[Column, Any]]:
 
 def _column(hint: Any) -> tuple[Column, Any]:
     return (hint.__metadata__[0], hint.__origin__) if get_origin(hint) is Annotated else (Column(), hint)
+
+
+def natural(text: str) -> list[str | int]:
+    """Return what sorts a text with its numbers in their order: cloud-2 before cloud-10."""
+    parts: list[str | int] = [*re.split(r"(\d+)", text)]
+    parts[1::2] = map(int, parts[1::2])
+    return parts
 
 
 # -- decoding

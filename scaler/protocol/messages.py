@@ -733,3 +733,10 @@ class Notice(Message):
     """Tells a client's user what to change, once."""
 
     text: str  # display text
+
+
+@message(from_scheduler=(WORKER,))
+class Named(Message):
+    """The name by which people know a worker that has joined, such as cloud-3."""
+
+    name: str

@@ -130,27 +130,31 @@ _AGENT_CPU = Column("Agent CPU", "percent", 3, "Of the worker's agent", Top(2, "
 _AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "agt_rss", 7, 12, "M"))
 _LAG_HELP = "Time of a message between the scheduler and the worker"
 _LAG = Column("Lag", "seconds", 3, _LAG_HELP, Top(10, "lag", 5, 9, "l"), volatile=True)
-_OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(13, "capabilities", 12, 15))
+_OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(15, "capabilities", 12, 17))
 _STATE_HELP = "away: out of contact; held: too many failures, no tasks; ends: no new tasks"
 _STATE = Column(help=_STATE_HELP, top=Top(1, "state", 5, 1), whole=True)
 _ITL_HELP = "All processors are initialised, any has a task, any has a slot"
 _ITL = Column("", "flags", 1, _ITL_HELP, Top(11, "ITL", 3, 10), whole=True)
-_RUNS = Column(help="What it runs for longest; +2: and two more tasks", top=Top(14, "function", 12, 6), whole=True)
-_RUNS_FOR = Column("", "seconds", 1, "For how long", Top(15, "seconds", 7, 7), whole=True, zero_is_none=True)
+_RUNS = Column(help="What it runs for longest; +2: and two more tasks", top=Top(16, "function", 12, 6), whole=True)
+_RUNS_FOR = Column("", "seconds", 1, "For how long", Top(17, "seconds", 7, 7), whole=True, zero_is_none=True)
 
 
 class WorkerRow(NamedTuple):
     id: str = ""
-    name: Annotated[str, Column("Worker", help="Host, process, id", top=Top(0, "worker", 14, 0, "n"))] = ""
+    name: Annotated[str, Column("Worker", help="Manager and number", top=Top(0, "worker", 14, 0, "n"))] = ""
+    host: Annotated[str, Column("Host", rank=2, top=Top(12, "host", 6, 14))] = ""
+    pid: Annotated[
+        int, Column("Process", rank=3, help="Process id of the worker's agent", top=Top(13, "pid", 7, 15))
+    ] = 0
     slots: Annotated[int, Column("Slots", "count", 2)] = 0
-    free: Annotated[int, Column("Free", "count", 2, "Tasks that it would still take", Top(6, "free", 5, 4, "f"))] = 0
+    free: Annotated[int, Column("Free", "count", 2, "Slots without a task", Top(6, "free", 5, 4, "f"))] = 0
     queued: Annotated[int, Column("Queued", "count", 1, "Tasks that wait on it", Top(8, "queued", 6, 5, "d"))] = 0
     suspended: Annotated[int, Column("Susp.", "count", 3, "Suspended tasks", Top(9, "suspended", 9, 13))] = 0
     sent: Annotated[int, Column("Sent", "count", 2, "Tasks sent to it so far", Top(7, "sent", 6, 8, "w"))] = 0
     agent_cpu_percent: Annotated[float, _AGENT_CPU] = 0.0
     agent_rss_bytes: Annotated[int, _AGENT_RSS] = 0
     latency_seconds: Annotated[float, _LAG] = 0.0
-    manager: Annotated[str, Column("Manager", "text", 3, "What started it", Top(12, "manager", 9, 14))] = ""
+    manager: Annotated[str, Column("Manager", "text", 3, "What started it", Top(14, "manager", 9, 16))] = ""
     capabilities: Annotated[str, _OFFERS] = ""
     unit: str = ""
     assigned: int = 0

@@ -80,6 +80,7 @@ struct Body {
     storageReply @44 :StorageReply;
     storageStatus @45 :StorageStatus;
     notice @46 :Notice;
+    named @47 :Named;
   }
 }
 
@@ -617,4 +618,10 @@ struct Notice {
   # Tells a client's user what to change, once.
   # scheduler -> client.
   text @0 :Text;                 # display text
+}
+
+struct Named {
+  # The name by which people know a worker that has joined, such as cloud-3.
+  # scheduler -> worker.
+  name @0 :Text;
 }

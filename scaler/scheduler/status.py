@@ -164,14 +164,16 @@ def _worker(state: ClusterState, worker: Worker) -> WorkerRow:
     """Return a worker's row, from the scheduler's records and the last heartbeat."""
     row = WorkerRow(
         id=worker.id.hex(),
-        name=worker.name[:MAX_TEXT],
+        name=worker.name,
+        host=worker.host,
+        pid=worker.pid,
         manager=worker.details.manager_id[:MAX_TEXT],
         unit=worker.details.unit_id[:MAX_TEXT],
         capabilities=str(worker.offers)[:MAX_TEXT],
         slots=worker.slots,
         assigned=len(worker.tasks),
         suspended=len(worker.blocked),
-        free=max(worker.limit - worker.busy, 0),
+        free=max(worker.slots - worker.busy, 0),
         sent=worker.sent,
         draining=worker.draining,
         quarantined=worker.quarantined,

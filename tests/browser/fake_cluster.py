@@ -180,6 +180,8 @@ class FakeCluster:
         return {
             "id": f"{worker:032x}",
             "name": self.worker_name.format(worker),
+            "host": f"rack-{worker // 4}",
+            "pid": 3000 + worker,
             "manager": "grid",
             "unit": f"unit-{worker // 4}",
             "capabilities": "gpu=1" if worker % 5 == 0 else "",

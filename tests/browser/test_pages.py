@@ -93,6 +93,29 @@ def test_workers_are_sorted_by_a_click_and_the_sorted_column_is_marked(told: Tol
     page.get_by_role("heading", name="No worker fits").wait_for()
 
 
+def test_a_worker_is_named_by_manager_and_number_with_host_and_process_beside(
+    server: WebServer, windows: Windows
+) -> None:
+    cluster = FakeCluster(workers=12, tasks_per_second=4, at=time.time() - 20, worker_name="cloud-{}")
+    events = [cluster.events(1.0) for _ in range(20)]
+    for each in events:
+        server.tell(cluster.status(), each)
+    page = windows.open(server.url + "/#/workers")
+    table = page.get_by_role("table", name="Workers", exact=True)
+    rows = [row.split("\t") for row in table.locator("tbody tr").all_inner_texts()]
+    heads = [head.strip() for head in table.locator("thead th").all_inner_texts()]
+    host, process = heads.index("Host"), heads.index("Process")
+    assert [row[0] for row in rows] == [f"cloud-{number}" for number in range(12)]  # cloud-2 before cloud-10
+    assert [(row[host], row[process]) for row in rows] == [
+        (f"rack-{number // 4}", f"{3000 + number}") for number in range(12)
+    ]
+    page.get_by_label("Filter workers").fill("rack-2")
+    assert table.locator("tbody tr").count() == 4
+    task = server.monitor.model.tasks(worker="cloud-11", limit=1)[0].id
+    page.goto(f"{server.url}/#/task/{task}")
+    page.get_by_text("cloud-11 (rack-2, pid 3011)").wait_for()
+
+
 def test_a_manager_shows_what_it_was_told_and_why(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/workers"))
     row = page.get_by_role("table", name="Worker managers").locator("tbody tr")
@@ -104,6 +127,12 @@ def test_a_worker_has_a_page_with_its_processors_and_tasks(told: Told, windows: 
     page = windows.open(told.url("/#/workers"))
     page.get_by_role("link", name="node-003").click()
     page.get_by_role("heading", name="node-003").wait_for()
+    facts = [text.replace("\n", " ") for text in texts(page, ".facts > div")]
+    assert [fact for fact in facts if fact.startswith(("Host", "Process", "Slots"))] == [
+        "Slots 1, 0 free",
+        "Host rack-0",
+        "Process 3003",
+    ]
     assert "4003" in page.get_by_role("table", name="Processors").inner_text()
     page.get_by_role("table", name="Its last tasks").locator("tbody tr").first.wait_for()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ def test_services_and_workers_call_the_same_by_the_same_ids(tmp_path: Path) -> N
     assert joined["client"]["client_id"] == identity
     (worker,) = {line["worker_id"] for line in own if line["component"] == "worker"}
     assert joined["worker"]["worker_id"] == worker
+    (pid,) = {line["pid"] for line in own if line["component"] == "worker"}
+    assert joined["worker"]["message"] == f"worker here-1 ({socket.gethostname()}, pid {pid}) joined"
+    assert [line["message"] for line in own].count("the scheduler calls this worker here-1") == 1
 
     died = next(line for line in own if "killed by signal 9" in line["message"])
     again = next(line for line in told if "runs again" in line["message"])

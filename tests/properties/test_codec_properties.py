@@ -118,6 +118,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.WorkerHeartbeat: st.builds(m.WorkerHeartbeat, CLOCK, PERCENT, U64, U32, SECONDS, st.lists(PROCESSOR, max_size=3)),
     m.Heartbeat: st.builds(m.Heartbeat, CLOCK),
     m.HeartbeatEcho: st.builds(m.HeartbeatEcho, CLOCK),
+    m.Named: st.builds(m.Named, TEXT),
     m.Drain: st.builds(m.Drain, TEXT),
     m.Relay: st.builds(m.Relay, PEER, DATA),
     m.RelayClosed: st.builds(m.RelayClosed, PEER),

@@ -70,6 +70,19 @@ def test_at_80_columns_the_less_important_columns_are_hidden_and_at_200_none() -
     assert [column.title for column in wide.columns] == [each.title for each in COLUMNS if each.title != "state"]
 
 
+def test_names_are_sorted_by_manager_and_number() -> None:
+    rows = [worker(name) for name in ("cloud-10", "local-1", "cloud-2", "cloud-1")]
+    assert names(sort(rows, Sorting(BY_KEY["n"]))) == ["cloud-1", "cloud-2", "cloud-10", "local-1"]
+
+
+def test_host_and_process_stand_beside_the_names_where_there_is_room_and_a_filter_finds_the_host() -> None:
+    rows = [worker("cloud-1", host="box", pid=41), worker("cloud-2", host="other", pid=42)]
+    wide = table(rows, Sorting(BY_KEY["n"]), 200)
+    assert wide.head.split().index("host") + 1 == wide.head.split().index("pid")
+    assert "box    41" in wide.lines[0]
+    assert names(matching(rows, "OTHER")) == ["cloud-2"]
+
+
 def test_a_worker_in_trouble_says_so_in_a_column_of_its_own() -> None:
     shown = table([*ROWS, worker("d", connected=False)], Sorting(BY_KEY["n"]), 80)
     assert "state" in shown.head

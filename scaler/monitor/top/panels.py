@@ -155,8 +155,8 @@ def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[st
     tasks = f"sent {worker.sent:,}  queued {worker.queued}  suspended {worker.suspended}"
     lag = formats.duration(worker.latency_seconds)
     lines = [
-        f"worker {worker.name} ({worker.id}): {_STATES.get(worker.state, 'takes tasks')}",
-        f"manager {worker.manager or 'none'}  unit {worker.unit or 'none'}",
+        f"worker {worker.name} on {worker.host} (pid {worker.pid}): {_STATES.get(worker.state, 'takes tasks')}",
+        f"manager {worker.manager or 'none'}  unit {worker.unit or 'none'}  id {worker.id}",
         f"capabilities {worker.capabilities or 'none'}",
         f"slots {worker.slots}  free {worker.free}  {tasks}  lag {lag}  agent {agent}",
         f"{'pid':>8} {'cpu':>7} {'rss':>8} ITL",

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from rich.cells import cell_len
 
-from scaler.monitor.rows import columns
+from scaler.monitor.rows import columns, natural
 from scaler.monitor.top import formats
 from scaler.protocol.monitor_rows import Column, Top, WorkerRow
 
@@ -77,9 +77,11 @@ class Table:
 
 
 def sort(workers: Iterable[WorkerRow], sorting: Sorting) -> list[WorkerRow]:
-    """Return the workers in order; equal ones are sorted by name in both directions."""
-    named = sorted(workers, key=lambda row: (row.name, row.id))
-    return sorted(named, key=attrgetter(sorting.column.name), reverse=sorting.column.is_text == sorting.reverse)
+    """Return the workers in order; equal ones are sorted by name in both directions. cloud-2 comes before cloud-10."""
+    by = attrgetter(sorting.column.name)
+    named = sorted(workers, key=lambda row: (natural(row.name), row.id))
+    key = (lambda row: natural(str(by(row)))) if sorting.column.is_text else by
+    return sorted(named, key=key, reverse=sorting.column.is_text == sorting.reverse)
 
 
 def matching(workers: Iterable[WorkerRow], wanted: str) -> list[WorkerRow]:
@@ -132,4 +134,6 @@ def _widths(
 
 def _searched(row: WorkerRow) -> str:
     functions = [processor.function for processor in row.processors]
-    return "\n".join((row.name, row.id, row.manager, row.unit, row.capabilities, row.state, *functions)).casefold()
+    return "\n".join(
+        (row.name, row.id, row.host, row.manager, row.unit, row.capabilities, row.state, *functions)
+    ).casefold()

@@ -13,6 +13,9 @@ from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, Task, Worker, WorkerPool
 
+MAX_LABEL = 100
+"""Characters of a manager's id in the names of its workers, and of a host's name."""
+
 
 class ClusterState:
     """Clients, workers, managers and what belongs to them. Only the rules of the core change it."""
@@ -24,6 +27,7 @@ class ClusterState:
         """Time that the shell did not step the core; the core's own time excludes it."""
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
+        self._last_numbers: dict[str, int] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         """In the order in which they joined, which is that of the policy's view."""
         self.departed: dict[ClientRecord, None] = {}
@@ -51,6 +55,12 @@ class ClusterState:
 
     def manager_named(self, manager_id: str) -> ManagerRecord | None:
         return next((record for record in self.managers.values() if record.name == manager_id), None)
+
+    def next_worker_name(self, manager_id: str) -> str:
+        """Return a name for a worker of this manager that joins, such as cloud-3. No other worker ever had it."""
+        label = manager_id[:MAX_LABEL] or "worker"
+        number = self._last_numbers[label] = self._last_numbers.get(label, 0) + 1
+        return f"{label}-{number}"
 
     def living_task(self, identifier: bytes) -> Task | None:
         client = self.clients.get(owner_of(identifier))

@@ -18,7 +18,7 @@ from scaler.policy.view import Allocation
 from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
-from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import Command, Expel, Input, MonitoringChanged, PolicyAnswered, SendToStorage, Stop
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import explain, unservable
@@ -133,7 +133,10 @@ class SchedulerCore:
         try:
             match details:
                 case WorkerDetails():
-                    record = self.state.workers[peer] = Worker(peer, f"{name}|{peer.hex()[:8]}", now, details)
+                    called = self.state.next_worker_name(details.manager_id)
+                    record = Worker(peer, called, now, details, hello.hostname[:MAX_LABEL], hello.pid)
+                    self.state.workers[peer] = record
+                    self._outbox.send(peer, messages.Named(called))
                     self._placement.add(record)
                     self._elastic.worker_joined(record, now)
                 case ManagerDetails():
@@ -193,7 +196,7 @@ class SchedulerCore:
         self._elastic.worker_left(worker)
         self.state.objects.worker_left(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
-            self._client_left(nested, f"its worker {worker.name} {why}", now)
+            self._client_left(nested, f"its worker {worker.title} {why}", now)
         self._tasks.worker_lost(worker, why, not worker.draining, now)
         self._outbox.discard(worker)
         self._outbox.publish(peer_incident(kind, worker, why))

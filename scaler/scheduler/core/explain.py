@@ -56,9 +56,9 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         case Assigned(worker=worker):
             return _assigned(task, worker)
         case Recalled(worker=worker, cancel=True):
-            return f"it is being cancelled on worker {worker.name}"
+            return f"it is being cancelled on worker {worker.title}"
         case Recalled(worker=worker):
-            return f"it waited behind others on worker {worker.name}, and is on its way to another one{_so_far(task)}"
+            return f"it waited behind others on worker {worker.title}, and is on its way to another one{_so_far(task)}"
         case Terminated():
             raise AssertionError("a task that ended is not among its client's tasks")
         case never:
@@ -67,16 +67,16 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
 
 def _assigned(task: Task, worker: Worker) -> str:
     if task.id in worker.blocked:
-        return f"it runs on worker {worker.name} and waits for tasks of its own{_so_far(task)}"
+        return f"it runs on worker {worker.title} and waits for tasks of its own{_so_far(task)}"
     before = takewhile(lambda other: other is not task, worker.tasks.values())
     ahead = sum(other.id not in worker.blocked for other in before)
     if worker.broken_at is not None:
-        return f"it was sent to worker {worker.name}, which is out of contact{_so_far(task)}"
+        return f"it was sent to worker {worker.title}, which is out of contact{_so_far(task)}"
     if ahead < worker.slots:
-        return f"it runs on worker {worker.name}{_so_far(task)}"
+        return f"it runs on worker {worker.title}{_so_far(task)}"
     behind = ahead - worker.slots + 1
     before_it = f"{_count(behind, 'task')} before it that {_is(behind)} not done"
-    return f"it is on worker {worker.name}, with {before_it}{_so_far(task)}"
+    return f"it is on worker {worker.title}, with {before_it}{_so_far(task)}"
 
 
 def _so_far(task: Task) -> str:

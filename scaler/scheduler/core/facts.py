@@ -159,7 +159,7 @@ Fact = TasksStarted | TasksEnded | TaskRetried | ScalingDecided | Incident
 def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:
     """Return an incident of a client, worker or manager; logs know managers by their names."""
     identity = peer.name if peer.role == "manager" else peer.id.hex()
-    return Incident(kind, f"{peer.role} {peer.name}", text, {peer.role: identity})
+    return Incident(kind, f"{peer.role} {peer.title}", text, {peer.role: identity})
 
 
 class History:

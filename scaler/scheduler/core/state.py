@@ -194,6 +194,11 @@ class PeerRecord:
     last_message_at: float
     broken_at: float | None = field(default=None, init=False)
 
+    @property
+    def title(self) -> str:
+        """The name and what tells people where it is."""
+        return self.name
+
     def received(self, now: float) -> None:
         self.last_message_at = now
 
@@ -241,6 +246,8 @@ class Worker(PeerRecord):
 
     role = "worker"
     details: WorkerDetails
+    host: str = ""
+    pid: int = 0
     offers: Offers = field(init=False)
     slots: int = field(init=False)
     limit: int = field(init=False)
@@ -278,6 +285,10 @@ class Worker(PeerRecord):
         self.assigned = Assigned(self)
         self.terminated = Terminated(self.name)
         self.progressed_at = self.idle_since = self.heartbeat_at = self.last_message_at
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} ({self.host}, pid {self.pid})"
 
     @property
     def busy(self) -> int:

@@ -234,14 +234,14 @@ class Tasks:
                 self._requeue(task, 0.0, now)
             case Outcome.EXCEPTION_TO_RETRY:
                 raised = failure_texts(outcome, payload).text[:MAX_ATTEMPT_ERROR_TEXT]
-                self._retry(worker, task, Outcome.EXCEPTION, payload, f" on {worker.name}: it raised {raised}", now)
+                self._retry(worker, task, Outcome.EXCEPTION, payload, f" on {worker.title}: it raised {raised}", now)
             case Outcome.PROCESSOR_DIED | Outcome.WORKER_LOST | Outcome.CANCELLED:
                 at_limit = Outcome.WORKER_LOST
                 if outcome == Outcome.PROCESSOR_DIED:
                     worker.note_failure()
                     at_limit = Outcome.PROCESSOR_DIED
                 why = payload.decode("utf-8", "replace")
-                self._retry(worker, task, at_limit, payload, f" on {worker.name}: {why}", now)
+                self._retry(worker, task, at_limit, payload, f" on {worker.title}: {why}", now)
             case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST:
                 self.end(task, outcome, payload)
             case Outcome.SUCCESS | Outcome.EXCEPTION:
@@ -249,7 +249,7 @@ class Tasks:
 
     def worker_lost(self, worker: Worker, why: str, charged: bool, now: float) -> None:
         """Give the tasks of a lost worker to others. charged: for those that may have been running it is a failure."""
-        text = f"worker {worker.name} {why}"
+        text = f"worker {worker.title} {why}"
         blocked = set(worker.blocked)
         slots = worker.slots
         unstarted: list[Task] = []

@@ -19,6 +19,7 @@ from scaler.protocol.messages import (
     ForgetFunctions,
     HeartbeatEcho,
     Message,
+    Named,
     Outcome,
     Recall,
     Relay,
@@ -88,6 +89,9 @@ class AgentCore:
             Drain: self._drained,
             Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
             HeartbeatEcho: lambda _message, _now: None,  # the shell's
+            Named: lambda message, _now: self.executor.log(
+                f"the scheduler calls this worker {message.name}", level="info"
+            ),
             Relay: lambda _message, _now: None,
         }
         """What takes in an event or a message of the scheduler; the executor takes all other inputs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import Message, Outcome
@@ -99,12 +99,15 @@ AgentInput = Received | Welcomed | Resumed | StopRequested | TimeElapsed | Proce
 # -- commands ------------------------------------------------------------------------------------------------------
 
 
+LogLevel = Literal["info", "warning", "error"]
+
+
 class WriteLog(NamedTuple):
     """task: the id of the one that the line is about; empty for none."""
 
     text: str
     task: bytes = b""
-    is_error: bool = False
+    level: LogLevel = "warning"
 
 
 class EndAgent(NamedTuple):

@@ -467,7 +467,7 @@ class ProcessorPool(ExecutorBase):
         """End a processor that breaks the protocol."""
         if processor.state is not ProcessorState.ENDING:
             task = processor.dispatched[0].id if processor.dispatched else b""
-            self.log(f"processor {processor.number} is ended: {text}", task, is_error=True)
+            self.log(f"processor {processor.number} is ended: {text}", task, "error")
             text = f"the processor that ran the task was ended: {text}"
             self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
@@ -493,7 +493,7 @@ class ProcessorPool(ExecutorBase):
 
     def _count_failed_start(self, text: str) -> None:
         self._failed_starts += 1
-        self.log(f"a processor could not start: {text}", is_error=True)
+        self.log(f"a processor could not start: {text}", level="error")
         if self._failed_starts >= MAX_FAILED_STARTS:
             why = f"{self._failed_starts} processors in a row could not start: {text}"
             self.commands.append(EndAgent(1, why))

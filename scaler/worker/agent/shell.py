@@ -260,10 +260,9 @@ class Agent:
             match command:
                 case Message():
                     self._report(command)
-                case WriteLog(text, task, is_error):
+                case WriteLog(text, task, level):
                     line = escaped(text) if "\n" not in text else text
-                    level = logging.ERROR if is_error else logging.WARNING
-                    _log.log(level, "%s", line, extra=about(task=task.hex()))
+                    _log.log(logging.getLevelNamesMapping()[level.upper()], "%s", line, extra=about(task=task.hex()))
                 case EndAgent():
                     self._end(command)
                 case _:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec
-from scaler.worker.agent.events import Command, WriteLog
+from scaler.worker.agent.events import Command, LogLevel, WriteLog
 
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
@@ -246,8 +246,8 @@ class ExecutorBase:
         self._close_done()
         self.commands.append(message)
 
-    def log(self, text: str, task: bytes = b"", *, is_error: bool = False) -> None:
-        self.commands.append(WriteLog(text, task, is_error))
+    def log(self, text: str, task: bytes = b"", level: LogLevel = "warning") -> None:
+        self.commands.append(WriteLog(text, task, level))
 
     def take_commands(self) -> list[Command]:
         """Return the commands of this step, in order, and forget them."""

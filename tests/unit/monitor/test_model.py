@@ -111,7 +111,7 @@ def test_documents_of_another_version_are_read_as_far_as_they_make_sense() -> No
 
 def test_a_trace_has_a_thread_for_every_worker_and_an_event_for_every_task() -> None:
     model = Model()
-    model.apply_status(status(100.0, workers=[{"name": "w", "manager": "m"}]))
+    model.apply_status(status(100.0, workers=[{"name": "w", "manager": "m", "host": "box", "pid": 41}]))
     model.apply_events(events(100.0, done("a", 99.0), done("b", 99.5, "exception", text="ValueError: odd")))
     document = trace(model)
     tasks = [event for event in document["traceEvents"] if event["ph"] == "X"]
@@ -121,4 +121,4 @@ def test_a_trace_has_a_thread_for_every_worker_and_an_event_for_every_task() -> 
     ]
     assert tasks[1]["args"]["failure"] == "ValueError: odd"
     names = [event["args"]["name"] for event in document["traceEvents"] if event["ph"] == "M"]
-    assert names == ["m", "w"]
+    assert names == ["m", "w (box, pid 41)"]

@@ -92,7 +92,7 @@ def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
             "state": "done",
             "function": "work",
             "client": "client",
-            "worker": "host|1|772e2e2e",
+            "worker": "manager-1",
             "attempt": 1,
             "max_attempts": 4,
             "ended_at": watched.now,
@@ -120,7 +120,7 @@ def test_a_task_that_is_retried_is_said_to_be_and_then_how_it_ended_with_the_evi
     (task,) = watched.cluster.submit(watched.client)
     watched.cluster.finish(watched.worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9")
     document = watched.report()
-    evidence = "attempt 1 on host|1|772e2e2e: killed by signal 9"
+    evidence = "attempt 1 on manager-1 (host, pid 1): killed by signal 9"
     (row,) = rows(document)
     assert (row["state"], row["attempt"], row["text"]) == ("retrying", 1, evidence)
     assert [(incident["kind"], incident["text"]) for incident in document["incidents"]] == [("retried", evidence)]

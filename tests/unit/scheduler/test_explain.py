@@ -56,7 +56,7 @@ def test_a_task_that_ended_says_when_and_where_and_how_long_it_took() -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, seconds=1.25)
     cluster.wait(3.0, alive=[client, worker])
-    assert why(cluster, task) == "it ended 3.0 s ago on worker host|1|772e2e2e, and took 1.2 s"
+    assert why(cluster, task) == "it ended 3.0 s ago on worker manager-1, and took 1.2 s"
 
 
 def test_a_task_that_ended_after_trouble_says_what_it_was() -> None:
@@ -66,11 +66,11 @@ def test_a_task_that_ended_after_trouble_says_what_it_was() -> None:
     killed = b"killed by signal 9 (SIGKILL)\nFatal Python error"
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=killed)
     cluster.wait(0.1)
-    after = "attempt 1 on host|1|772e2e2e: killed by signal 9 (SIGKILL)"
-    assert why(cluster, task) == f"it runs on worker host|1|772e2e2e; this is attempt 2 of 4, after {after}"
+    after = "attempt 1 on manager-1 (host, pid 1): killed by signal 9 (SIGKILL)"
+    assert why(cluster, task) == f"it runs on worker manager-1 (host, pid 1); this is attempt 2 of 4, after {after}"
     cluster.finish(worker, task)
     assert why(cluster, task) == (
-        f"it ended just now on worker host|1|772e2e2e, and took 10.0 ms; that was attempt 2, after {after}"
+        f"it ended just now on worker manager-1, and took 10.0 ms; that was attempt 2, after {after}"
     )
 
 
@@ -84,8 +84,8 @@ def test_a_task_that_raised_says_what_and_in_which_attempt() -> None:
     at_length = dump_exception(ValueError("no:\n  never"), "Traceback")
     cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=at_length)
     assert why(cluster, task) == (
-        "it raised ValueError: no: never, just now on worker host|1|772e2e2e, in attempt 2; "
-        "before that, attempt 1 on host|1|772e2e2e: it raised ValueError: no"
+        "it raised ValueError: no: never, just now on worker manager-1, in attempt 2; "
+        "before that, attempt 1 on manager-1 (host, pid 1): it raised ValueError: no"
     )
 
 
@@ -99,7 +99,7 @@ def test_a_task_that_was_cancelled_or_lost_says_so() -> None:
     assert why(cluster, waiting) == "it was cancelled 4.0 s ago"
     text = why(cluster, once)
     assert text.startswith("it failed ")
-    assert "on worker host|1|772e2e2e: worker host|1|772e2e2e was gone for" in text
+    assert "on worker manager-1: worker manager-1 (host, pid 1) was gone for" in text
     assert text.endswith("retries=0, and the task may have run")
 
 
@@ -109,7 +109,7 @@ def test_a_task_whose_client_left_while_it_ran_is_known_to_have_been_cancelled()
     (task,) = cluster.submit(client)
     cluster.leave(client)
     cluster.finish(worker, task, outcome=Outcome.CANCELLED, payload=b"killed")
-    assert why(cluster, task) == "it was cancelled just now on worker host|1|772e2e2e"
+    assert why(cluster, task) == "it was cancelled just now on worker manager-1"
 
 
 def test_a_client_may_ask_for_its_own_tasks_only_and_one_inside_a_task_too() -> None:
@@ -121,9 +121,9 @@ def test_a_client_may_ask_for_its_own_tasks_only_and_one_inside_a_task_too() -> 
         cluster.say(asking, Explain(about))
     answers = [(name, said.text) for name, said in cluster.said if isinstance(said, Explained)]
     assert answers == [
-        ("alice", "it runs on worker host|1|772e2e2e"),
+        ("alice", "it runs on worker manager-1 (host, pid 1)"),
         ("bob", "it is a task of another client, which may ask for itself; monitors may ask for all"),
-        ("inner", "it is on worker host|1|772e2e2e, with 1 task before it that is not done"),
+        ("inner", "it is on worker manager-1 (host, pid 1), with 1 task before it that is not done"),
     ]
 
 
@@ -306,7 +306,7 @@ def test_a_task_on_a_worker_says_what_is_before_it() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     tasks = cluster.submit(client, 4)
-    name = cluster.state.workers[cluster.peer(worker)].name
+    name = cluster.state.workers[cluster.peer(worker)].title
     assert [why(cluster, task) for task in tasks] == [
         f"it runs on worker {name}",
         f"it runs on worker {name}",
@@ -346,7 +346,7 @@ def test_a_task_that_was_asked_back_says_so() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     running, waiting = cluster.submit(client, 2)
-    name = cluster.state.workers[cluster.peer(worker)].name
+    name = cluster.state.workers[cluster.peer(worker)].title
     cluster.worker("other")
     cluster.wait(0.1)
     assert why(cluster, waiting) == f"it waited behind others on worker {name}, and is on its way to another one"

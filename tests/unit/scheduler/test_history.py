@@ -80,9 +80,9 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
     found: dict[bytes, tuple[str, str, int]] = {}
     for ended, index in history.latest(100):
         group, name = ended.run_of(index)
-        found[ended.ids[index]] = (group.spec.name, name.split("|")[2], ended.record_of(index).attempt)
+        found[ended.ids[index]] = (group.spec.name, name, ended.record_of(index).attempt)
     assert found == {
-        task: (f"f{number % 2}", cluster.peer(where[task]).hex()[:8], 1 + (task == lost))
+        task: (f"f{number % 2}", cluster.state.workers[cluster.peer(where[task])].name, 1 + (task == lost))
         for number, task in enumerate(tasks)
     }
 

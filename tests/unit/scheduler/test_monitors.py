@@ -327,7 +327,7 @@ def test_questions_are_answered_a_few_per_turn_and_those_of_a_monitor_that_left_
     assert port.told(ALICE) == []
     port.loop.turn()
     answers = [message.text for _, message in port.told(ALICE)]
-    assert answers == ["it runs on worker host|1|772e2e2e"] * ANSWERS_PER_ITERATION
+    assert answers == ["it runs on worker manager-1 (host, pid 1)"] * ANSWERS_PER_ITERATION
     assert port.told(BOB) == []
     port.loop.turn()
     assert port.told(BOB) == [("Explained", Explained(bytes(16), UNKNOWN))]

@@ -101,8 +101,9 @@ def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat() -> None:
     cluster.say(worker, WorkerHeartbeat(1.0, 3.0, 1 << 19, 2, 0.001, [processor]))
     (row,) = document(cluster)["workers"]
     assert row["capabilities"] == "gpu=2,linux"
-    assert (row["slots"], row["assigned"], row["suspended"], row["free"], row["sent"]) == (2, 4, 1, 5, 4)
+    assert (row["slots"], row["assigned"], row["suspended"], row["free"], row["sent"]) == (2, 4, 1, 0, 4)
     assert (row["manager"], row["unit"]) == ("manager", "unit-w")
+    assert (row["name"], row["host"], row["pid"]) == ("manager-1", "host", 1)
     assert (row["draining"], row["connected"]) == (False, True)
     assert (row["agent_cpu_percent"], row["queued"], row["latency_seconds"]) == (3.0, 2, 0.001)
     assert (row["quarantined"], row["processors"][0]["function"]) == (False, "function")
@@ -111,6 +112,19 @@ def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat() -> None:
     assert document(cluster)["workers"][0]["processors"][0]["running_seconds"] == 3.5
     cluster.finish(worker, first)
     assert document(cluster)["workers"][0]["processors"][0]["running"] == ""
+
+
+def test_free_is_the_number_of_slots_without_a_task_however_many_more_tasks_a_worker_may_queue() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=3, queue_size=1000)
+    free = [document(cluster)["workers"][0]["free"]]
+    for _ in range(2):
+        first, *_ = cluster.submit(client, 1)
+        free.append(document(cluster)["workers"][0]["free"])
+    cluster.say(worker, Suspended([first], [1], [True]))
+    free.append(document(cluster)["workers"][0]["free"])
+    cluster.submit(client, 5)
+    assert [*free, document(cluster)["workers"][0]["free"]] == [3, 2, 1, 2, 0]
 
 
 def test_what_began_after_a_heartbeat_is_shown_with_the_processors_that_it_left_idle() -> None:

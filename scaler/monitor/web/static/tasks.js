@@ -201,7 +201,7 @@ export function task(store, place) {
     const from = [...store.tables.workers.values()].find((each) => each.name === row.worker);
     fill(facts, [
       ["Function", h("a", { href: href(["tasks"], { function: row.function }) }, row.function || "–")],
-      ["Worker", row.worker ? h("a", { href: from ? href(["worker", from.id]) : href(["tasks"], { worker: row.worker }) }, row.worker) : "–"],
+      ["Worker", row.worker ? h("a", { href: from ? href(["worker", from.id]) : href(["tasks"], { worker: row.worker }) }, row.worker, from ? ` (${from.host}, pid ${from.pid})` : "") : "–"],
       ["Client", row.client ? h("a", { href: href(["tasks"], { client: row.client }) }, row.client) : "–"],
       // How many there may be matters to a task that runs again.
       ["Attempt", row.attempt > 1 || row.ended_at === null ? `${count(row.attempt)} of ${count(row.max_attempts)}` : row.attempt > 0 ? "1" : "never started"],

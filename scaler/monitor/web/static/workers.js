@@ -54,7 +54,7 @@ export function workers(store) {
   const noWorker = h("div");
   const managers = table("Worker managers", MANAGERS, (row) => row.id, { sort: [0, 1], empty: noManager });
   const list = table("Workers", WORKERS, (row) => row.id, { sort: [0, 1], empty: noWorker });
-  const filter = h("input", { type: "search", placeholder: "Name, manager, function …", "aria-label": "Filter workers", class: "filter", "aria-keyshortcuts": "/", on: { input: () => update(["workers"]) } });
+  const filter = h("input", { type: "search", placeholder: "Name, host, manager, function …", "aria-label": "Filter workers", class: "filter", "aria-keyshortcuts": "/", on: { input: () => update(["workers"]) } });
   const reasons = h("ol", { class: "notes narrow-only" });  // where the table has no room for them
   const counted = h("span", { class: "muted" });
   const element = h("div", { class: "page" },
@@ -73,7 +73,7 @@ export function workers(store) {
     if (has("workers") || has("status")) {
       const wanted = filter.value.toLowerCase();
       const rows = store.rows("workers");
-      const found = wanted ? rows.filter((row) => [row.name, row.manager, row.capabilities, condition(row).text, runs(row)].join("\n").toLowerCase().includes(wanted)) : rows;
+      const found = wanted ? rows.filter((row) => [row.name, row.host, row.manager, row.capabilities, condition(row).text, runs(row)].join("\n").toLowerCase().includes(wanted)) : rows;
       if (found.length === 0) fill(noWorker, rows.length === 0 ? noWorkers(store) : nothing("No worker fits", "Change or clear the filter."));
       list.update(found);
       const total = store.status?.totals.workers ?? 0;
@@ -122,6 +122,7 @@ export function worker(store, place) {
       ["State", h("span", { class: state.class }, state.text)], ["Slots", `${count(each.slots)}, ${count(each.free)} free`], ["Queued", count(each.queued)],
       ["Suspended", count(each.suspended)], ["Sent so far", count(each.sent)], ["CPU", percent(each.cpu_percent)], ["Memory", bytes(each.rss_bytes)],
       ["Agent", `${percent(each.agent_cpu_percent)}, ${bytes(each.agent_rss_bytes)}`], ["Lag", span(each.latency_seconds)],
+      ["Host", each.host || "–"], ["Process", String(each.pid || "–")],
       ["Manager", each.manager || "–"], ["Unit", each.unit || "–"], ["Capabilities", each.capabilities || "–"], ["Id", h("code", {}, each.id)],
     ].map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
     processors.update(here ? each.processors : []);
