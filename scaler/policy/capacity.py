@@ -124,6 +124,8 @@ class CapacityPlan:
         self.useful = 0
         """Slots that would help, but not enough to start units for them."""
         self.reasons: list[str] = []
+        self.spare = ""
+        """Work that its workers could run, and for which others are enough."""
         self.limit = ""
         """What kept more units from being started; empty when nothing did."""
         self.committed_units = committed_units
@@ -194,6 +196,14 @@ class CapacityPlan:
         if taken < slots:
             self.limit = "no more may be spent" if self._affordable() < 1 else "it may have no more"
         return taken
+
+    @property
+    def most_units(self) -> int | None:
+        """How many units it may have for more work; None for any number."""
+        affordable = self.manager.units + self.grown + self._affordable()
+        limit = math.inf if self._limit_units is None else self._limit_units
+        most = min(affordable, limit)
+        return None if math.isinf(most) else int(most)
 
     def cost(self, growth: SlotBatch) -> float:
         """Return the cost per hour that starting the units of these slots adds."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 
 from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
 
@@ -71,7 +72,7 @@ class GuardedPolicy:
                 if manager_id in self._good:
                     good[manager_id] = self._good[manager_id]
             else:
-                good[manager_id] = Wanted(wanted.units, wanted.reason[:MAX_REASON_CHARACTERS])
+                good[manager_id] = replace(wanted, reason=wanted.reason[:MAX_REASON_CHARACTERS])
         return good, "; ".join(wrong)
 
     def _missing(self, view: ClusterView) -> str:
@@ -97,11 +98,14 @@ def _problem(wanted: object) -> str:
     """Say what is wrong with an answer about one manager; empty when nothing is."""
     if not isinstance(wanted, Wanted):
         return "it is not a Wanted"
-    units: object = wanted.units
-    if not isinstance(units, int) or isinstance(units, bool):
-        return "units is not a whole number"
-    if not 0 <= units <= MAX_UNITS:
-        return f"units is not from 0 to {MAX_UNITS}"
+    for name in ("units", "most_units"):
+        units: object = getattr(wanted, name)
+        if units is None and name == "most_units":
+            continue
+        if not isinstance(units, int) or isinstance(units, bool):
+            return f"{name} is not a whole number"
+        if not 0 <= units <= MAX_UNITS:
+            return f"{name} is not from 0 to {MAX_UNITS}"
     reason: object = wanted.reason
     return "" if isinstance(reason, str) else "reason is not a text"
 

@@ -27,7 +27,7 @@ class SimplePolicy:
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         if self._scaling == "no":
             return {
-                manager.manager_id: Wanted(manager.units, "the policy says scaling=no")
+                manager.manager_id: Wanted(manager.units, "scaling=no", manager.units)
                 for manager in view.managers
                 if not manager.fixed
             }

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scaler.grammar import called, counted, listed
 from scaler.needs import Needs
 from scaler.policy.capacity import Budget, CapacityPlan, SlotBatch, best_seconds, soonest_seconds, tasks_done
 from scaler.policy.view import ClusterView, ManagerView, Wanted
@@ -114,8 +115,11 @@ class Sizing:
         works = self._works(view, int(constraints.get("first_slots") or FIRST_SLOTS), fitting)
         for work in sorted(works, key=lambda work: (len(fitting[work.needs]), work.needs.items)):
             _assign(work, fitting[work.needs], constraints)
+        nothing = "no work that its workers can run" if works else "no work"
         wanted = {
-            key: self._decide(plan, constraints, view.now) for key, plan in plans.items() if not managers[key].fixed
+            key: self._decide(plan, constraints, view.now, nothing)
+            for key, plan in plans.items()
+            if not managers[key].fixed
         }
         self._cooldowns = {key: cooldown for key, cooldown in self._cooldowns.items() if key in wanted}
         self._wanted = {key: answer.units for key, answer in wanted.items()}
@@ -127,7 +131,8 @@ class Sizing:
         wanted = self._wanted.get(manager.manager_id, 0)
         return wanted if manager.max_units is None else min(wanted, manager.max_units)
 
-    def _decide(self, plan: CapacityPlan, constraints: Constraints, now: float) -> Wanted:
+    def _decide(self, plan: CapacityPlan, constraints: Constraints, now: float, nothing: str) -> Wanted:
+        """Return what one manager should have. nothing: the reason when there is no work for it."""
         manager = plan.manager
         key = manager.manager_id
         cooldown = self._cooldowns.setdefault(key, Cooldown(manager.units, now))
@@ -149,10 +154,12 @@ class Sizing:
             cooldown.shrunk(now)
             wanted -= surplus
         reasons = [*plan.reasons, plan.limit] if plan.limit else plan.reasons
+        most = plan.most_units
         if not reasons:
-            last = f"; the last ones go after {seconds_text(cooldown.seconds(usual))} without any" if wanted else ""
-            reasons = [f"no work{last}"]
-        return Wanted(wanted, "; ".join(reasons))
+            idle = f"other units are enough for {plan.spare}" if plan.spare else nothing
+            last = f"its last units stop after {seconds_text(cooldown.seconds(usual))} without work"
+            reasons = ["it may have no units" if most == 0 else idle, *([last] if wanted else [])]
+        return Wanted(wanted, "; ".join(reasons), most)
 
     def _works(
         self, view: ClusterView, first_slots: int, fitting: Mapping[Needs, Sequence[CapacityPlan]]
@@ -164,10 +171,12 @@ class Sizing:
         works: dict[Needs, Work] = {}
         for row in view.demand:
             tasks = row.queued + row.running
-            if not tasks:
+            if not tasks and not row.ended_per_second:
                 continue
             work = works.setdefault(row.needs, Work(row.needs))
             work.tasks += tasks
+            work.busy_slots += row.busy_slots
+            work.ended_per_second += row.ended_per_second
             work.functions.append(row.function)
             if row.task_seconds is not None:
                 work.measured_tasks += tasks
@@ -195,11 +204,16 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
     for plan in to_grow:
         if missing and (taken := plan.grow(missing)):
             missing -= taken
-            plan.reasons.append(f"{text}, begins on up to {work.ramp_up_slots} slots")
+            plan.reasons.append(f"{text}, beginning on up to {counted(work.ramp_up_slots, 'slot')}")
     if work.measured_tasks:
         _assign_measured(work, plans, to_grow, constraints)
+    # Tasks that come and end between two plans need the slots that they have kept busy.
+    missing = math.ceil(work.busy_slots - _ROUNDING) - sum(plan.used - used[id(plan)] for plan in plans)
     for plan in plans:
-        if plan.used > used[id(plan)] and not any(reason.startswith(text) for reason in plan.reasons):
+        missing -= plan.use(max(0, missing))
+        if plan.used == used[id(plan)]:
+            plan.spare = plan.spare or text
+        elif not any(reason.startswith(text) for reason in plan.reasons):
             plan.reasons.append(text)
 
 
@@ -236,7 +250,7 @@ def _assign_measured(
 
 @dataclass(slots=True)
 class Work:
-    """The unfinished tasks of all functions with the same needs."""
+    """The tasks of all functions with the same needs: unfinished ones, and the rate of those that have ended."""
 
     needs: Needs
     tasks: int = 0
@@ -245,6 +259,8 @@ class Work:
     """Remaining time of the measured tasks on one slot."""
     ramp_up_slots: int = 0
     """Slots for the others."""
+    busy_slots: float = 0.0
+    ended_per_second: float = 0.0
     functions: list[str] = field(default_factory=list)
 
     @property
@@ -252,15 +268,18 @@ class Work:
         return max(1e-6, self.seconds / self.measured_tasks)
 
     def __str__(self) -> str:
-        tasks = "1 task" if self.tasks == 1 else f"{self.tasks:,} tasks"
-        names = [f"{name}()" for name in dict.fromkeys(self.functions)]
-        of = " and ".join(names) if len(names) <= MAX_FUNCTIONS_NAMED else f"{len(names)} functions"
-        needs = f" that need {self.needs}" if self.needs.items else ""
+        names = list(dict.fromkeys(self.functions))
+        of = listed([called(name) for name in names], MAX_FUNCTIONS_NAMED)
+        work = f"{of} needing {self.needs}" if self.needs.items else of
+        if self.ended_per_second >= max(1, self.tasks):
+            # Most of them come and end between two plans.
+            return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
+        tasks = f"{counted(self.tasks, 'task')} of {work}"
         if not self.measured_tasks:
-            return f"{tasks} of {of}{needs}, not measured yet"
+            return f"{tasks}, not measured yet"
         unmeasured = self.tasks - self.measured_tasks
         rest = f", {unmeasured:,} of them not measured yet" if unmeasured else ""
-        return f"{seconds_text(self.seconds)} of work in {tasks} of {of}{needs}{rest}"
+        return f"{seconds_text(self.seconds)} of work in {tasks}{rest}"
 
 
 def seconds_text(seconds: float) -> str:

@@ -19,7 +19,7 @@ NO_LIMIT = -1
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Unfinished tasks of one function with the same needs."""
+    """Tasks of one function with the same needs that have not ended, or have since the last view."""
 
     needs: Needs
     function: str
@@ -28,6 +28,10 @@ class Demand:
     running: int
     task_seconds: float | None
     """Measured time of one task; None until one of them has ended."""
+    busy_slots: float = 0.0
+    """Slots that tasks which have ended since the last view kept busy until now, on average."""
+    ended_per_second: float = 0.0
+    """Rate of these tasks: at a high rate, few of them are queued or running at the moment of a view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,14 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many units a manager should have (those that drain not counted), and why, for people."""
+    """How many units a manager should have (those that drain not counted), and why, for people.
+
+    most_units: how many the policy would allow it for more work; None for as many as it can have.
+    """
 
     units: int
     reason: str
+    most_units: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

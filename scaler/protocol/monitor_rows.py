@@ -218,7 +218,7 @@ class ManagerRow(NamedTuple):
     unit_slots: Annotated[int, Column("Slots/unit", "count", 3)] = 0
     max_slots: Annotated[int, Column("Most slots", "count", 3)] = 0
     capabilities: Annotated[str, Column("Capabilities", rank=3)] = ""
-    reason: Annotated[str, Column("Why", help="The reason of the last decision")] = ""
+    reason: Annotated[str, Column("Why", help="Why the scaling policy wants this many units")] = ""
     trouble: str = ""
     units: int = 0
 

@@ -69,7 +69,9 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         ),
     )
     clients = nlargest(MAX_ROWS, state.clients.values(), key=lambda client: len(client.tasks))
-    functions = nlargest(MAX_ROWS, census.functions, key=lambda function: (census.live[function], function.submitted))
+    functions = nlargest(
+        MAX_ROWS, census.functions, key=lambda function: (census.live[function.name], function.submitted)
+    )
     managers = islice(state.managers.values(), MAX_ROWS)
     head = {
         "version": VERSION,
@@ -115,15 +117,23 @@ class _Census:
         workers = state.workers.values()
         running = Counter(task.group for worker in workers for task in _running_tasks(worker))
         suspended = Counter(worker.tasks[task].group for worker in workers for task in worker.blocked)
-        self._by_owner: Counter[ClientRecord | Function] = Counter()
+        self._by_owner: Counter[ClientRecord | str] = Counter()
         for group, count in chain(running.items(), suspended.items()):
             self._by_owner[group.client] += count
-            self._by_owner[group.function] += count
-        self.live: Counter[Function] = Counter()
+            self._by_owner[group.function.name] += count
+        self.live: Counter[str] = Counter()
+        records: dict[Function, None] = {}
         for client in state.all_clients():
             for group in client.groups.values():
-                self.live[group.function] += group.live
-        self.functions = list(dict.fromkeys(chain(self.live, state.functions.values())))
+                self.live[group.function.name] += group.live
+                records[group.function] = None
+        totals: dict[str, Function] = {}
+        for record in dict.fromkeys(chain(records, state.functions.values())):
+            total = totals.setdefault(record.name, Function(record.name, record.needs))
+            total.submitted += record.submitted
+            total.failed += record.failed
+            total.wall_us += record.wall_us
+        self.functions = list(totals.values())
         self.tasks = TaskCounts(
             waiting=state.waiting,
             ready=state.ready.count,
@@ -144,14 +154,16 @@ class _Census:
 
     def client(self, client: ClientRecord) -> ClientRow:
         live = len(client.tasks)
-        return ClientRow(id=client.id.hex(), name=client.name[:MAX_TEXT], tasks=live, **self._counts(live, client))
+        return ClientRow(
+            id=client.id.hex(), name=client.name[:MAX_TEXT], tasks=live, **self._counts(live, client, client)
+        )
 
     def function(self, function: Function) -> FunctionRow:
-        counts = self._counts(self.live[function], function)
+        counts = self._counts(self.live[function.name], function, function.name)
         return FunctionRow(name=function.name[:MAX_TEXT], seconds_total=function.wall_us / 1e6, **counts)
 
-    def _counts(self, live: int, owner: ClientRecord | Function) -> dict[str, int]:
-        running = self._by_owner[owner]
+    def _counts(self, live: int, owner: ClientRecord | Function, key: ClientRecord | str) -> dict[str, int]:
+        running = self._by_owner[key]
         return {
             "queued": live - running,
             "running": running,
@@ -226,7 +238,7 @@ def state_name(outcome: int) -> str:
 
 
 def _manager(record: ManagerRecord) -> ManagerRow:
-    details, decision = record.details, record.decision
+    details, wanted = record.details, record.wanted
     return ManagerRow(
         id=details.manager_id[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
@@ -239,5 +251,5 @@ def _manager(record: ManagerRecord) -> ManagerRow:
         max_slots=details.max_concurrency,
         capabilities=str(record.offers)[:MAX_TEXT],
         trouble=record.trouble[:MAX_TEXT],
-        reason=decision.reason[:MAX_TEXT] if decision is not None else "",
+        reason=wanted.reason[:MAX_TEXT] if wanted is not None else "",
     )

@@ -38,8 +38,8 @@ class ClusterState:
         """Tasks in state Waiting or Delayed."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
         """Tasks that ended since the start, by outcome."""
-        self.functions: dict[str, Function] = {}
-        """By name, the most recently used at the end."""
+        self.functions: dict[tuple[str, tuple[tuple[str, float], ...]], Function] = {}
+        """By name and items of the needs, the most recently used at the end."""
         self.pools: dict[Offers, WorkerPool] = {}
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: balancing may relieve them."""

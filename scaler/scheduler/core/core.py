@@ -21,9 +21,10 @@ from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Ref
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import Command, Expel, Input, MonitoringChanged, PolicyAnswered, SendToStorage, Stop
 from scaler.scheduler.core.elastic import Elastic
-from scaler.scheduler.core.explain import explain, unservable
+from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 from scaler.scheduler.core.submission import Submission

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
-from scaler.needs import Needs
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus
 from scaler.scheduler.core.cluster import ClusterState
@@ -21,7 +21,7 @@ from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.facts import Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.state import ALIVE, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
+from scaler.scheduler.core.state import ALIVE, Function, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
 
 PLAN_SECONDS = 0.5
 """How often the policy is asked."""
@@ -32,6 +32,8 @@ SLOW_POLICY_SECONDS = 1.0
 REPORT_AGAIN_SECONDS = 60.0
 """A slow policy is reported again after this time."""
 STARTUP_WEIGHT = 0.3
+RECENT_FUNCTIONS = 200
+"""How many functions without living tasks are looked at for tasks that came and ended between two views."""
 MAX_UNITS_NAMED = 1000
 """Units that one Desired names of each kind; the others are named in the next ones."""
 
@@ -134,7 +136,7 @@ class Elastic:
         # When the last manager has left, the policy is asked once more, and forgets it: one that comes back soon would
         # get back what it had, with work or without.
         if managers or self._view is not None:
-            view = ClusterView(now, self._demand(), managers)
+            view = ClusterView(now, self._demand(now), managers)
             self._asked_at = now
             self._outbox.add(AskPolicy(view))
             self._view = view if managers else None
@@ -151,9 +153,9 @@ class Elastic:
     def _apply(self) -> None:
         """Send managers what the last answer wants of them."""
         for record in self._state.managers.values():
-            wanted = self._wanted.get(record.name)
             if record.status is None:
                 continue
+            wanted = record.wanted = self._wanted.get(record.name)
             if record.details.fixed:
                 # It gets only the workers that have joined, and those that get no more tasks, which it replaces.
                 wanted = Wanted(len(record.running_units), "those that get no more tasks are to be replaced")
@@ -163,24 +165,37 @@ class Elastic:
                 self._send_desired(record, wanted)
                 self._decide(record, wanted)
 
-    def _demand(self) -> tuple[Demand, ...]:
+    def _demand(self, now: float) -> tuple[Demand, ...]:
         assigned = running = 0
         for worker in self._state.workers.values():
             assigned += len(worker.tasks)
             running += min(worker.busy, worker.slots) + len(worker.blocked)
         started = running / assigned if assigned else 1.0
-        alike: dict[tuple[Needs, str], list[Group]] = {}
-        for client in self._state.clients.values():
+        # The first view has nothing to measure from: it only notes the counts of all functions.
+        seconds = now - self._view.now if self._view is not None else 0.0
+        functions = reversed(self._state.functions.values())
+        alike: dict[Function, list[Group]] = {}
+        for client in self._state.all_clients():
             for group in client.groups.values():
-                alike.setdefault((group.needs, group.spec.name), []).append(group)
+                alike.setdefault(group.function, []).append(group)
+        for function in islice(functions, RECENT_FUNCTIONS) if seconds else functions:
+            alike.setdefault(function, [])
         demand: list[Demand] = []
-        for (needs, name), groups in alike.items():
-            ready = sum(group.ready for group in groups)
-            sent = sum(group.assigned for group in groups)
+        for function, groups in alike.items():
+            ended, busy_seconds = _since_view(function, sum(group.live for group in groups))
+            here = [group for group in groups if not group.client.terminated]
+            ready = sum(group.ready for group in here)
+            sent = sum(group.assigned for group in here)
             begun = round(sent * started)
-            measured = [group.timing.seconds for group in groups if group.timing.measured]
-            if ready or sent:
-                demand.append(Demand(needs, name, ready + sent - begun, begun, max(measured, default=None)))
+            task_seconds = max((group.timing.seconds for group in here if group.timing.measured), default=None)
+            busy = rate = 0.0
+            if seconds and ended:
+                # Of a task that ended, no more than the time since the last view counts.
+                busy, rate = min(ended, busy_seconds / seconds), ended / seconds
+                task_seconds = task_seconds or busy_seconds / ended or None
+            if ready or sent or rate:
+                row = Demand(function.needs, function.name, ready + sent - begun, begun, task_seconds, busy, rate)
+                demand.append(row)
         return tuple(demand)
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
@@ -221,8 +236,11 @@ class Elastic:
         for manager in view.managers:
             if manager.manager_id == record.name:  # else it came after the policy was asked
                 draining = sum(worker.draining for worker in record.running_units.values()) + len(record.unwanted_units)
-                reason = f"{'1 unit' if wanted.units == 1 else f'{wanted.units} units'}: {wanted.reason}"
-                inputs = _inputs(manager, view.demand)
+                reason, inputs = wanted.reason, _inputs(manager, view.demand)
+                if record.trouble:
+                    reason += f"; it cannot start units now: {record.trouble}"
+                elif before is not None and before.inputs.trouble:
+                    reason += "; it can start units again"
                 record.decision = ScalingDecided(record.name, wanted.units, draining, reason, inputs)
                 self._outbox.publish(record.decision)
 
@@ -244,6 +262,14 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
     )
 
 
+def _since_view(function: Function, live: int) -> tuple[int, float]:
+    """Return how many tasks of a function have ended since the last view and how long they took; count from now on."""
+    ended, wall_us = function.submitted - live, function.wall_us
+    since = ended - function.viewed_ended, (wall_us - function.viewed_wall_us) * 1e-6
+    function.viewed_ended, function.viewed_wall_us = ended, wall_us
+    return since
+
+
 def _inputs(manager: ManagerView, demand: Iterable[Demand]) -> ScalingInputs:
     rows = [row for row in demand if row.needs.fits(manager.offers)]
     return ScalingInputs(
@@ -251,6 +277,8 @@ def _inputs(manager: ManagerView, demand: Iterable[Demand]) -> ScalingInputs:
         running=sum(row.running for row in rows),
         unmeasured=sum(row.queued + row.running for row in rows if row.task_seconds is None),
         backlog_seconds=sum((row.queued + row.running / 2) * (row.task_seconds or 0.0) for row in rows),
+        busy_slots=sum(row.busy_slots for row in rows),
+        ended_per_second=sum(row.ended_per_second for row in rows),
         units_running=manager.units_running,
         units_pending=len(manager.pending_ages),
         units_idle=len(manager.idle_seconds),

@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
+from scaler.policy.view import Wanted
 from scaler.protocol.messages import (
     Finished,
     ManagerDetails,
@@ -56,13 +57,17 @@ class Timing:
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """Counts of all tasks of one name since the start. The tasks that ended are those that are not alive."""
+    """Counts of all tasks of one name and the same needs since the start. Those that are not alive have ended."""
 
     name: str
+    needs: Needs
     submitted: int = 0
     failed: int = 0
     wall_us: int = 0
     """Total duration of the tasks that ended."""
+    viewed_ended: int = 0
+    viewed_wall_us: int = 0
+    """The tasks that had ended when the policy was shown the cluster last, and their duration."""
 
 
 @dataclass(slots=True, eq=False)
@@ -389,7 +394,7 @@ class Worker(PeerRecord):
 
 @dataclass(frozen=True, slots=True)
 class ScalingInputs:
-    """What a scaling decision about one manager was made from, as in ManagerView. Tasks are those that it could run.
+    """What a scaling decision about one manager was made from, as in its views. Tasks are those that it could run.
 
     unmeasured: tasks of functions none of which has ended yet. backlog_seconds: what the others take on one slot;
     running ones count half.
@@ -399,6 +404,8 @@ class ScalingInputs:
     running: int
     unmeasured: int
     backlog_seconds: float
+    busy_slots: float
+    ended_per_second: float
     units_running: int
     units_pending: int
     units_idle: int
@@ -409,7 +416,7 @@ class ScalingInputs:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecided:
-    """How many units a manager should have from now on (those that drain not counted), and why, as one sentence."""
+    """How many units a manager should have from now on (those that drain not counted), and why."""
 
     manager_id: str
     units: int
@@ -429,6 +436,8 @@ class ManagerRecord(PeerRecord):
     status_at: float = 0.0
     desired: tuple[int, tuple[str, ...], int] | None = None
     """The last Desired: units, those that are drained, how many others drain."""
+    wanted: Wanted | None = None
+    """The policy's last answer about it; None before the first, and for a manager that the policy leaves alone."""
     decision: ScalingDecided | None = None
     """The last one that was published."""
     startup_seconds: float | None = None
@@ -447,6 +456,13 @@ class ManagerRecord(PeerRecord):
     @property
     def units(self) -> list[UnitStatus]:
         return self.status.units if self.status is not None else []
+
+    @property
+    def most_units(self) -> int | None:
+        """How many units its own limit and the policy allow it for more work; None for any number."""
+        own = self.details.max_concurrency // self.details.unit_slots if self.details.max_concurrency >= 0 else None
+        given = self.wanted.most_units if self.wanted is not None else None
+        return min((units for units in (own, given) if units is not None), default=None)
 
     @property
     def trouble(self) -> str:

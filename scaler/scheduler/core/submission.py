@@ -127,8 +127,9 @@ class Submission:
     def _make_group(self, client: ClientRecord, spec: Spec, depth: int, timing: Timing) -> Group:
         """Make a group, whose tasks are counted with the others of their name."""
         functions = self._state.functions
-        function = functions.pop(spec.name, None) or Function(spec.name)
-        functions[spec.name] = function
+        key = spec.name, spec.needs
+        function = functions.pop(key, None) or Function(spec.name, Needs(spec.needs))
+        functions[key] = function
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
-        return Group(client, spec, Needs(spec.needs), (-spec.priority, -depth), depth, timing, function)
+        return Group(client, spec, function.needs, (-spec.priority, -depth), depth, timing, function)

@@ -256,5 +256,5 @@ def test_every_answer_says_why() -> None:
         .values()
     )
     assert answer == Wanted(
-        4, "240 s of work in 4 tasks of f() that need gpu=1, 4 s to start a unit, done in about 65 s"
+        4, "240 s of work in 4 tasks of f() needing gpu=1, 4 s to start a unit, done in about 65 s", 8
     )

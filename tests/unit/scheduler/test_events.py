@@ -209,13 +209,19 @@ def test_decisions_are_told_with_what_they_were_made_from() -> None:
     watched.cluster.say(manager, ManagerStatus(watched.cluster.now, [], "no quota"))
     watched.cluster.wait(2.0, alive=[manager, watched.client, watched.worker])
     decision = watched.report()["decisions"][0]
-    assert (decision["manager"], decision["units"], decision["reason"]) == ("m", 2, "2 units: two are nicer")
+    assert (decision["manager"], decision["units"], decision["reason"]) == (
+        "m",
+        2,
+        "two are nicer; it cannot start units now: no quota",
+    )
     assert decision["draining"] == 0
     assert decision["inputs"] == {
         "queued": 5,
         "running": 0,
         "unmeasured": 5,
         "backlog_seconds": 0.0,
+        "busy_slots": 0.0,
+        "ended_per_second": 0.0,
         "units_running": 0,
         "units_pending": 0,
         "units_idle": 0,

@@ -123,14 +123,14 @@ def test_a_client_may_ask_for_its_own_tasks_only_and_one_inside_a_task_too() -> 
     assert answers == [
         ("alice", "it runs on worker manager-1 (host, pid 1)"),
         ("bob", "it is a task of another client, which may ask for itself; monitors may ask for all"),
-        ("inner", "it is on worker manager-1 (host, pid 1), with 1 task before it that is not done"),
+        ("inner", "it waits on worker manager-1 (host, pid 1) behind 1 task"),
     ]
 
 
 def test_without_any_worker_or_manager_it_says_so() -> None:
     cluster = Cluster()
     (task,) = cluster.submit(cluster.client())
-    assert why(cluster, task) == "no worker and no worker manager is here"
+    assert why(cluster, task) == "no worker and no worker manager is connected"
 
 
 def test_what_nobody_offers_is_named_with_the_most_that_there_is() -> None:
@@ -141,7 +141,7 @@ def test_what_nobody_offers_is_named_with_the_most_that_there_is() -> None:
     (two,) = cluster.submit(client, needs=GPU)
     (fast,) = cluster.submit(client, needs=(("fast", 0.0),))
     nobody = "no worker offers {}, and no worker manager could start one that does: there is {}"
-    assert why(cluster, two) == nobody.format("gpu=2", "no more than gpu=1")
+    assert why(cluster, two) == nobody.format("gpu=2", "at most gpu=1")
     assert why(cluster, fast) == nobody.format("fast", "no fast")
 
 
@@ -198,8 +198,8 @@ def test_a_task_in_line_says_how_many_are_before_it() -> None:
     client = cluster.client()
     cluster.worker("w", queue_size=0)
     _, following, *_, last = cluster.submit(client, 1206)
-    assert why(cluster, following) == "it is the next, for 1 slot that could run it"
-    assert why(cluster, last) == "1,204 tasks are before it, for 1 slot that could run it"
+    assert why(cluster, following) == "it will run next; 1 slot can run such tasks"
+    assert why(cluster, last) == "1,204 tasks will run before it; 1 slot can run such tasks"
 
 
 def test_those_of_a_higher_priority_and_the_turns_of_other_clients_are_before_it() -> None:
@@ -227,8 +227,8 @@ def test_cancelled_ones_are_not_counted() -> None:
     cluster.submit(client)
     first, second, last = cluster.submit(client, 3)
     cluster.cancel(client, first)
-    assert why(cluster, last) == "1 task is before it, for 1 slot that could run it"
-    assert why(cluster, second).startswith("it is the next")
+    assert why(cluster, last) == "1 task will run before it; 1 slot can run such tasks"
+    assert why(cluster, second).startswith("it will run next")
 
 
 def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
@@ -237,9 +237,9 @@ def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
     manager = cluster.manager("cloud")
     report(cluster, manager, 38.0, 12.0)
     cluster.wait(2.0, alive=[manager])
-    assert why(cluster, task) == "the worker manager cloud waits for its first unit, 40 s"
+    assert why(cluster, task) == "worker manager cloud has been starting its first unit for 40 s"
     cluster.state.managers[cluster.peer(manager)].startup_seconds = 60.0
-    assert why(cluster, task) == "the worker manager cloud waits for its first unit, 40 s of about 60 s"
+    assert why(cluster, task) == "worker manager cloud has been starting its first unit for 40 s of about 60 s"
 
 
 def test_a_unit_that_is_stuck_says_why() -> None:
@@ -247,7 +247,7 @@ def test_a_unit_that_is_stuck_says_why() -> None:
     (task,) = cluster.submit(cluster.client())
     report(cluster, cluster.manager("hpc"), 300.0, reason="RUNNABLE: no instance is large enough")
     assert why(cluster, task) == (
-        "the worker manager hpc waits for its first unit, 300 s (RUNNABLE: no instance is large enough)"
+        "worker manager hpc has been starting its first unit for 300 s: RUNNABLE: no instance is large enough"
     )
 
 
@@ -258,16 +258,16 @@ def test_units_that_are_on_their_way_are_told_to_those_in_line_too() -> None:
     _, task = cluster.submit(client, 2)
     report(cluster, cluster.manager("cloud"), 5.0)
     assert why(cluster, task) == (
-        "it is the next, for 1 slot that could run it; the worker manager cloud waits for 1 unit, 5 s"
+        "it will run next; 1 slot can run such tasks; worker manager cloud has been starting 1 unit for 5 s"
     )
 
 
 @pytest.mark.parametrize(
     ("name", "trouble", "text"),
     [
-        ("m", "", "the worker manager m is about to start 2 units"),
-        ("m", "no quota", "the worker manager m is in trouble: no quota"),
-        ("idle", "", "the worker manager idle is to have 0 units: so it is"),
+        ("m", "", "worker manager m is about to start 2 units"),
+        ("m", "no quota", "worker manager m cannot start units now: no quota"),
+        ("idle", "", "the scaling policy wants 0 units of worker manager idle: so it is"),
     ],
 )
 def test_a_manager_without_units_says_what_it_is_about_to_do(name: str, trouble: str, text: str) -> None:
@@ -282,12 +282,12 @@ def test_managers_that_say_nothing_or_have_nothing_are_told_apart() -> None:
     (task,) = cluster.submit(cluster.client())
     manager, fixed = cluster.manager("m"), cluster.manager("f", fixed=True)
     report(cluster, fixed)
-    has_none = "the worker manager f has no worker that could run it, and starts only what it is configured to"
-    assert why(cluster, task) == f"the worker manager m has just come; {has_none}"
+    has_none = "worker manager f runs a fixed number of workers, none of which takes tasks now"
+    assert why(cluster, task) == f"worker manager m has connected just now; {has_none}"
     report(cluster, manager)
-    assert why(cluster, task).startswith("the worker manager m has not been told how many units to start")
+    assert why(cluster, task).startswith("the scaling policy has not said how many units worker manager m should have")
     cluster.break_connection(manager)
-    assert why(cluster, task).startswith("the worker manager m is out of contact")
+    assert why(cluster, task).startswith("worker manager m is out of contact")
 
 
 def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
@@ -299,7 +299,10 @@ def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
     cluster.break_connection("a")
     cluster.break_connection("b")
     (task,) = cluster.submit(client)
-    assert why(cluster, task) == "2 workers could run it, but are out of contact; no worker manager is here"
+    assert (
+        why(cluster, task)
+        == "no worker can take such tasks now (2 workers out of contact); no worker manager is connected"
+    )
 
 
 def test_a_task_on_a_worker_says_what_is_before_it() -> None:
@@ -310,8 +313,8 @@ def test_a_task_on_a_worker_says_what_is_before_it() -> None:
     assert [why(cluster, task) for task in tasks] == [
         f"it runs on worker {name}",
         f"it runs on worker {name}",
-        f"it is on worker {name}, with 1 task before it that is not done",
-        f"it is on worker {name}, with 2 tasks before it that are not done",
+        f"it waits on worker {name} behind 1 task",
+        f"it waits on worker {name} behind 2 tasks",
     ]
     cluster.say(worker, Suspended([tasks[0]], [1], [True]))
     assert why(cluster, tasks[0]) == f"it runs on worker {name} and waits for tasks of its own"
@@ -327,9 +330,9 @@ def test_a_task_that_needs_results_names_whose() -> None:
     first, second = cluster.submit(client, 2, name="load")
     (third,) = cluster.submit(client, name="clean")
     (both,) = cluster.submit(client, references=[(first, second, third)])
-    assert why(cluster, both) == "it needs the results of 3 tasks: load(), clean()"
+    assert why(cluster, both) == "it needs the results of 3 tasks: load() and clean()"
     cluster.finish("w", first, second)
-    assert why(cluster, both) == "it needs the result of 1 task: clean()"
+    assert why(cluster, both) == "it needs the results of 1 task: clean()"
 
 
 def test_a_task_whose_run_failed_says_how_and_when_it_runs_again() -> None:
@@ -338,7 +341,7 @@ def test_a_task_whose_run_failed_says_how_and_when_it_runs_again() -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9 (SIGKILL)")
     text = why(cluster, task)
-    assert text.startswith("its last run failed (attempt 1 ")
+    assert text.startswith("it runs again in 0.0 s, after attempt 1 ")
     assert "SIGKILL" in text
 
 

@@ -11,7 +11,9 @@ from scaler.scheduler.core.facts import FailureRecord, History, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated, Timing
 from tests.unit.scheduler.driver import Cluster
 
-GROUP = Group(ClientRecord(b"client..", "client", 0.0), Spec(b"f" * 16), Needs(), (0, 0), 0, Timing(), Function("f"))
+GROUP = Group(
+    ClientRecord(b"client..", "client", 0.0), Spec(b"f" * 16), Needs(), (0, 0), 0, Timing(), Function("f", Needs())
+)
 
 
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:
@@ -88,7 +90,7 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
 
 
 def test_runs_of_one_function_on_one_worker_are_told_apart_at_their_borders() -> None:
-    other = Group(GROUP.client, Spec(b"g" * 16, name="g"), Needs(), (0, 0), 0, Timing(), Function("g"))
+    other = Group(GROUP.client, Spec(b"g" * 16, name="g"), Needs(), (0, 0), 0, Timing(), Function("g", Needs()))
     first, second = Terminated("w1"), Terminated("w2")
     ended = TasksEnded([], [], [], [], [])
     for index, (group, gone) in enumerate(

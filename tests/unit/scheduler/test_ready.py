@@ -22,7 +22,7 @@ def group(client: str = "a", priority: int = 0, depth: int = 0, needs: Needs = P
         (-priority, -depth),
         depth,
         Timing(),
-        Function("f"),
+        Function("f", Needs()),
     )
 
 

@@ -226,12 +226,12 @@ class Two:
         return {manager.manager_id: Wanted(2, "two are nicer") for manager in view.managers}
 
 
-def test_a_manager_has_the_reason_of_its_last_scaling_decision() -> None:
+def test_a_manager_has_the_reason_of_the_units_that_are_wanted_now() -> None:
     cluster = Cluster(Two())
     manager = cluster.manager("m")
     assert document(cluster)["managers"][0]["reason"] == ""
     cluster.say(manager, ManagerStatus(cluster.now, [], "no quota"))
-    assert document(cluster)["managers"][0]["reason"] == "2 units: two are nicer"
+    assert document(cluster)["managers"][0]["reason"] == "two are nicer"
 
 
 def test_workers_in_trouble_are_listed_first_then_the_busiest() -> None:

@@ -1,0 +1,120 @@
+"""Says in one sentence what could run tasks with given needs: workers, or worker managers that could start some. Pure.
+
+The sentences begin with their subject and have no full stop, so that they can follow others.
+"""
+
+from __future__ import annotations
+
+from scaler.grammar import counted, listed
+from scaler.needs import Needs
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.state import ManagerRecord, Worker
+
+MAX_NAMED = 3
+"""How many worker managers one sentence names."""
+
+
+def outlook(state: ClusterState, needs: Needs, now: float) -> str:
+    """Return what ready tasks with these needs wait for. now: core time. O(workers)."""
+    fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
+    slots = sum(worker.slots for worker in fitting if worker.is_willing)
+    parts = [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
+    could = [record for record in state.managers.values() if needs.fits(record.offers)]
+    if not could and not slots:
+        parts.append(_no_candidate(state, needs, bool(fitting)))
+    told = [record for record in could if record.pending_units] if slots else could
+    return "; ".join([*parts, *(prospect(record, now, is_awaited=True) for record in told[:MAX_NAMED])])
+
+
+def unservable(state: ClusterState, needs: Needs) -> str:
+    """Return what to tell the clients of tasks that nothing here can run; empty when something can, or nothing is here.
+
+    Their tasks are not refused: a worker that offers more may join at any time.
+    """
+    here = [each.offers for each in state.managers.values()] + [each.offers for each in state.workers.values()]
+    if not here or any(map(needs.fits, here)):
+        return ""
+    known = listed(sorted({str(offers) or "none" for offers in here}), MAX_NAMED)
+    return (
+        f"tasks that need {needs} wait: {_no_candidate(state, needs, False)}. Offered are: {known}. "
+        f"Ask for less in capabilities=..., or start workers with --per-worker-capabilities {needs}"
+    )
+
+
+def without_workers(state: ClusterState, now: float) -> str:
+    """Return why no worker is connected, and what starts one, as `TITLE: TEXT`; empty when there are workers."""
+    if state.workers:
+        return ""
+    records = list(state.managers.values())
+    if not records:
+        return "No workers: no worker manager is connected that could start any"
+    waiting = state.ready.waiting()
+    if waiting:
+        text = outlook(state, waiting[0].needs, now)
+    else:
+        text = "; ".join(prospect(record, now, is_awaited=False) for record in records[:MAX_NAMED])
+    if any(record.pending_units for record in records):
+        return f"Workers are starting: {text}"
+    if waiting:
+        return f"Tasks wait for workers: {text}"
+    is_able = any(_may_start(record) for record in records)
+    return f"Idle: workers start when tasks arrive; {text}" if is_able else f"No workers: {text}"
+
+
+def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
+    """Return what a worker manager does about workers. is_awaited: tasks wait for them."""
+    name = f"worker manager {record.name}"
+    if record.broken_at is not None:
+        return f"{name} is out of contact"
+    if record.status is None:
+        return f"{name} has connected just now"
+    pending = record.pending_units
+    if pending:
+        oldest = max(unit.age_seconds for unit in pending) + now - record.status_at
+        usual = f" of about {record.startup_seconds:.0f} s" if record.startup_seconds is not None else ""
+        first = "its first unit" if not record.running_units else counted(len(pending), "unit")
+        why = next((f": {unit.reason}" for unit in pending if unit.reason), "")
+        return f"{name} has been starting {first} for {oldest:.0f} s{usual}{why}"
+    if record.trouble:
+        return f"{name} cannot start units now: {record.trouble}"
+    if record.details.fixed:
+        return f"{name} runs a fixed number of workers, none of which takes tasks now"
+    if record.wanted is None:
+        return f"the scaling policy has not said how many units {name} should have"
+    missing = record.wanted.units - len(record.running_units)
+    if missing > 0:
+        return f"{name} is about to start {counted(missing, 'unit')}"
+    if is_awaited or not _may_start(record):
+        return f"the scaling policy wants {counted(record.wanted.units, 'unit')} of {name}: {record.wanted.reason}"
+    most = record.most_units
+    return f"{name} may start " + ("any number of units" if most is None else f"up to {counted(most, 'unit')}")
+
+
+def _may_start(record: ManagerRecord) -> bool:
+    """Tell whether a manager that works as it should would start units for tasks."""
+    is_well = record.broken_at is None and record.status is not None and not record.trouble
+    return is_well and not record.details.fixed and record.wanted is not None and record.most_units != 0
+
+
+def _unwilling(fitting: list[Worker]) -> list[str]:
+    if not fitting:
+        return []
+    broken = sum(worker.broken_at is not None for worker in fitting)
+    counts = ((broken, "out of contact"), (len(fitting) - broken, "about to end"))
+    how = [f"{counted(count, 'worker')} {text}" for count, text in counts if count]
+    return [f"no worker can take such tasks now ({', '.join(how)})"]
+
+
+def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:
+    if not needs.items or not (state.workers or state.managers):
+        return "no worker manager is connected" if is_known else "no worker and no worker manager is connected"
+    known: dict[str, float] = {}
+    offers = [record.offers for record in state.managers.values()]
+    for offer in offers + [worker.offers for worker in state.workers.values()]:
+        for name, amount in offer.items:
+            known[name] = max(amount, known.get(name, amount))
+    short = [f"at most {name}={known[name]:g}" for name, amount in needs.items if known.get(name, amount) < amount]
+    short += [f"no {name}" for name, _ in needs.items if name not in known]
+    because = f": there is {listed(short, len(short))}" if short else ""
+    others = "other worker" if is_known else "worker"
+    return f"no {others} offers {needs}, and no worker manager could start one that does{because}"
