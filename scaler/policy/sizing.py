@@ -157,7 +157,7 @@ class Sizing:
         most = plan.most_units
         if not reasons:
             idle = f"other units are enough for {plan.spare}" if plan.spare else nothing
-            last = f"its last units stop after {seconds_text(cooldown.seconds(usual))} without work"
+            last = f"units stop after {seconds_text(cooldown.seconds(usual))} without work"
             reasons = ["it may have no units" if most == 0 else idle, *([last] if wanted else [])]
         return Wanted(wanted, "; ".join(reasons), most)
 

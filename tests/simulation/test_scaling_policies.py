@@ -122,3 +122,30 @@ def test_a_manager_that_stops_units_with_work_is_noticed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(SimulatedManager, "hear", careless)
     assert simulate(NAMES["long tail"], SimplePolicy(""), 1.0).scaled_down > 0
+
+
+class Recorded:
+    """A policy that remembers each decision that is new: units and reason."""
+
+    def __init__(self, policy: SimplePolicy) -> None:
+        self.allocation = policy.allocation
+        self.decisions: list[tuple[float, int, str]] = []
+        self._policy = policy
+
+    def plan(self, view: ClusterView) -> dict[str, Wanted]:
+        answer = self._policy.plan(view)
+        for wanted in answer.values():
+            if not self.decisions or (wanted.units, wanted.reason) != self.decisions[-1][1:]:
+                self.decisions.append((view.now, wanted.units, wanted.reason))
+        return answer
+
+
+def test_no_decision_says_that_there_is_no_work_while_ten_thousand_tasks_a_second_come_and_end() -> None:
+    seconds, tick = 13, 0.02
+    ticks = (Arrival(1.0 + tick * number, "tick", (0.00005,) * 200) for number in range(round(seconds / tick)))
+    policy = Recorded(SimplePolicy(""))
+    simulate(Workload("ticks", tuple(ticks), (UnitPool("cloud", 4),)), policy, startup_seconds=1.0)
+    during = [(units, reason) for at, units, reason in policy.decisions if 1.0 <= at <= 1.0 + seconds]
+    assert not [reason for _, reason in during if "no work" in reason]
+    assert during[-1] == (3, "about 10,000 tasks of tick() per second")
+    assert policy.decisions[-1][1:] == (0, "no work")

@@ -258,3 +258,59 @@ def test_every_answer_says_why() -> None:
     assert answer == Wanted(
         4, "240 s of work in 4 tasks of f() needing gpu=1, 4 s to start a unit, done in about 65 s", 8
     )
+
+
+def passing(busy_slots: float, ended_per_second: float, needs: Needs = PLAIN) -> Demand:
+    """Tasks that all came and ended between two views."""
+    return Demand(needs, "f", 0, 0, busy_slots / ended_per_second, busy_slots, ended_per_second)
+
+
+def reasons(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: ManagerView) -> list[str]:
+    wanted = policy.plan(ClusterView(now, tuple(demand), managers))
+    return [wanted[view.manager_id].reason for view in managers]
+
+
+def test_tasks_that_come_and_end_between_two_views_keep_the_units_that_they_keep_busy() -> None:
+    idle = manager(units_running=8, idle_seconds=(0.01,) * 8)
+    assert sizes(SimplePolicy(""), [passing(2.4, 10_000)], idle, 0, 10, 20, 60) == [8, 6, 3, 3]
+
+
+def test_tasks_that_come_and_end_between_two_views_start_no_units() -> None:
+    assert units(SimplePolicy(""), 0, [passing(2.4, 10_000)], manager()) == [0]
+
+
+def test_the_reason_is_the_rate_where_more_tasks_pass_in_a_second_than_there_are_at_the_moment() -> None:
+    here = manager(units_running=1)
+    few = Demand(PLAIN, "f", 3, 1, 0.0001, 1.0, 10_432.0)
+    assert reasons(SimplePolicy(""), 0, [few], here) == ["about 10,000 tasks of f() per second"]
+    assert reasons(SimplePolicy(""), 0, [passing(0.1, 1.0)], here) == ["about 1 task of f() per second"]
+    many = Demand(PLAIN, "f", 20_000, 1, 0.0001, 1.0, 10_432.0)
+    assert reasons(SimplePolicy(""), 0, [many], here) == ["2 s of work in 20,001 tasks of f()"]
+
+
+def test_a_manager_without_work_says_whether_there_is_none_or_others_do_it_or_it_may_not() -> None:
+    busy, other = manager("busy", units_running=2), manager("other", units_running=1)
+    gpu = manager("gpu", offers=Offers.of({"gpu": 1}))
+    last = "; units stop after 20 s without work"
+    assert reasons(SimplePolicy(""), 0, [], other, gpu) == [f"no work{last}", "no work"]
+    demand = [passing(1.0, 10_000)]
+    rate = "about 10,000 tasks of f() per second"
+    enough = f"other units are enough for {rate}"
+    assert reasons(SimplePolicy(""), 0, demand, busy, other) == [rate, f"{enough}{last}"]
+    assert reasons(SimplePolicy(""), 0, [work(2, 60.0, needs=GPU)], other) == [
+        f"no work that its workers can run{last}"
+    ]
+    assert reasons(WaterfallPolicy("1,busy,-1"), 0, demand, busy, gpu) == [rate, "it may have no units"]
+    assert reasons(SimplePolicy("scaling=no"), 0, demand, other) == ["scaling=no"]
+
+
+def test_an_answer_has_the_most_units_that_the_policy_would_allow() -> None:
+    def most(policy: ScalingPolicy, *managers: ManagerView) -> list[int | None]:
+        return [answer.most_units for answer in policy.plan(ClusterView(0, (), managers)).values()]
+
+    some, endless = manager("some"), manager("endless", max_slots=-1)
+    assert most(SimplePolicy(""), some, endless) == [8, None]
+    assert most(SimplePolicy("scaling=no"), some, endless) == [0, 0]
+    assert most(WaterfallPolicy("1,some,3"), some, endless) == [3, 0]
+    assert most(TargetPolicy("ceiling_per_hour=1; price_per_hour=0.3"), some, endless) == [3, 3]
+    assert most(TargetPolicy("ceiling_per_hour=0.2; price_per_hour=0.3"), some, endless) == [0, 0]

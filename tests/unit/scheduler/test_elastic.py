@@ -432,6 +432,44 @@ def test_the_policy_sees_what_runs_what_waits_and_how_long_it_takes() -> None:
     assert row.task_seconds == pytest.approx(2.0)
 
 
+def test_the_policy_sees_the_tasks_that_came_and_ended_since_its_last_view_by_what_they_need() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m")
+    worker = cluster.worker("w", {"gpu": 1.0}, manager_id="m")
+
+    def come_and_end(count: int, seconds: float, needs: tuple[tuple[str, float], ...] = ()) -> None:
+        for _ in range(count):
+            cluster.finish(worker, *cluster.submit(client, name="work", needs=needs), seconds=seconds)
+
+    report(cluster, manager)
+    cluster.wait(0.5, alive=[manager, worker])
+    come_and_end(100, 0.002)
+    come_and_end(2, 30.0, needs=(("gpu", 1.0),))
+    cluster.wait(0.5, alive=[manager, worker])
+    demand = {str(row.needs): row for row in policy.views[-1].demand}
+    assert {row.function for row in demand.values()} == {"work"}
+    plain, gpu = demand[""], demand["gpu=1"]
+    assert (plain.queued, plain.running, plain.task_seconds) == (0, 0, pytest.approx(0.002))
+    assert (plain.busy_slots, plain.ended_per_second) == (pytest.approx(0.4), pytest.approx(200))
+    assert gpu.busy_slots == 2, "each kept one slot busy, however long it ran before"
+    cluster.wait(0.5, alive=[manager, worker])
+    assert policy.views[-1].demand == ()
+
+
+def test_what_ended_before_the_first_manager_came_is_not_taken_for_present_work() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    client, worker = cluster.client(), cluster.worker("w")
+    for _ in range(100):
+        cluster.finish(worker, *cluster.submit(client))
+    cluster.wait(5.0, alive=[worker])
+    manager = cluster.manager("m")
+    report(cluster, manager)
+    cluster.wait(1.0, alive=[manager, worker])
+    assert [view.demand for view in policy.views] == [()] * len(policy.views)
+
+
 # -- with the policies that ship
 
 
