@@ -84,7 +84,7 @@ class GuardedPolicy:
             return ""
         self._reported |= missing
         names, joined = ", ".join(map(repr, sorted(missing))), ", ".join(sorted(here))
-        return f"names the worker manager {names}, which has not joined (here: {joined}): correct it, or start that one"
+        return f"names {names}, and no such worker manager has joined (here: {joined}): correct the name, or start it"
 
     def _complaint(self, cause: str, text: str, now: float) -> str:
         last_cause, last_at = self._complained

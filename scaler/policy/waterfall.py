@@ -43,7 +43,7 @@ class WaterfallPolicy:
         wanted = self._sizing.plan(view, limits | unlisted)
         for key in unlisted & wanted.keys():
             text = f"the policy does not list this worker manager; it lists {', '.join(self._most_slots)}"
-            wanted[key] = Wanted(wanted[key].units, text)
+            wanted[key] = Wanted(wanted[key].units, text, 0)
         return wanted
 
 

@@ -113,7 +113,7 @@ def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:
     for offer in offers + [worker.offers for worker in state.workers.values()]:
         for name, amount in offer.items:
             known[name] = max(amount, known.get(name, amount))
-    short = [f"at most {name}={known[name]:g}" for name, amount in needs.items if known.get(name, amount) < amount]
+    short = [f"no more than {name}={known[name]:g}" for name, amount in needs.items if known.get(name, amount) < amount]
     short += [f"no {name}" for name, _ in needs.items if name not in known]
     because = f": there is {listed(short, len(short))}" if short else ""
     others = "other worker" if is_known else "worker"

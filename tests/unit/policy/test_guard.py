@@ -70,8 +70,8 @@ def test_managers_that_the_policy_names_and_that_never_join_are_reported_once() 
     story = Story()
     story.policy.named_managers = frozenset({"m", "clod"})
     assert story.pass_time(9.0) == []
-    text = "the scaling policy Scripted names the worker manager 'clod', which has not joined (here: m)"
-    assert story.pass_time(2.0) == [f"{text}: correct it, or start that one"]
+    text = "the scaling policy Scripted names 'clod', and no such worker manager has joined (here: m)"
+    assert story.pass_time(2.0) == [f"{text}: correct the name, or start it"]
     assert story.pass_time(2 * SAY_AGAIN_SECONDS) == []
 
 

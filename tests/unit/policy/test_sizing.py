@@ -300,8 +300,13 @@ def test_a_manager_without_work_says_whether_there_is_none_or_others_do_it_or_it
     assert reasons(SimplePolicy(""), 0, [work(2, 60.0, needs=GPU)], other) == [
         f"no work that its workers can run{last}"
     ]
-    assert reasons(WaterfallPolicy("1,busy,-1"), 0, demand, busy, gpu) == [rate, "it may have no units"]
+    assert reasons(WaterfallPolicy("1,busy,-1"), 0, demand, busy, gpu) == [
+        rate,
+        "the policy does not list this worker manager; it lists busy",
+    ]
     assert reasons(SimplePolicy("scaling=no"), 0, demand, other) == ["scaling=no"]
+    poor = TargetPolicy("ceiling_per_hour=0.2; price_per_hour=0.3")
+    assert reasons(poor, 0, [], gpu) == ["it may have no units"]
 
 
 def test_an_answer_has_the_most_units_that_the_policy_would_allow() -> None:

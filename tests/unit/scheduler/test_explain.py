@@ -141,7 +141,7 @@ def test_what_nobody_offers_is_named_with_the_most_that_there_is() -> None:
     (two,) = cluster.submit(client, needs=GPU)
     (fast,) = cluster.submit(client, needs=(("fast", 0.0),))
     nobody = "no worker offers {}, and no worker manager could start one that does: there is {}"
-    assert why(cluster, two) == nobody.format("gpu=2", "at most gpu=1")
+    assert why(cluster, two) == nobody.format("gpu=2", "no more than gpu=1")
     assert why(cluster, fast) == nobody.format("fast", "no fast")
 
 
@@ -160,7 +160,7 @@ def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers() -> None:
     cluster.wait(0.5, alive=["w", "m"])
     told = (
         "tasks that need gpu=2 wait: no worker offers gpu=2, and no worker manager could start one that does: there is "
-        "no more than gpu=1. Offered are: gpu=1, linux. "
+        "no more than gpu=1. Offered are: gpu=1 and linux. "
         "Ask for less in capabilities=..., or start workers with --per-worker-capabilities gpu=2"
     )
     assert notices(cluster, client) == [told]
