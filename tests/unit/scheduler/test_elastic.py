@@ -450,8 +450,10 @@ def test_the_policy_sees_the_tasks_that_came_and_ended_since_its_last_view_by_wh
     demand = {str(row.needs): row for row in policy.views[-1].demand}
     assert {row.function for row in demand.values()} == {"work"}
     plain, gpu = demand[""], demand["gpu=1"]
-    assert (plain.queued, plain.running, plain.task_seconds) == (0, 0, pytest.approx(0.002))
-    assert (plain.busy_slots, plain.ended_per_second) == (pytest.approx(0.4), pytest.approx(200))
+    assert (plain.queued, plain.running) == (0, 0)
+    assert plain.task_seconds == pytest.approx(0.002)
+    assert plain.busy_slots == pytest.approx(0.4)
+    assert plain.ended_per_second == pytest.approx(200)
     assert gpu.busy_slots == 2, "each kept one slot busy, however long it ran before"
     cluster.wait(0.5, alive=[manager, worker])
     assert policy.views[-1].demand == ()
