@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
+from scaler.client.contact import say_found, say_lost
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.session import (
@@ -115,7 +116,8 @@ class ClientLoop:
         self._submitted = submitted
         self._is_abandoned = False
         self._welcome: Welcome | None = None
-        self._broken_at: float | None = None
+        self._broken_at: float | None = self._loop.time()
+        """Since when there is no connection; None while there is one."""
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
@@ -273,7 +275,7 @@ class ClientLoop:
                     inputs, resolved = [], []
                     self._welcomed(welcome)
                 case Resumed():
-                    self._broken_at = None
+                    self._is_back()
                 case Broken():
                     if self._broken_at is None:
                         self._broken_at = self._loop.time()
@@ -320,12 +322,24 @@ class ClientLoop:
         self._loop.call_later(MAINTENANCE_SECONDS, self._maintain)
         self._iterate()
         if self._welcome is None:
+            self._say_lost(f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
             return
         lease = self._welcome.lease_seconds
+        if self.futures.has_unfinished() or self._questions:
+            self._say_lost(f"tasks that wait for it fail after {lease:g} s")
         if self._broken_at is not None and self._loop.time() - self._broken_at > lease:
             self._lose(f"the scheduler at {self.address} was gone for more than {lease:g} s")
         if self._is_abandoned and not self.futures.has_unfinished():
             self.close("the program no longer refers to the client")
+
+    def _say_lost(self, outlook: str) -> None:
+        if self._broken_at is not None and self._connector is not None:
+            text = f"({self._connector.last_error}); {outlook}"
+            say_lost(self.address, self._broken_at, self._loop.time(), text)
+
+    def _is_back(self) -> None:
+        self._broken_at = None
+        say_found(self.address, self._loop.time())
 
     def _lose(self, why: str) -> None:
         self.futures.step(ClientGaveUp(SchedulerLostError(why), cancel=True))
@@ -333,7 +347,7 @@ class ClientLoop:
     def _welcomed(self, welcome: Welcome) -> None:
         is_first = self._welcome is None
         self._welcome = welcome
-        self._broken_at = None
+        self._is_back()
         self.futures.max_pending_tasks = welcome.max_pending_tasks
         if is_first:
             self._connected.set_result(None)

@@ -27,6 +27,9 @@ class Questions:
         self._waiting: list[tuple[Question, Future[Answer]]] = []
         self._closed: Exception | None = None
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
     @contextmanager
     def asking(self, question: Question) -> Iterator[Future[Answer]]:
         """Send a question, and give the future of its answer; at the end of the context it is no longer asked.

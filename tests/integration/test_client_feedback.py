@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scaler import SchedulerClusterCombo
+from tests.integration.client_rig import RigScheduler
 
 SECONDS = 60
 
@@ -64,3 +66,39 @@ def test_a_requirement_that_nothing_offers_is_said_once_on_stderr(
             if capability == "linux":
                 assert program.stderr.readline() == said.format("gpu=4", "gpu=4", "gpu", "gpu=4")
             assert program.stderr.readline() == said.format(*[capability] * 4)
+
+
+def test_a_program_without_a_scheduler_says_so_once_for_all_its_threads(tmp_path: Path) -> None:
+    text = """
+        import sys, threading
+        from scaler import Client
+
+        clients = []
+        threads = [threading.Thread(target=lambda: clients.append(Client(sys.argv[1]))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        futures = [client.submit(abs, -1) for client in clients]
+        results = [future.result() for future in futures]
+    """
+    with RigScheduler() as reserved:
+        address = reserved.address
+    lost = (
+        rf"scaler: no scheduler answers at {address}: tried for \d s \(.*nothing listens there\); {{}}. "
+        "Check that it runs, that the address is right, and that no firewall is between\n"
+    )
+    with started(tmp_path, text, address) as program:
+        assert program.stderr is not None
+        assert re.fullmatch(lost.format("gives up after timeout_seconds=60"), program.stderr.readline())
+        with RigScheduler(address) as scheduler:
+            assert re.fullmatch(rf"scaler: connected to {address}, after \d s\n", program.stderr.readline())
+            scheduler.next_tasks(3)
+        lost_later = program.stderr.readline()
+        assert re.fullmatch(lost.format("tasks that wait for it fail after 30 s"), lost_later)
+        with RigScheduler(address) as scheduler:
+            assert re.fullmatch(rf"scaler: connected to {address}, after \d s\n", program.stderr.readline())
+            for task in scheduler.next_tasks(3):
+                scheduler.peer = task[:8]
+                scheduler.finish({task: 1})
+            program.wait(SECONDS)
