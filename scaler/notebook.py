@@ -13,6 +13,12 @@ _CUT = "…"
 _LEFT = "text-align: left; vertical-align: top"
 
 
+class PageLink(str):
+    """A text that a table shows as a link to itself."""
+
+    __slots__ = ()
+
+
 def short(text: str, most: int = MAX_CHARACTERS) -> str:
     """Return a text with its control characters shown, and with an ellipsis at its end where it was too long."""
     text = escaped(text[: most + 1])
@@ -30,4 +36,7 @@ def table(title: str, rows: Mapping[str, object]) -> str:
 
 
 def _cell(value: object) -> str:
-    return html.escape(short(str(value)))
+    text = html.escape(short(str(value)))
+    if isinstance(value, PageLink) and value.startswith(("http://", "https://")):
+        return f'<a href="{text}" target="_blank" rel="noopener">{text}</a>'
+    return text

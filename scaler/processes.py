@@ -18,6 +18,8 @@ READY_FD_VARIABLE = "SCALER_READY_FD"
 """Names a file descriptor from which the component's parent reads one JSON line, once the component is ready."""
 PARENT_PID_VARIABLE = "SCALER_PARENT_PID"
 """Names the process with which the component ends."""
+LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"
+"""Names the listening socket of a component, if its parent has bound it: then the address is known before it runs."""
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
 """Holds the configuration of a component as a JSON document."""
 MAX_ROUNDS = 20

@@ -62,6 +62,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         found = Run(uuid.uuid4().hex, Path(directory))
         patch.setenv(MARK, found.mark)
         patch.setenv("TMPDIR", directory)
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))  # running clusters of others
+        patch.delenv("SCALER_ADDRESS", raising=False)
         patch.setattr(tempfile, "tempdir", directory)
         yield found
 

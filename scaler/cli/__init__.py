@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 EXIT_INTERRUPTED = 130
 
 _PARSE = "scaler.config.commands:parse_"
+_LAUNCHER = "scaler.cluster.launcher:run"
 _MANAGER = "scaler.worker_manager.runner:run"
 _WEB = "scaler.monitor.web.server:run"
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "scaler": (f"{_PARSE}launcher", "scaler.cluster.launcher:run"),
+    "scaler": (f"{_PARSE}launcher", _LAUNCHER),
     "scaler_object_storage_server": (f"{_PARSE}object_storage_server", "scaler.object_storage.server:run"),
     "scaler_scheduler": (f"{_PARSE}scheduler", "scaler.scheduler.server:run"),
     "scaler_worker_manager": (f"{_PARSE}worker_manager", _MANAGER),
@@ -28,7 +29,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler_top": (f"{_PARSE}top", "scaler.monitor.commands:run"),
 }
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
-    f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run") for verb in ("explain", "logs", "trace")
+    "scaler local": (f"{_PARSE}local", _LAUNCHER),
+    **{f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run") for verb in ("explain", "logs", "trace")},
 }
 """The commands behind `scaler` when its first argument is one of these words and not a file."""
 
@@ -87,6 +89,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     from scaler.component import note_bug, report  # noqa: PLC0415 (see the head of this module)
     from scaler.errors import ScalerError  # noqa: PLC0415
 
+    if name == "scaler" and not arguments:
+        arguments = ("local",)
     if arguments and f"{name} {arguments[0]}" in SUBCOMMANDS:
         name, arguments = f"{name} {arguments[0]}", arguments[1:]
     parse, run = COMMANDS_AND_SUBCOMMANDS[name]

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from scaler.client.chunks import ItemCall
-from scaler.client.connect import nested_loop, open_loop, processor
+from scaler.client.clusters import open_cluster
+from scaler.client.connect import is_inside_task, nested_loop, processor
 from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, checked_options
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
@@ -59,21 +60,24 @@ class Client(ArgumentOnly):
         stream_output: bool = False,
         name: str = "",
     ) -> None:
-        """Connect to the scheduler at `address`, or, inside a task and without one, through the task's worker.
+        """Connect to the scheduler at `address`, which may be the name of a running cluster of this user.
+
+        Without an address: inside a task through the task's worker; elsewhere to the cluster that SCALER_ADDRESS names,
+        and without that to a new local cluster, which ends with this client.
 
         timeout_seconds: the longest wait for the scheduler, for the object storage, and for room when a limit is
         reached. profiling, stream_output: what `submit` takes when it is not told. serializer: instead of the built-in
-        one. name: what monitors show. Raises UnreachableError, RefusedError, or UsageError.
+        one. name: what monitors show. Raises UnreachableError, RefusedError, UsageError, or ComponentError.
         """
         _check(timeout_seconds, name)
         self._name = name
         self._serializer = None if serializer is None else bind_serializer(serializer)
         self._options = Options(profiling=profiling, stream_output=stream_output)
-        self._is_nested = address is None
-        if address is None:
+        self._is_nested = address is None and is_inside_task()
+        if self._is_nested:
             self._loop = nested_loop(timeout_seconds)
         else:
-            self._loop = open_loop(address, name, timeout_seconds)
+            self._loop = open_cluster(address, name, timeout_seconds)
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
         self._templates = TemplateTable(self._futures, self._serializer)
@@ -85,7 +89,9 @@ class Client(ArgumentOnly):
 
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook, from what the client knows: it neither waits nor asks the scheduler."""
-        from scaler.notebook import table  # noqa: PLC0415 (processors import this module, and few tasks show clients)
+        # Processors import this module, and few tasks show clients.
+        from scaler.notebook import PageLink, table  # noqa: PLC0415
+        from scaler.registry import page_at  # noqa: PLC0415
 
         rows: dict[str, object] = {
             "scheduler": self._loop.address,
@@ -95,6 +101,7 @@ class Client(ArgumentOnly):
             "inside a task": "yes" if self._is_nested else "",
             "unfinished tasks": f"{0 if self._futures.closed else len(self._futures.unfinished()):,}",
             "objects sent": len(self._references) or "",
+            "web page": "" if self._is_nested else PageLink(page_at(self._loop.address)),
         }
         return table("Client", rows)
 

@@ -58,8 +58,19 @@ def processor() -> ProcessorContext | None:
     return context
 
 
-def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
-    """Connect to the scheduler at an address. Raises UsageError, UnreachableError or RefusedError."""
+def is_inside_task() -> bool:
+    """Return True when this code runs in a task, also in one that can have no clients."""
+    module = sys.modules.get("scaler.worker.processor.context")
+    return processor() is not None or (module is not None and bool(module.refusal))
+
+
+def open_loop(
+    address: str, name: str, timeout_seconds: float, ended: Callable[[], object] = lambda: None
+) -> ClientLoop:
+    """Connect to the scheduler at an address. ended: see ClientLoop.
+
+    Raises UsageError, UnreachableError or RefusedError.
+    """
     from scaler.net.connector import SocketConnector  # noqa: PLC0415 (clients inside tasks need no sockets)
     from scaler.net.versions import own_hello  # noqa: PLC0415
 
@@ -67,16 +78,14 @@ def open_loop(address: str, name: str, timeout_seconds: float) -> ClientLoop:
         hello = own_hello(Role.CLIENT, ClientDetails(name))
         return SocketConnector(address, peer=peer, hello=hello, on_events=on_events)
 
-    return _opened(connect, address, timeout_seconds)
+    return _opened(connect, address, timeout_seconds, ended=ended)
 
 
 def nested_loop(timeout_seconds: float) -> ClientLoop:
-    """Return the one loop of all clients inside this processor. Raises UsageError outside of tasks."""
+    """Return the one loop of all clients inside this processor. Raises UsageError where a task can have none."""
     context = processor()
     if context is None:
-        module = sys.modules.get("scaler.worker.processor.context")
-        refusal: str = "" if module is None else module.refusal
-        raise UsageError(refusal or "a client outside of a task needs the scheduler's address: Client(address=...)")
+        raise UsageError(sys.modules["scaler.worker.processor.context"].refusal)
     with _lock:
         loop = _nested.get(os.getpid())
         if loop is None or loop.futures.closed is not None:
@@ -221,13 +230,14 @@ def _cpu_seconds() -> float:
     return time.process_time() - time.thread_time()
 
 
-def _opened(connect: Callable[[bytes, OnEvents], Connector], address: str, timeout_seconds: float) -> ClientLoop:
+def _opened(
+    connect: Callable[[bytes, OnEvents], Connector], address: str, timeout_seconds: float, **options: Any
+) -> ClientLoop:
     context = processor()
-    options: dict[str, Any] = {}
     if context is not None:
         with _lock:
             watch = _watches.get(context.pid) or _watches.setdefault(context.pid, SlotWatch(context))
-        options = {"blocked": context.blocked, "submitted": watch.submitted}
+        options |= {"blocked": context.blocked, "submitted": watch.submitted}
     loop = ClientLoop(address, connect, _connect_storage, timeout_seconds, **options)
     _loops.add(loop)
     return loop

@@ -96,11 +96,13 @@ class ClientLoop:
         *,
         blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         submitted: Callable[[Callable[[], bool]], object] | None = None,
+        ended: Callable[[], object] = lambda: None,
     ) -> None:
         """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
 
         connect: to the scheduler, given this client's peer id. connect_storage: given its address and the peer id. Both
-        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch.
+        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. ended: called after the end
+        of the connection, harmless when repeated.
         """
         self.address = address
         self._loop = asyncio.new_event_loop()
@@ -114,6 +116,8 @@ class ClientLoop:
         self._connect = connect
         self._connect_storage = connect_storage
         self._submitted = submitted
+        self._ended = ended
+        self._ends_itself = False
         self._is_abandoned = False
         self._welcome: Welcome | None = None
         self._broken_at: float | None = self._loop.time()
@@ -185,8 +189,11 @@ class ClientLoop:
         self.futures.close(why, ClientDisconnectedError("the client was disconnected before the task ended"))
         self._questions.close(ClientClosedError(why))
         self._call(self._loop.stop)
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is self._thread:
+            self._ends_itself = True
+        else:
             self._thread.join(JOIN_SECONDS)
+            self._ended()
 
     def abandon(self) -> None:
         """No more submits will come: the thread ends when all tasks have ended."""
@@ -251,6 +258,8 @@ class ClientLoop:
                 self._connector.close("disconnected")
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+            if self._ends_itself:
+                self._ended()
 
     def _begin(self) -> None:
         try:

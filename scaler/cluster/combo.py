@@ -6,34 +6,33 @@ import contextlib
 import inspect
 import logging
 import os
-import socket
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
 from scaler.cluster.supervisor import Supervisor, component
 from scaler.config.addresses import check_address, local_address, port_of
 from scaler.config.load import model_of
+from scaler.config.monitors import WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError, nearest
-from scaler.notebook import table
+from scaler.monitor.web.listening import listen, page_of
+from scaler.notebook import PageLink, table
 from scaler.policy.load import load_policy
+from scaler.registry import Registration
 
 _log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=SettingsModel)
 P = ParamSpec("P")
 
-LOOPBACK = "127.0.0.1"
-MAX_ATTEMPTS = 100
-_PORTS_OF_A_SCHEDULER = 3
-"""Its own, and those of the object storage and the monitors right above it."""
 _JOIN_MARGIN_SECONDS = 5.0
 
 
@@ -50,6 +49,10 @@ class ComboSettings(ClusterConfig, SchedulerConfig):
     logging_level: str = "WARNING"  # type: ignore[assignment]
     logging_paths: Sequence[str] = ("/dev/stderr",)  # type: ignore[assignment]
     per_worker_capabilities: Mapping[str, float | None] | str = ""  # type: ignore[assignment]
+    name: str | None = None
+    """The name under which this user's programs and commands find it; without one, they need an address."""
+    web_port: int | None = None
+    """The port of a web page, or the next free one; without it, there is none."""
     per_worker_queue_size: int = ClusterConfig.per_worker_task_queue_size
     """Another name of per_worker_task_queue_size, for libraries written for earlier versions."""
     bind_address: str = field(init=False)
@@ -89,7 +92,8 @@ class SchedulerClusterCombo:
         connect; by default two ports above. n_workers: by default one less than the CPUs, at least 1.
         object_storage_address: where a separate object storage process listens; by default the object storage is part
         of the scheduler's process. By default logging_level is WARNING and logging_paths is /dev/stderr: stdout belongs
-        to the program.
+        to the program. name: under which `Client(name)` and the commands of this user find it, or the next free one
+        (`name-2`). web_port: serve the web page at this port, or at the next free one; by default there is none.
 
         Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
         """
@@ -104,19 +108,31 @@ class SchedulerClusterCombo:
             # Another server may listen at a given address: nothing connects there before ours has bound it.
             together = address is None and settings.get("object_storage_address") is None
             if address is None:
-                ports = ReservedPorts(_PORTS_OF_A_SCHEDULER)
+                ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
                 after.callback(ports.release)
                 address = ports.address()
+            name, web_port = settings.pop("name", None), settings.pop("web_port", None)
             components, scheduler, self._n_workers = _components(address, n_workers, **settings)
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
+            self._page = ""
+            if web_port is not None:
+                page = _model(WebUiConfig, settings, monitor_address=self._monitor_address, web_port=web_port)
+                listening = after.enter_context(listen(page.web_host, page.web_port))
+                self._page = page_of(listening)
+                page = replace(page, web_port=listening.getsockname()[1])
+                components.append(component("web-ui", page, listening=listening))
             self._supervisor = Supervisor(components, together=together, report=report)
+            registration = None if name is None else Registration(name)
+            self._name = "" if registration is None or registration.problem else registration.name
             # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end
             # it together with the thread that started it.
-            thread = threading.Thread(target=self._supervisor.run, name="scaler-combo", daemon=True)
+            thread = threading.Thread(
+                target=_run, args=(self._supervisor, registration), name="scaler-combo", daemon=True
+            )
             self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
-            thread.start()
             try:
+                thread.start()
                 self._supervisor.wait_settled()
             except BaseException:
                 self._end()
@@ -126,6 +142,8 @@ class SchedulerClusterCombo:
             raise ComponentError(
                 self._supervisor.supervision.failure or "the components ended as soon as they had started"
             )
+        if registration is not None:
+            registration.publish(self._address, self._monitor_address, self._page)
         is_made.set()
 
     def get_address(self) -> str:
@@ -139,6 +157,14 @@ class SchedulerClusterCombo:
     def get_object_storage_address(self) -> str:
         """Return the address of the object storage."""
         return self._supervisor.supervision.addresses["scheduler"]["object_storage"]
+
+    def get_name(self) -> str:
+        """Return the name under which this user's programs and commands find the cluster; empty without one."""
+        return self._name
+
+    def get_page(self) -> str:
+        """Return the link of the web page; empty without one."""
+        return self._page
 
     @property
     def failure(self) -> str | None:
@@ -171,13 +197,22 @@ class SchedulerClusterCombo:
             "state": self._state(),
         }
         if self._end.alive:
-            rows["watch it with"] = f"scaler_top {self._monitor_address}"
+            rows["web page"] = PageLink(self._page)
+            rows["watch it with"] = f"scaler_top {self._name or self._monitor_address}"
         return table("SchedulerClusterCombo", rows)
 
     def _state(self) -> str:
         if self.failure is not None:
             return self.failure
         return "runs" if self._end.alive else "stopped"
+
+
+def _run(supervisor: Supervisor, registration: Registration | None) -> None:
+    try:
+        supervisor.run()
+    finally:
+        if registration is not None:
+            registration.close()
 
 
 def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> None:
@@ -243,39 +278,3 @@ def _model(model: type[M], settings: Mapping[str, object], **own: object) -> M:
     given |= {name: value for name, value in own.items() if value is not None}
     defaults = {"logging_level": ComboSettings.logging_level, "logging_paths": ComboSettings.logging_paths}
     return model_of(model, {**defaults, **given})
-
-
-class ReservedPorts:
-    """Consecutive free TCP ports on the loopback interface from `first` on, reserved until servers listen on them.
-
-    A reserving socket is bound but does not listen. The system does not assign its port to a socket that asks for any
-    free port, yet a server can bind it by number, because both allow address reuse (as every ZeroMQ listener does).
-    """
-
-    def __init__(self, count: int) -> None:
-        """Reserve ports. Raises OSError when there are not enough consecutive free ones."""
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            self.first, self._sockets = 0, list[socket.socket]()
-            try:
-                for offset in range(count):
-                    reserving = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-                    self._sockets.append(reserving)
-                    # Bound before it allows reuse: a port that is reserved elsewhere is not free.
-                    reserving.bind((LOOPBACK, self.first + offset if offset else 0))
-                    reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    self.first = self._sockets[0].getsockname()[1]
-                return
-            except (OSError, OverflowError):
-                self.release()
-                if attempt == MAX_ATTEMPTS:
-                    raise
-
-    def address(self, index: int = 0) -> str:
-        """Return the address of the port with this index."""
-        return f"tcp://{LOOPBACK}:{self.first + index}"
-
-    def release(self) -> None:
-        """Release the ports: the servers have bound them by now."""
-        for reserving in self._sockets:
-            reserving.close()
-        self._sockets = []

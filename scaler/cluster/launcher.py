@@ -1,4 +1,4 @@
-"""`scaler FILE`: every component of one file, started in order, watched, and stopped in reverse.
+"""`scaler FILE` and `scaler local`: every component started in order, watched, and stopped in reverse.
 
 The exit code is 0 after a requested stop (SIGINT, SIGTERM, SIGHUP) or an orderly end of the components, 1 after a
 failure, 2 when a component could not start with its settings. A second signal kills the remaining processes. A program
@@ -12,47 +12,80 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 
+from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import ComponentProcess, ReportLine
 from scaler.cluster.supervisor import Supervisor, component
-from scaler.config.commands import LauncherConfig
+from scaler.config.addresses import local_address
+from scaler.config.commands import LauncherConfig, LocalRequest
+from scaler.config.monitors import WebUiConfig
+from scaler.errors import UsageError
+from scaler.monitor.web.listening import listen, page_of
 from scaler.policy.load import check_managers, load_policy
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
+from scaler.registry import Registration
 
 SERVICE_GRACE_SECONDS = 24.0
 """Additional time to end for a worker manager whose units are stopped by a service."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(config: LauncherConfig) -> int:
-    """Run everything that the file describes until it ends, and return the exit code.
+def run(request: LauncherConfig | LocalRequest) -> int:
+    """Run everything that is wanted until it ends, and return the exit code.
 
-    Raises UsageError, before anything is started, for an unknown policy, and for one that misspells a worker manager.
+    Raises UsageError, before anything is started, for an invalid name, an unknown policy, and one that misspells a
+    worker manager.
     """
-    policy = load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
-    scaled = [each.worker_manager_id for each in config.worker_managers if getattr(each, "mode", "") != "fixed"]
-    check_managers(policy, [each.worker_manager_id for each in config.worker_managers], scaled)
     ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
     parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
-    supervisor = Supervisor(
-        components_of(config), report=_print, parent_pid=None if parent_pid is None else int(parent_pid)
-    )
     if ready_fd is not None:
         os.set_inheritable(int(ready_fd), False)
-        threading.Thread(target=_report_ready, args=(supervisor, int(ready_fd)), daemon=True).start()
-    with handling_signals(STOP_SIGNALS, lambda _, count: supervisor.stop(hurry=count > 1)):
-        return supervisor.run()
+    with contextlib.ExitStack() as after, contextlib.ExitStack() as when_started:
+        if isinstance(request, LauncherConfig):
+            config = request
+        else:
+            ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
+            when_started.callback(ports.release)
+            config = request.config(ports.address())
+        policy = load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
+        scaled = [each.worker_manager_id for each in config.worker_managers if getattr(each, "mode", "") != "fixed"]
+        check_managers(policy, [each.worker_manager_id for each in config.worker_managers], scaled)
+        registration = Registration(config.name)
+        after.callback(registration.close)
+        listening = None if config.webui is None else _listen(config.webui)
+        if listening is not None:
+            when_started.enter_context(listening)
+        page = "" if listening is None else page_of(listening)
+        parent = None if parent_pid is None else int(parent_pid)
+        supervisor = Supervisor(components_of(config, listening), report=_print, parent_pid=parent)
+
+        def report_ready() -> None:
+            supervisor.wait_settled()
+            when_started.close()
+            if supervisor.supervision.ready:
+                _publish(config, registration, page)
+                if ready_fd is not None:
+                    _report_ready(int(ready_fd))
+
+        reporting = threading.Thread(target=report_ready, daemon=True)
+        with handling_signals(STOP_SIGNALS, lambda _, count: supervisor.stop(hurry=count > 1)):
+            reporting.start()
+            code = supervisor.run()
+            reporting.join()
+        return code
 
 
-def components_of(config: LauncherConfig) -> list[ComponentProcess]:
-    """Return the components of a file in the order of their start."""
-    servers = (
-        ("object-storage-server", config.object_storage_server),
-        ("scheduler", config.scheduler),
-        ("web-ui", config.webui),
-    )
-    return [component(kind, model) for kind, model in servers if model is not None] + [
+def components_of(config: LauncherConfig, listening: socket.socket | None = None) -> list[ComponentProcess]:
+    """Return the components in the order of their start. listening: the socket of the web page, None without one."""
+    found = []
+    if config.object_storage_server is not None:
+        found.append(component("object-storage-server", config.object_storage_server))
+    found.append(component("scheduler", config.scheduler))
+    if config.webui is not None and listening is not None:
+        found.append(component("web-ui", config.webui, listening=listening))
+    return found + [
         component(
             "worker-manager",
             manager,
@@ -63,11 +96,29 @@ def components_of(config: LauncherConfig) -> list[ComponentProcess]:
     ]
 
 
-def _report_ready(supervisor: Supervisor, ready_fd: int) -> None:
-    supervisor.wait_settled()
+def _listen(config: WebUiConfig) -> socket.socket | None:
+    try:
+        return listen(config.web_host, config.web_port)
+    except UsageError as error:
+        _print(ReportLine(f"there is no web page: {error}", is_failure=True))
+        return None
+
+
+def _publish(config: LauncherConfig, registration: Registration, page: str) -> None:
+    """Show the cluster under its name, and print how to connect."""
+    address, name = local_address(config.scheduler.bind_address), registration.name
+    registration.publish(address, local_address(config.scheduler.monitor_address), page)
+    if registration.problem:
+        _print(ReportLine(registration.problem, is_failure=True))
+    elif name != config.name:
+        _print(ReportLine(f"the name {config.name} is taken, so this cluster is {name}"))
+    by_name = "" if registration.problem else f'Client("{name}") or '
+    _print(ReportLine(f'connect with {by_name}Client("{address}"){f"; web page {page}" if page else ""}'))
+
+
+def _report_ready(ready_fd: int) -> None:
     with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as pipe:
-        if supervisor.supervision.ready:
-            pipe.write(json.dumps({"component": "scaler", "pid": os.getpid(), "addresses": {}}) + "\n")
+        pipe.write(json.dumps({"component": "scaler", "pid": os.getpid(), "addresses": {}}) + "\n")
 
 
 def _print(report: ReportLine) -> None:

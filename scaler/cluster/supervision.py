@@ -36,6 +36,8 @@ class ComponentProcess:
     """How to run one component. environment is added to the supervisor's own.
 
     grace_seconds: how much longer than others it may take to end, because it stops units through a service.
+    optional: it is started after the others, which neither wait for it nor end when it fails. pass_fds: descriptors
+    that it inherits.
     """
 
     name: str
@@ -43,6 +45,8 @@ class ComponentProcess:
     tier: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = 0.0
+    optional: bool = False
+    pass_fds: tuple[int, ...] = ()
 
 
 # -- inputs
@@ -175,8 +179,9 @@ class Supervision:
 
     @property
     def ready(self) -> bool:
-        """True when every component is ready and no stop is in progress."""
-        return not self._stopping and all(entry.phase is _Phase.RUNNING for entry in self._entries.values())
+        """True when every component that is not optional is ready, and no stop is in progress."""
+        needed = (entry for entry in self._entries.values() if not entry.component.optional)
+        return not self._stopping and all(entry.phase is _Phase.RUNNING for entry in needed)
 
     @property
     def finished(self) -> bool:
@@ -208,7 +213,8 @@ class Supervision:
         match item:
             case ProcessStarted(name, pid):
                 entry = self._entries[name]
-                entry.pid, entry.ready_deadline = pid, now + self._start_seconds
+                entry.pid = pid
+                entry.ready_deadline = math.inf if entry.component.optional else now + self._start_seconds
             case ComponentReady(name, addresses):
                 self._take_ready(self._entries[name], addresses)
             case ProcessEnded():
@@ -230,13 +236,16 @@ class Supervision:
         self.addresses[name] = addresses
         text = ", ".join(f"{kind} {address}" for kind, address in addresses.items())
         self._report(f"{name} is ready{': ' if text else ''}{text} (pid {entry.pid})")
-        if self.ready:
+        if self.ready and not entry.component.optional:
             self._report("all components are ready; Ctrl-C stops them")
 
     def _take_end(self, entry: _Entry, item: ProcessEnded, now: float) -> None:
         phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
         assert phase not in (_Phase.IDLE, _Phase.ENDED), f"{item.name} ended without having been started"
-        if not entry.pid:
+        if entry.component.optional and not self._stopping:
+            lines = "".join(f"\n    {line}" for line in item.last_lines)
+            self._report(f"{item.name} has ended, the rest goes on: {item.reason}{lines}", is_failure=True)
+        elif not entry.pid:
             self._fail(f"{item.name} could not be started: {item.reason}", now)
         elif phase is _Phase.STARTING:
             code = EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
@@ -279,7 +288,8 @@ class Supervision:
     def _start_next(self) -> None:
         unready = [e.component.tier for e in self._entries.values() if e.phase is not _Phase.RUNNING]
         for entry in self._entries.values():
-            if entry.phase is _Phase.IDLE and (self._together or entry.component.tier <= min(unready)):
+            may_start = self._together or entry.component.tier <= min(unready, default=0)
+            if entry.phase is _Phase.IDLE and (self.ready if entry.component.optional else may_start):
                 entry.phase = _Phase.STARTING
                 self._commands.append(StartProcess(entry.component))
 

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import selectors
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -38,7 +39,7 @@ from scaler.cluster.supervision import (
     TerminateProcess,
 )
 from scaler.config.setting import SettingsModel
-from scaler.processes import COMPONENT_VARIABLE, describe_exit
+from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, describe_exit
 
 _TIERS = {"object-storage-server": 0, "scheduler": 1}
 """Of each kind of component. The others, which need these, are in tier 2."""
@@ -53,12 +54,22 @@ _READ_BYTES = 64 * 1024
 _MAX_DRAINED_READS = OUTPUT_PIPE_BYTES // _READ_BYTES + 1
 
 
-def component(kind: str, config: SettingsModel, *, name: str = "", grace_seconds: float = 0.0) -> ComponentProcess:
+def component(
+    kind: str,
+    config: SettingsModel,
+    *,
+    name: str = "",
+    grace_seconds: float = 0.0,
+    listening: socket.socket | None = None,
+) -> ComponentProcess:
     """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`) with this configuration.
 
-    name: the name in messages. The configuration travels as one JSON document in the environment.
+    name: the name in messages. listening: a socket that it inherits. The configuration travels as one JSON document in
+    the environment.
     """
     environment = {COMPONENT_VARIABLE: config.to_json()}
+    if listening is not None:
+        environment[LISTENING_FD_VARIABLE] = str(listening.fileno())
     if paths := _own_import_paths(sys.path):
         inherited = os.environ.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)
@@ -69,6 +80,8 @@ def component(kind: str, config: SettingsModel, *, name: str = "", grace_seconds
         _TIERS.get(kind, 2),
         environment,
         grace_seconds,
+        optional=kind == "web-ui",
+        pass_fds=() if listening is None else (listening.fileno(),),
     )
 
 
@@ -126,7 +139,7 @@ class _Child(ChildProcess):
 
     def __init__(self, component: ComponentProcess) -> None:
         """Start the process. Raises OSError when the system cannot."""
-        super().__init__(component.argv, component.environment, output=subprocess.PIPE)
+        super().__init__(component.argv, component.environment, output=subprocess.PIPE, pass_fds=component.pass_fds)
         self.name = component.name
         self.lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
         """The end of its output, oldest line first."""

@@ -22,11 +22,13 @@ from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
 from scaler.plugins import WORKER_MANAGERS
+from scaler.registry import find_only, name_from
 
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 QuestionVerb = Literal["explain", "logs", "trace"]
 QUESTION_VERBS: tuple[QuestionVerb, ...] = get_args(QuestionVerb)
+LOCAL = "local"
 TopForm = Literal["screen", "once", "json"]
 
 _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
@@ -36,6 +38,7 @@ _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
 }
 """The first argument, and the purpose."""
 M = TypeVar("M", bound=SettingsModel)
+C = TypeVar("C", TopConfig, WebUiConfig)
 Environment = Mapping[str, str]
 
 
@@ -49,6 +52,8 @@ class LauncherConfig:
     worker_managers: tuple[WorkerManagerConfig, ...] = ()
     """All of them, in the order of the file; `[cluster]` is one of them."""
     webui: WebUiConfig | None = None
+    name: str = LOCAL
+    """The name under which this user's programs and commands find the cluster."""
 
     def __post_init__(self) -> None:
         counts = Counter(manager.worker_manager_id for manager in self.worker_managers)
@@ -64,6 +69,31 @@ class LauncherConfig:
                     f"{manager.worker_manager_id!r} must be less than two thirds of the scheduler's "
                     f"worker_timeout_seconds ({self.scheduler.worker_timeout_seconds:g})"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRequest:
+    """The request of `scaler local`: a scheduler, workers and a web page on this machine."""
+
+    flags: Mapping[str, object]
+    environment: Environment
+
+    def config(self, free_address: str) -> LauncherConfig:
+        """Return the components; without an address of the user's, the scheduler listens at the free one."""
+
+        def load(model: type[M], key: str, **implied: object) -> M:
+            flags = {key: self.flags[key]} if key in self.flags else {}
+            return resolve(model, Sources(flags, self.environment, implied={"logging_level": "WARNING", **implied}))
+
+        scheduler = load(SchedulerConfig, "bind_address", bind_address=free_address)
+        address, monitor_address = local_address(scheduler.bind_address), local_address(scheduler.monitor_address)
+        workers = load(ClusterConfig, "num_of_workers", scheduler_address=address, worker_manager_id=LOCAL)
+        return LauncherConfig(
+            scheduler=scheduler,
+            worker_managers=(workers.as_worker_manager(),),
+            webui=load(WebUiConfig, "web_port", monitor_address=monitor_address),
+            name=str(self.flags.get("name", LOCAL)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +136,12 @@ def _parse(model: type[M], purpose: str, program: str, arguments: Sequence[str],
 parse_object_storage_server = partial(_parse, ObjectStorageServerConfig, "Run an object storage.")
 parse_scheduler = partial(_parse, SchedulerConfig, "Run a scheduler.")
 parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers.")
-parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON and metrics.")
+
+
+def parse_webui(program: str, arguments: Sequence[str], environment: Environment) -> WebUiConfig:
+    """Return the settings of `scaler_ui`."""
+    purpose = "Serve the state of a cluster as web pages, JSON and metrics."
+    return _monitoring(_parse(WebUiConfig, purpose, program, arguments, environment))
 
 
 def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:
@@ -116,7 +151,7 @@ def parse_top(program: str, arguments: Sequence[str], environment: Environment) 
         parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
     sources = _sources(TopConfig, parser, arguments, environment)
     once, as_json = sources.flags.pop("once"), sources.flags.pop("json")
-    return TopRequest(resolve(TopConfig, sources), "json" if as_json else "once" if once else "screen")
+    return TopRequest(_monitoring(resolve(TopConfig, sources)), "json" if as_json else "once" if once else "screen")
 
 
 def parse_question(program: str, arguments: Sequence[str], environment: Environment) -> Question:
@@ -138,7 +173,7 @@ def parse_question(program: str, arguments: Sequence[str], environment: Environm
         # A cluster that was started from a file can be asked with the same file.
         scheduler = resolve(SchedulerConfig, replace(sources, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
-    return Question(resolve(TopConfig, sources), verb, arguments[0], seconds)
+    return Question(_monitoring(resolve(TopConfig, sources)), verb, arguments[0], seconds)
 
 
 def parse_worker_manager(
@@ -185,10 +220,28 @@ def _resolve_manager(kind: str, sources: Sources, implied: Mapping[str, object])
     return resolve(settings_model(kind), replace(sources, table=table, implied={"type": kind, **implied}))
 
 
+def parse_local(program: str, arguments: Sequence[str], environment: Environment) -> LocalRequest:
+    """Return the request of `scaler local`."""
+    parser = bare_parser(program, "Start a scheduler, workers and a web page on this machine; Ctrl-C stops them.")
+    for names, key, metavar, text in (
+        (("-n", "--num-of-workers"), "num_of_workers", "COUNT", "how many workers run [default: CPUs minus 1]"),
+        (("--name",), "name", "NAME", "for Client(NAME) and the commands [default: local, or the next free local-2]"),
+        (("--address",), "bind_address", "ADDRESS", "where the scheduler listens [default: any free port, loopback]"),
+        (("--web-port", "--port"), "web_port", "PORT", "of the web page, or the next free one [default: 50001]"),
+    ):
+        parser.add_argument(*names, dest=key, metavar=metavar, default=argparse.SUPPRESS, help=text)
+    parser.epilog = (
+        "Further settings come from the environment: SCALER_SCHEDULER_<KEY>, SCALER_CLUSTER_<KEY> for the workers and "
+        "SCALER_WEBUI_<KEY>; or from a file, with scaler FILE."
+    )
+    return LocalRequest(parse_flags(parser, arguments), environment)
+
+
 def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
     """Return the components that `scaler FILE` starts."""
     parser = bare_parser(program, "Start everything that a TOML file describes, and stop it on Ctrl-C.")
     parser.epilog = (
+        "Without a file, scaler starts a local cluster with a web page, as scaler local does, which has options. "
         "The file has the sections [object_storage_server], [scheduler], [[worker_manager]], [cluster] and [webui]; "
         "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h, scaler_cluster -h and "
         "scaler_ui -h list their keys. scaler explain, scaler logs and scaler trace ask a running cluster about a "
@@ -197,7 +250,7 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
     first = next(iter(arguments), "")
-    near = get_close_matches(first, QUESTION_VERBS, n=1)
+    near = get_close_matches(first, (*QUESTION_VERBS, LOCAL), n=1)
     if near and not Path(first).exists():
         raise UsageError(f"there is no file {first!r}; did you mean 'scaler {near[0]}'?")
     flags = parse_flags(parser, arguments)
@@ -235,10 +288,19 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
         webui = load(WebUiConfig, table, monitor_address=local_address(scheduler.monitor_address))
     try:
         return LauncherConfig(
-            object_storage_server=storage, scheduler=scheduler, worker_managers=tuple(managers), webui=webui
+            object_storage_server=storage,
+            scheduler=scheduler,
+            worker_managers=tuple(managers),
+            webui=webui,
+            name=name_from(Path(file.path).stem),
         )
     except ConfigError as error:
         raise ConfigError(f"{file.path}: {error}") from None
+
+
+def _monitoring(config: C) -> C:
+    """Return the settings of a monitor: without an address, with that of the only running cluster of this user."""
+    return config if config.monitor_address else replace(config, monitor_address=find_only().monitor_address)
 
 
 def _sources(

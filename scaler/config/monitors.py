@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from scaler.config.addresses import MAX_PORT
+from scaler.config.addresses import MAX_PORT, check_server_address
 from scaler.config.setting import Alias, LoggingConfig, Setting, SettingsModel
-from scaler.config.values import Name, Names, Range, Seconds, ServerAddress
+from scaler.config.values import Check, Name, Names, Range, Seconds
+from scaler.registry import find, is_name
 
 MAX_LISTED_TASKS = 10_000
 """The monitors' model keeps no more."""
@@ -31,14 +32,25 @@ def _gui_address(value: object) -> re.Match[str]:
     return found
 
 
+def _monitor_address(value: str) -> str:
+    return find(value).monitor_address if is_name(value) else check_server_address(value)
+
+
+MonitorAddress = Annotated[
+    str,
+    Check(_monitor_address),
+    Setting(positional=True, default_text="the only running cluster of this user", metavar="ADDRESS"),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class WebUiConfig(LoggingConfig):
     """Web server."""
 
     section = "webui"
 
-    monitor_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
-    """The scheduler's monitor address: by default two ports above the address of the scheduler."""
+    monitor_address: MonitorAddress = ""
+    """The name of a running cluster of this user, or the scheduler's monitor address: by default its port + 2."""
     web_host: Annotated[Name, Setting(aliases=(Alias("gui_address", _host_of),), metavar="HOST")] = "127.0.0.1"
     """Where it listens. Every client that can connect there can read everything: there are no passwords.
 
@@ -49,7 +61,7 @@ class WebUiConfig(LoggingConfig):
         Range(ge=0, le=MAX_PORT),
         Setting(aliases=(Alias("port"), Alias("gui_address", _port_of)), metavar="PORT"),
     ] = 50001
-    """The port of the page; 0 means any free one."""
+    """The port of the page, or the next free one when it is in use; 0: any free one."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
     """Further names under which browsers reach it, such as that of a proxy; others are refused."""
     broadcast_interval_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 0.5
@@ -64,7 +76,7 @@ class TopConfig(SettingsModel):
 
     section = "top"
 
-    monitor_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
-    """The scheduler's monitor address: by default two ports above the address of the scheduler."""
+    monitor_address: MonitorAddress = ""
+    """The name of a running cluster of this user, or the scheduler's monitor address: by default its port + 2."""
     timeout_seconds: Annotated[Seconds, Setting("-t", aliases=(Alias("timeout"),), metavar="SECONDS")] = 5.0
     """How long it waits for a scheduler when it starts, and for the answer to a question about a task."""

@@ -30,6 +30,7 @@ known one, and so is an environment variable that is nearly one of these.
 
 | command | section | what it starts |
 |---|---|---|
+| `scaler`, `scaler local` | no file | a scheduler, workers and the web page on this machine |
 | `scaler FILE` | all | object storage, scheduler, every worker manager, and the web server where `[webui]` stands |
 | `scaler_object_storage_server ADDRESS` | `[object_storage_server]` | an object storage |
 | `scaler_scheduler ADDRESS` | `[scheduler]` | a scheduler, with an object storage inside when it is given none |
@@ -51,9 +52,10 @@ In the file of `scaler FILE`, `scheduler_address` of workers, `object_storage_ad
 `monitor_address` of the web server may be left out: they are those of the same file. When a file has several worker
 managers of one type, `scaler_worker_manager TYPE` takes the one that `--worker-manager-id` names.
 
-Addresses are `tcp://host:port` or `ipc://path`. `-1` stands for no limit where a default says so. Truth values are
-`true` and `false`; a flag alone, such as `-hps`, means true. Several log files are several words after `-lp`, a
-list in TOML, and separated by commas in the environment.
+Addresses are `tcp://host:port` or `ipc://path`. Monitors (`[webui]`, `[top]`) and clients also take the name of a
+running cluster of the same user, which `scaler local` and `scaler FILE` print when they start. `-1` stands for no
+limit where a default says so. Truth values are `true` and `false`; a flag alone, such as `-hps`, means true. Several
+log files are several words after `-lp`, a list in TOML, and separated by commas in the environment.
 """
 
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, cast
 from scaler.errors import UnreachableError
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
-from scaler.monitor.web.server import WebApp, listen, page_of, serve
+from scaler.monitor.web.listening import listen, page_of
+from scaler.monitor.web.server import WebApp, serve
 from scaler.protocol.messages import TaskLog
 from tests.browser.fake_cluster import FakeCluster
 from tests.unit.monitor.web_rig import web_config

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from tests.browser.conftest import Windows
 from tests.integration.settings_rig import Command, command
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from tests.examples.blocks import blocks_of
 from tests.integration.test_launcher import launched
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from scaler.errors import LimitError, ScalerError, SerializationError, UsageError
 from tests.integration.settings_rig import command, within
 

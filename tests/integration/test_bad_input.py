@@ -18,7 +18,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import main, run_command
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from scaler.config.addresses import MAX_IPC_PATH_BYTES
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from tests.integration.settings_rig import command, within

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from scaler.testing.aws import AwsEmulator
 from tests.integration.settings_rig import command
 

@@ -45,7 +45,7 @@ def test_every_command_knows_its_version() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["scaler"],
+        ["scaler", "local", "-n", "many"],
         ["scaler", "/nowhere.toml"],
         ["scaler_scheduler"],
         ["scaler_scheduler", "somewhere"],
@@ -77,7 +77,7 @@ def test_ctrl_c_while_modules_are_imported_is_no_bug_of_ours(tmp_path: Path, mon
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(cli, "COMMANDS_AND_SUBCOMMANDS", {"scaler": ("interrupted_import:parse", "unused:run")})
-    assert cli.run_command("scaler", []) == cli.EXIT_INTERRUPTED
+    assert cli.run_command("scaler", ["file.toml"]) == cli.EXIT_INTERRUPTED
 
 
 def test_the_scripts_of_the_package_are_the_commands() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, ScalerFuture
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from scaler.errors import ProcessorDiedError
 from scaler.testing.aws import AwsEmulator, LoseReply, Slow, Throttle
 from tests.integration.burst_tasks import nap, wait_at_gate

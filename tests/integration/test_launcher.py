@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 
 STOP_SECONDS = 12.0
 
@@ -121,6 +121,7 @@ def test_a_file_is_started_in_order_and_stopped_in_reverse(stack_file: Path, por
     assert ports.address() in lines[1]
     assert lines[3:] == [
         "all components are ready; Ctrl-C stops them",
+        f'connect with Client("stack") or Client("{ports.address()}")',
         "stopping",
         "worker manager here has ended",
         "scheduler has ended",

@@ -203,13 +203,13 @@ EFFECTS: dict[type, dict[str, str]] = {
         "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
     },
     LauncherConfig: {
-        **seen_by(FILE_IS_STARTED, "object_storage_server scheduler worker_managers"),
+        **seen_by(FILE_IS_STARTED, "object_storage_server scheduler worker_managers name"),
         "webui": WEB + "test_a_file_with_a_section_for_it_starts_it_and_says_where",
     },
     WebUiConfig: {
         "monitor_address": WEB + "test_work_is_seen_as_json_events_and_metrics",
         "web_host": WEB + "test_a_page_open_to_others_is_warned_about",
-        "web_port": WEB + "test_a_taken_port_is_named_with_who_has_it",
+        "web_port": WEB + "test_a_taken_port_is_named_and_the_page_is_at_a_port_after_it",
         "allowed_hosts": MONITORS + "test_browsers_may_know_the_server_by_the_names_it_was_told",
         "broadcast_interval_seconds": MONITORS + "test_browsers_are_told_no_more_often_than_the_interval",
         "task_log_max_size": MONITORS + "test_a_page_lists_as_many_of_the_last_tasks_as_it_was_told_to",
@@ -238,7 +238,7 @@ ALIASES = {
     (AwsHpcConfig, "num_of_workers"): RUNS_AS_TOLD,
     (SymphonyConfig, "num_of_workers"): RUNS_AS_TOLD,
     (WebUiConfig, "gui_address"): MONITORS + "test_the_older_address_of_the_page_is_its_host_and_port",
-    (WebUiConfig, "port"): WEB + "test_a_taken_port_is_named_with_who_has_it",
+    (WebUiConfig, "port"): WEB + "test_a_taken_port_is_named_and_the_page_is_at_a_port_after_it",
     (TopConfig, "timeout"): TOP_TIMEOUT,
     (ClusterConfig, "max_task_concurrency"): "unit/config/test_config_commands.py::"
     "test_the_number_of_workers_has_its_names_everywhere",
@@ -289,7 +289,7 @@ def test_every_other_name_of_a_setting_is_tested(model: type[SettingsModel]) -> 
 
 def test_every_argument_of_a_combo_is_a_setting_whose_effect_is_tested() -> None:
     arguments = set(inspect.signature(SchedulerClusterCombo).parameters)
-    own = {"address", "n_workers", "per_worker_queue_size"}
+    own = {"address", "n_workers", "per_worker_queue_size", "name", "web_port"}
     assert arguments - own <= {*EFFECTS[SchedulerConfig], *EFFECTS[ClusterConfig]}
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from scaler.errors import ProcessorDiedError, TaskTimeoutError, WorkerLostError
 from scaler.testing.soamapi import Fault, StandIn
 from tests.integration.settings_rig import Command, command, within

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +16,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from scaler import Client
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module
-from scaler.monitor.web.server import WebApp, listen, page_of, serve
+from scaler.monitor.web.listening import listen, page_of
+from scaler.monitor.web.server import WebApp, serve
 from tests.integration.settings_rig import Command, command, within
 from tests.unit.monitor.web_rig import Browser, PreparedMonitor, status, web_config, worker
 
@@ -152,8 +151,8 @@ def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPo
     file.write_text(f'[scheduler]\nbind_address = "{ports.address()}"\n[gui]\nport = 0\n')
     with command("scaler", str(file), directory=tmp_path) as launcher:
         launcher.addresses()
-        line = next(line for line in launcher.output().splitlines() if "web ui is ready" in line)
-        page = Page(line.partition("web page ")[2].partition(" ")[0])
+        line = next(line for line in launcher.output().splitlines() if "connect with" in line)
+        page = Page(line.partition("web page ")[2])
         page.until("/api/status", lambda found: found["connection"]["connected"])
         with page.events() as read_until:
             read_until(lambda browser: browser.kinds)
@@ -161,15 +160,22 @@ def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPo
         page.close()
 
 
-def test_a_taken_port_is_named_with_who_has_it(ports: ReservedPorts, tmp_path: Path) -> None:
+def test_a_taken_port_is_named_and_the_page_is_at_a_port_after_it(ports: ReservedPorts, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        arguments = [sys.executable, "-m", "scaler.cli", "ui", ports.address(2), "--port", str(port)]
-        ended = subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(f"web-ui: web_host 127.0.0.1, web_port {port}: cannot listen on ")
-    assert "it is in use by " in ended.stderr
-    assert ended.stderr.count("\n") == 1
+        with command("ui", ports.address(2), "--port", str(port), directory=tmp_path) as running:
+            address = running.addresses()["web page"]
+            assert int(address.rpartition(":")[2]) != port
+            assert httpx.get(f"{address}/api/status").status_code == 200
+            assert within(
+                WAIT_SECONDS,
+                lambda: f"port {port} is in use, so the web page is at {address}" in running.output(),
+            )
+
+
+def test_the_last_port_of_all_may_be_taken() -> None:
+    with socket.create_server(("127.0.0.1", 65535)), listen("127.0.0.1", 65535) as listening:
+        assert 0 < listening.getsockname()[1] < 65535
 
 
 def test_nonsense_as_host_is_told_apart_from_a_port() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.web.server import WebApp, listen, page_of, serve
+from scaler.monitor.web.listening import listen, page_of
+from scaler.monitor.web.server import WebApp, serve
 from scaler.net.connection import ListenerEvent, Opened, Received, Resumed
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (

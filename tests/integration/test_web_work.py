@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cluster.combo import ReservedPorts
+from scaler.cluster.ports import ReservedPorts
 from tests.integration.settings_rig import command
 from tests.integration.test_web_ui import WAIT_SECONDS, ports, scheduler, web_ui
 

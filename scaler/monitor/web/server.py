@@ -23,17 +23,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from scaler._version import __version__
 from scaler.component import Component, run_component
 from scaler.config.monitors import WebUiConfig
-from scaler.errors import UsageError
 from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
 from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.web.api import Source, api_routes
 from scaler.monitor.web.delta import DeltaEncoder
+from scaler.monitor.web.listening import inherited, listen, moved, page_of
 from scaler.monitor.web.metrics import Metrics
 from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.security import Guard, is_open_to_others
 from scaler.monitor.web.stream import ABORT, Broadcast
 from scaler.monitor.web.views import answer, dump, refusal
-from scaler.net.address import cannot_bind
 from scaler.protocol.monitor_rows import ConnectionRow
 
 STATIC = Path(__file__).parent / "static"
@@ -47,7 +46,6 @@ CONTENT_TYPES = {
 }
 """Not the types of the machine's own tables: browsers run no module of another type."""
 BUG = "this is a bug in scaler; please report it with the lines of the web server's log"
-BACKLOG = 256
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 2
 """Longest time of unfinished requests when the server ends."""
@@ -153,36 +151,14 @@ def run(config: WebUiConfig) -> int:
     """Serve the page until the process has to stop, and return the exit code."""
 
     async def main(component: Component) -> int:
-        listening = listen(config.web_host, config.web_port)
+        listening = inherited() or listen(config.web_host, config.web_port)
         with contextlib.closing(listening):
+            if text := moved(listening, config.web_port):
+                _log.warning("%s", text)
             await _serve(config, listening, component)
         return 0
 
     return run_component("web-ui", config, main)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises UsageError with the reason."""
-    host = host.strip("[]")
-    settings = f"web_host {host}, web_port {port}"
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
-        raise UsageError(f"{settings}: {host!r} is no name or address of this machine ({error.strerror})") from None
-    try:
-        listening = socket.create_server(address, family=family, backlog=BACKLOG)
-    except OSError as error:
-        shown = f"[{host}]" if ":" in host else host
-        raise UsageError(f"{settings}: {cannot_bind(f'tcp://{shown}:{port}', error.errno or 0)}") from None
-    # Connections inherit it: a delta is one small write, which must not wait for the one before.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
-
-
-def page_of(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (these are replaced, not bound)
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 async def _serve(config: WebUiConfig, listening: socket.socket, component: Component) -> None:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from scaler.cluster.combo import LOOPBACK, ReservedPorts
+from scaler.cluster.ports import LOOPBACK, ReservedPorts
 
 
 def test_what_is_reserved_is_reserved_for_nobody_else_and_a_server_may_have_it() -> None:

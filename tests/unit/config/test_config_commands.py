@@ -129,7 +129,7 @@ def test_the_terminal_monitor_is_told_what_to_watch_and_in_which_form(file: Path
     assert launch(file, file.read_text()).scheduler.bind_address == "tcp://0.0.0.0:5"
     assert parse_top("scaler_top", ["tcp://h:1", "--once"], {}).form == "once"
     assert parse_top("scaler_top", ["--json", "tcp://h:1", "--once"], {}).form == "json"
-    with pytest.raises(UsageError, match="monitor_address"):
+    with pytest.raises(UsageError, match="give the name of a cluster, or an address; none of this user runs"):
         parse_top("scaler_top", [], {})
 
 

@@ -1,0 +1,72 @@
+"""Which cluster a client uses: the one at an address, the one of a name, that of SCALER_ADDRESS, or one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from scaler.client.connect import open_loop
+from scaler.client.loop import ClientLoop
+from scaler.errors import RefusedError, UnreachableError, UsageError
+from scaler.registry import find, is_name, page_at
+
+ADDRESS_VARIABLE = "SCALER_ADDRESS"
+"""Names the cluster of clients that give none, by its address or name."""
+QUIET_VARIABLE = "SCALER_QUIET"
+"""Any value keeps clients from printing which cluster they use."""
+
+
+def open_cluster(address: str | None, name: str, timeout_seconds: float) -> ClientLoop:
+    """Connect to the cluster at an address or of a name; with None, to that of SCALER_ADDRESS, or to a new local one.
+
+    Prints one line about it to stderr, except for an explicit address. name: of the client. Raises UsageError,
+    UnreachableError, RefusedError, and ComponentError when a new cluster cannot start.
+    """
+    if address is not None:
+        return _connect(address, name, timeout_seconds, is_given=not is_name(address))
+    chosen = os.environ.get(ADDRESS_VARIABLE, "").strip()
+    if not chosen:
+        return _start(name, timeout_seconds)
+    try:
+        return _connect(chosen, name, timeout_seconds)
+    except (UsageError, UnreachableError, RefusedError) as error:
+        raise type(error)(f"{ADDRESS_VARIABLE}={chosen}: {error}") from None
+
+
+def _connect(address: str, name: str, timeout_seconds: float, *, is_given: bool = False) -> ClientLoop:
+    cluster = address if is_name(address) else ""
+    loop = open_loop(find(cluster).address if cluster else address, name, timeout_seconds)
+    if not is_given:
+        _say(f"connected to {f'cluster {cluster} at ' if cluster else ''}{loop.address}", page_at(loop.address))
+    return loop
+
+
+def _start(name: str, timeout_seconds: float) -> ClientLoop:
+    """Start a cluster that ends with the client's loop, and connect to it."""
+    from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (most clients start none)
+    from scaler.config.monitors import WebUiConfig  # noqa: PLC0415
+    from scaler.config.worker_managers import default_concurrency  # noqa: PLC0415
+
+    workers = default_concurrency()
+    cluster = SchedulerClusterCombo(
+        n_workers=workers, name=f"client-{os.getpid()}", web_port=WebUiConfig.web_port, protected=False
+    )
+    try:
+        # At the end of the program, calls of an executor may still run: the end of the loop comes after them.
+        cluster._end.atexit = False  # noqa: SLF001
+        loop = open_loop(cluster.get_address(), name, timeout_seconds, ended=cluster.shutdown)
+    except BaseException:
+        cluster.shutdown()
+        raise
+    size = "1 worker" if workers == 1 else f"{workers} workers"
+    _say(f"started local cluster {cluster.get_name()} with {size}", cluster.get_page())
+    return loop
+
+
+def _say(text: str, page: str) -> None:
+    # stdout belongs to the program. A program without a terminal or console may have no stderr at all.
+    if sys.stderr is not None and not os.environ.get(QUIET_VARIABLE):
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"scaler: {text}{'; web page ' if page else ''}{page}\n")
+            sys.stderr.flush()

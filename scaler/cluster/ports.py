@@ -1,0 +1,46 @@
+"""Free ports, reserved until servers listen on them."""
+
+from __future__ import annotations
+
+import socket
+
+LOOPBACK = "127.0.0.1"
+MAX_ATTEMPTS = 100
+PORTS_OF_A_SCHEDULER = 3
+"""Its own, and those of the object storage and the monitors right above it."""
+
+
+class ReservedPorts:
+    """Consecutive free TCP ports on the loopback interface from `first` on, reserved until servers listen on them.
+
+    A reserving socket is bound but does not listen. The system does not assign its port to a socket that asks for any
+    free port, yet a server can bind it by number, because both allow address reuse (as every ZeroMQ listener does).
+    """
+
+    def __init__(self, count: int) -> None:
+        """Reserve ports. Raises OSError when there are not enough consecutive free ones."""
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            self.first, self._sockets = 0, list[socket.socket]()
+            try:
+                for offset in range(count):
+                    reserving = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                    self._sockets.append(reserving)
+                    # Bound before it allows reuse: a port that is reserved elsewhere is not free.
+                    reserving.bind((LOOPBACK, self.first + offset if offset else 0))
+                    reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    self.first = self._sockets[0].getsockname()[1]
+                return
+            except (OSError, OverflowError):
+                self.release()
+                if attempt == MAX_ATTEMPTS:
+                    raise
+
+    def address(self, index: int = 0) -> str:
+        """Return the address of the port with this index."""
+        return f"tcp://{LOOPBACK}:{self.first + index}"
+
+    def release(self) -> None:
+        """Release the ports: the servers have bound them by now."""
+        for reserving in self._sockets:
+            reserving.close()
+        self._sockets = []

@@ -1,0 +1,61 @@
+"""Where the web page listens: bound by the web server itself, or by the process that starts it and prints the link."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from scaler.config.addresses import MAX_PORT
+from scaler.errors import UsageError
+from scaler.net.address import cannot_bind
+from scaler.processes import LISTENING_FD_VARIABLE
+
+BACKLOG = 256
+MAX_PORTS = 100
+"""How many ports are tried, from the wanted one on, before any free one is taken."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket, at the next free port when this one is taken. Raises UsageError with the reason."""
+    host = host.strip("[]")
+    settings = f"web_host {host}, web_port {port}"
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise UsageError(f"{settings}: {host!r} is no name or address of this machine ({error.strerror})") from None
+    for candidate in (*range(port, min(port + MAX_PORTS, MAX_PORT + 1) if port else 0), 0):
+        try:
+            listening = socket.create_server((address[0], candidate), family=family, backlog=BACKLOG)
+            break
+        except OSError as error:
+            if candidate and error.errno == errno.EADDRINUSE:
+                continue
+            shown = f"[{host}]" if ":" in host else host
+            raise UsageError(f"{settings}: {cannot_bind(f'tcp://{shown}:{port}', error.errno or 0)}") from None
+    # Connections inherit it: a delta is one small write, which must not wait for the one before.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def inherited() -> socket.socket | None:
+    """Return the listening socket that the parent of this process has bound for it, None without one."""
+    descriptor = os.environ.pop(LISTENING_FD_VARIABLE, None)
+    if descriptor is None:
+        return None
+    os.set_inheritable(int(descriptor), False)
+    return socket.socket(fileno=int(descriptor))
+
+
+def page_of(listening: socket.socket) -> str:
+    """Return the link of the page."""
+    host, port = listening.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (these are replaced, not bound)
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+def moved(listening: socket.socket, wanted_port: int) -> str:
+    """Return the line about a page that is at another port than wanted, empty when it is not."""
+    if wanted_port in (0, listening.getsockname()[1]):
+        return ""
+    return f"port {wanted_port} is in use, so the web page is at {page_of(listening)}"

@@ -1,0 +1,202 @@
+"""The running clusters of this user: one file for each in a private directory, locked while the cluster runs.
+
+The kernel releases the lock with the process that holds it, however that ends. So a file without a lock is stale, and
+the next reader removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakSet
+
+from scaler.errors import UnreachableError, UsageError
+
+RUNTIME_DIRECTORY_VARIABLE = "XDG_RUNTIME_DIR"
+MAX_NAME_CHARACTERS = 60
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
+_SUFFIX = ".cluster"
+_MAX_BYTES = 64 * 1024
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RunningCluster(NamedTuple):
+    """A running cluster. page: the link of its web page, empty without one."""
+
+    name: str
+    address: str
+    monitor_address: str
+    page: str
+    pid: int
+
+
+class Registration:
+    """A name that this process holds until `close`, or until it ends. A forked child holds nothing."""
+
+    def __init__(self, name: str) -> None:
+        """Take this name, or the next free one (`name-2`). Raises UsageError when it can be no name."""
+        if not is_name(name):
+            raise UsageError(f"{name!r} is no name for a cluster: use letters, digits and . _ - (at most 60)")
+        self.name = name
+        self.problem = ""
+        """Why the cluster is not registered, and others need its address; empty when it is."""
+        self._file = -1
+        try:
+            with _directory() as directory:
+                self._file, self.name = _take(name, directory)
+        except UsageError as error:
+            self.problem = f"the cluster runs without a name: {error}"
+        _registrations.add(self)
+
+    def publish(self, address: str, monitor_address: str, page: str = "") -> None:
+        """Show the cluster to others under the name."""
+        if self._file >= 0:
+            cluster = RunningCluster(self.name, address, monitor_address, page, os.getpid())
+            os.write(self._file, json.dumps(cluster).encode() + b"\n")
+
+    def close(self) -> None:
+        """Remove the cluster. Harmless when repeated."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            fcntl.flock(file, fcntl.LOCK_UN)  # for a child that was forked outside of Python, and still holds it
+            os.close(file)
+            with contextlib.suppress(UsageError):
+                running()
+
+    def forget(self) -> None:
+        """Leave the name to the process that this one was forked from."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+_registrations: WeakSet[Registration] = WeakSet()
+
+
+def is_name(text: object) -> bool:
+    """Return True when a text names a cluster and is no address."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
+def name_from(text: str) -> str:
+    """Return the name that is nearest to any text, such as that of a file."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:MAX_NAME_CHARACTERS] or "cluster"
+
+
+def running() -> list[RunningCluster]:
+    """Return the running clusters of this user by name. Raises UsageError when the directory is not this user's."""
+    found = []
+    with _directory() as directory:
+        for entry in os.listdir(directory):  # noqa: PTH208 (of a descriptor)
+            if not entry.endswith(_SUFFIX):
+                continue
+            file = os.open(entry, os.O_RDONLY | _FLAGS, dir_fd=directory)
+            try:
+                if _lock(file):
+                    os.unlink(entry, dir_fd=directory)
+                elif text := os.read(file, _MAX_BYTES):  # empty: the cluster is starting
+                    found.append(RunningCluster(*json.loads(text)))
+            finally:
+                os.close(file)
+    return sorted(found)
+
+
+def find(name: str) -> RunningCluster:
+    """Return the running cluster of this name. Raises UnreachableError that lists those that run, and UsageError."""
+    clusters = running()
+    for cluster in clusters:
+        if cluster.name == name:
+            return cluster
+    raise UnreachableError(f"no cluster is named {name!r}; {_listed(clusters)}")
+
+
+def find_only() -> RunningCluster:
+    """Return the running cluster when there is exactly one. Raises UsageError that lists them otherwise."""
+    clusters = running()
+    if len(clusters) != 1:
+        raise UsageError(f"give the name of a cluster, or an address; {_listed(clusters)}")
+    return clusters[0]
+
+
+def page_at(address: str) -> str:
+    """Return the link of the page of the cluster at a scheduler's address, empty when none is known."""
+    try:
+        return next((cluster.page for cluster in running() if cluster.address == address), "")
+    except UsageError:
+        return ""
+
+
+def _listed(clusters: list[RunningCluster]) -> str:
+    if not clusters:
+        return "none of this user runs on this host (`scaler local` starts one)"
+    return "running are " + ", ".join(f"{cluster.name} ({cluster.address})" for cluster in clusters)
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[int]:
+    """Yield a descriptor of the directory, which is made if missing, and locked: readers and writers take turns."""
+    path = _path()
+    with contextlib.ExitStack() as after:
+        try:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(0o700)
+            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
+            after.callback(os.close, directory)
+            found = os.fstat(directory)
+            if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                owner = f"user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}"
+                raise UsageError(f"{path} is not a private directory of this user ({owner}); {_REMEDY}")
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            after.callback(fcntl.flock, directory, fcntl.LOCK_UN)  # a forked child may hold the descriptor, too
+            yield directory
+        except OSError as error:
+            why = error.strerror
+            raise UsageError(f"cannot keep the names of running clusters in {path}: {why}; {_REMEDY}") from None
+
+
+_REMEDY = f"remove it, or set {RUNTIME_DIRECTORY_VARIABLE} to a directory of your own"
+
+
+def _path() -> Path:
+    runtime = Path(os.environ.get(RUNTIME_DIRECTORY_VARIABLE, ""))
+    with contextlib.suppress(OSError):
+        if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():  # with sudo, it may be another user's
+            return runtime / "scaler"
+    return Path(f"/tmp/scaler-{os.geteuid()}")  # noqa: S108 (refused unless it is this user's own)
+
+
+def _take(name: str, directory: int) -> tuple[int, str]:
+    """Return the locked and empty file of the first free name, and that name."""
+    for number in itertools.count(1):
+        free = name if number == 1 else f"{name}-{number}"
+        file = os.open(free + _SUFFIX, os.O_RDWR | os.O_CREAT | os.O_APPEND | _FLAGS, 0o600, dir_fd=directory)
+        if _lock(file):
+            os.ftruncate(file, 0)
+            return file, free
+        os.close(file)
+    raise AssertionError("unreachable")
+
+
+def _lock(file: int) -> bool:
+    """Lock a file; return False when another one has, be it in this process."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _after_fork() -> None:
+    for registration in list(_registrations):
+        registration.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
