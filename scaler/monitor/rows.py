@@ -25,7 +25,7 @@ DIGITS = 3
 
 R = TypeVar("R", bound=NamedTuple)
 
-KEYS = {"workers": "id", "clients": "id", "managers": "id", "functions": "name"}
+KEYS = {"workers": "id", "clients": "id", "managers": "id", "functions": "name", "waiting": "id"}
 """The lists of rows in a `Status`, with the column that tells their rows apart; `LISTS` has the kinds of rows."""
 LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}
 

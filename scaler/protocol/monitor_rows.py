@@ -248,6 +248,24 @@ class FunctionRow(NamedTuple):
         return self.seconds_total / self.ended if self.ended else 0.0
 
 
+class WaitingRow(NamedTuple):
+    """Queued tasks of one function with the same needs and priority, which no worker has yet.
+
+    ready: those of them that wait for no other task. oldest: the id of one that waits for as long as any of them, or
+    nearly so; it is the one that `reason` explains.
+    """
+
+    id: str = ""
+    function: Annotated[str, Column("Function")] = ""
+    capabilities: Annotated[str, Column("Needs", help="Capabilities that a worker must offer")] = ""
+    priority: Annotated[int, Column("Priority", "count", 2, zero_is_none=True)] = 0
+    tasks: Annotated[int, Column("Tasks", "count")] = 0
+    ready: Annotated[int, Column("Ready", "count", 2, "Those of them that wait for a slot only")] = 0
+    age_seconds: Annotated[float, Column("Oldest", "seconds", help="Age of the oldest", volatile=True)] = 0.0
+    reason: Annotated[str, Column("Why the oldest waits")] = ""
+    oldest: str = ""
+
+
 class DecisionRow(NamedTuple):
     """A decision of the scaling policy about one manager."""
 
@@ -322,6 +340,7 @@ class Totals(NamedTuple):
     clients: Annotated[int, _gauge("scaler_clients", "Clients that the scheduler knows.")] = 0
     managers: int = 0
     functions: int = 0
+    waiting: Annotated[int, Column(help="Groups of waiting tasks")] = 0
 
 
 class Status(NamedTuple):
@@ -339,6 +358,7 @@ class Status(NamedTuple):
     clients: Annotated[tuple[ClientRow, ...], INTERNAL] = ()
     managers: Annotated[tuple[ManagerRow, ...], INTERNAL] = ()
     functions: Annotated[tuple[FunctionRow, ...], INTERNAL] = ()
+    waiting: Annotated[tuple[WaitingRow, ...], INTERNAL] = ()
 
 
 _AGE_HELP = "Age of the state of which all other metrics are."

@@ -4,18 +4,20 @@
 suspended; as many of them as the workers have slots are `running`. The tables of workers, clients, managers and
 functions have at most `MAX_ROWS` rows each, and at most the table's share of bytes: degraded workers first, then the
 rows with the most tasks. In the rows of clients and functions, a suspended task counts as running. So the document fits
-in a control message however large the cluster is.
+in a control message however large the cluster is. Waiting tasks are counted by group, never one by one.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from heapq import nlargest
+from functools import cache, partial
+from heapq import nlargest, nsmallest
 from itertools import chain, islice
 
+from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     WORKER_COLUMNS,
@@ -27,21 +29,34 @@ from scaler.protocol.monitor_rows import (
     StorageRow,
     TaskCounts,
     Totals,
+    WaitingRow,
     WorkerRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, Task, Worker
+from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.outlook import outlook
+from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
 
 VERSION = 1
 MAX_ROWS = 500
 """Rows of any list."""
+MAX_WAITING_ROWS = 100
+"""Kinds of waiting tasks, those with the oldest ones."""
+MAX_REASON = 500
+"""Characters of the reason why they wait."""
+MAX_SEARCHED = 1_000
+"""A client's oldest tasks, among which one is searched that waits."""
 MAX_PROCESSORS_LISTED = 16
 """Processors of one worker."""
 MAX_TEXT = 200
 """Characters of any text in a row."""
 WORKERS_BYTES = 640 * 1024
+WAITING_BYTES = 64 * 1024
 ROWS_BYTES = 96 * 1024
 """Of each of the other lists."""
+
+Kind = tuple[str, Needs, int]
+"""Function, needs and priority of waiting tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +88,8 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         MAX_ROWS, census.functions, key=lambda function: (census.live[function.name], function.submitted)
     )
     managers = islice(state.managers.values(), MAX_ROWS)
+    waiting = nsmallest(MAX_WAITING_ROWS, census.queued.items(), key=lambda item: min(map(Group.oldest, item[1])))
+    outlook_of = cache(partial(_outlook, state))
     head = {
         "version": VERSION,
         "at": server.at,
@@ -88,6 +105,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, map(_manager, managers), ROWS_BYTES),
         "functions": table(FunctionRow._fields, map(census.function, functions), ROWS_BYTES),
+        "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
     parts = "".join(f', "{name}": {text}' for name, text in tables.items())
     return f"{json.dumps(head)[:-1]}{parts}}}".encode()
@@ -122,11 +140,14 @@ class _Census:
             self._by_owner[group.client] += count
             self._by_owner[group.function.name] += count
         self.live: Counter[str] = Counter()
+        self.queued: defaultdict[Kind, list[Group]] = defaultdict(list)
         records: dict[Function, None] = {}
         for client in state.all_clients():
             for group in client.groups.values():
                 self.live[group.function.name] += group.live
                 records[group.function] = None
+                if group.live > group.assigned:
+                    self.queued[group.spec.name[:MAX_TEXT], group.needs, group.spec.priority].append(group)
         totals: dict[str, Function] = {}
         for record in dict.fromkeys(chain(records, state.functions.values())):
             total = totals.setdefault(record.name, Function(record.name, record.needs))
@@ -150,6 +171,7 @@ class _Census:
             clients=len(state.clients),
             managers=len(state.managers),
             functions=len(self.functions),
+            waiting=len(self.queued),
         )
 
     def client(self, client: ClientRecord) -> ClientRow:
@@ -224,6 +246,37 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat)
             initialized=processor.initialized,
             suspended=processor.suspended,
         )
+
+
+def _outlook(state: ClusterState, needs: Needs) -> str:
+    """Return why ready tasks with these needs wait."""
+    pools = [pool for offers, pool in state.pools.items() if needs.fits(offers)]
+    are_busy = bool(pools) and not any(pool.idle for pool in pools)
+    return f"{'no slot is free; ' if are_busy else ''}{outlook(state, needs, state.own_time(state.now))}"
+
+
+def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: Callable[[Needs], str]) -> WaitingRow:
+    name, needs, priority = kind
+    first = min(groups, key=Group.oldest)
+    since, oldest = first.oldest()
+    task = state.living_task(oldest)
+    if task is None or not task.is_queued:
+        earliest = islice(first.client.tasks.values(), MAX_SEARCHED)
+        task = next((task for task in earliest if task.group is first and task.is_queued), None)
+    reason = ""
+    if task is not None:
+        reason = outlook_of(needs) if type(task.state) is Ready else explain(state, task.id, state.now)
+    return WaitingRow(
+        id=f"{name} {needs} {priority}",
+        function=name,
+        capabilities=str(needs)[:MAX_TEXT],
+        priority=priority,
+        tasks=sum(group.live - group.assigned for group in groups),
+        ready=sum(group.ready for group in groups),
+        age_seconds=max(0.0, state.now - since),
+        reason=reason[:MAX_REASON],
+        oldest=task.id.hex() if task is not None else "",
+    )
 
 
 def _running_tasks(worker: Worker) -> Iterator[Task]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 from hypothesis import settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from scaler.ids import IdFactory, content_id
+from scaler.monitor.rows import objects
 from scaler.needs import Offers
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
@@ -41,10 +43,13 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
     stored_reference,
 )
+from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.core.commands import Command, Input, Send, SendToStorage
+from scaler.scheduler.status import ServerStatus, status
 from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
 from tests.unit.scheduler.driver import Cluster, delivered
 
+NOTHING = ServerStatus(0.0, 1, SchedulerRow(), StorageRow(), {}, {})
 CLIENTS = ("alice", "bob", "nest1", "nest2")
 WORKERS = ("w1", "w2", "w3", "w4")
 MANAGERS = ("m1", "m2")
@@ -143,6 +148,10 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def judge(self) -> None:
         """Forget what the core has given up, then look at all that was said since the last time."""
         core = self.cluster.core
+        waiting = objects(json.loads(status(core.state, NOTHING))["waiting"])
+        assert sum(row["tasks"] for row in waiting) == core.state.waiting + core.state.ready.count
+        assert sum(row["ready"] for row in waiting) == core.state.ready.count
+        assert all(row["reason"] and row["tasks"] for row in waiting)
         for name in [name for name in self.model.clients if Cluster.peer(name) not in core.state.clients]:
             del self.model.clients[name]
         for name in [name for name in self.model.workers if Cluster.peer(name) not in core.state.workers]:

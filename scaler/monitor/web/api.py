@@ -226,6 +226,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _table("managers", "Worker managers and their units"),
     _table("clients", "Clients and their tasks"),
     _table("functions", "Functions and their tasks"),
+    _table("waiting", "Waiting tasks by function and needs, and why they wait"),
     ApiRoute("/api/tasks", "tasks", "The latest tasks", {"tasks": [TaskRow], "kept": int}, _tasks, _TASK_PARAMETERS),
     ApiRoute("/api/tasks/{id}", "task", "One task", {"task": "WholeTask"}, _task),
     ApiRoute(

@@ -38,6 +38,10 @@ UNKNOWN_DURATION_SECONDS = 0.05
 DURATION_WEIGHT = 0.2
 """Weight of a new measurement in the moving average of a function's duration."""
 ALIVE = (UnitState.PENDING, UnitState.RUNNING)
+ARRIVAL_SECONDS = 0.1
+"""Resolution of the times at which the tasks of a group arrived."""
+MAX_ARRIVALS = 1_000
+"""Such times that a group keeps; beyond it, every second one is dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +88,31 @@ class Group:
     live: int = 0
     ready: int = 0
     assigned: int = 0
+    arrivals: list[tuple[float, bytes]] = field(default_factory=list)
+    """When its queued tasks arrived, by the scheduler's clock, each time with the last task that arrived then."""
+
+    def arrived(self, task: bytes, now: float) -> None:
+        """Note that tasks have arrived, the last of which is this one; forget times of which no task is queued."""
+        arrivals = self.arrivals
+        if arrivals and now - arrivals[-1][0] < ARRIVAL_SECONDS:
+            arrivals[-1] = (arrivals[-1][0], task)
+            return
+        while arrivals and not self._has_queued(arrivals[0][1]):
+            del arrivals[0]
+        arrivals.append((now, task))
+        if len(arrivals) > MAX_ARRIVALS:
+            del arrivals[1:-1:2]
+
+    def oldest(self) -> tuple[float, bytes]:
+        """Return when the oldest queued task arrived, and one that arrived then. O(MAX_ARRIVALS).
+
+        Where all of these have left the queue, and earlier tasks came back, it is the last arrival.
+        """
+        return next((each for each in self.arrivals if self._has_queued(each[1])), self.arrivals[-1])
+
+    def _has_queued(self, task: bytes) -> bool:
+        found = self.client.tasks.get(task)
+        return found is not None and found.is_queued
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +155,8 @@ class Terminated:
 READY: Final = Ready()
 TERMINATED: Final = Terminated("")
 TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Terminated
+QUEUED: Final = (Waiting, Ready, Delayed)
+"""States of tasks that no worker has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -156,6 +187,11 @@ class Task:
     attempt: int = 0
     dependents: list[Task] | None = None
     errors: AttemptErrors | None = None
+
+    @property
+    def is_queued(self) -> bool:
+        """Tell whether the task is alive and on no worker."""
+        return type(self.state) in QUEUED
 
     @property
     def error_texts(self) -> list[str]:

@@ -83,6 +83,8 @@ class Submission:
             else:
                 ready.append(task)
         self._count(group, len(tasks) - before)
+        if len(tasks) > before:
+            group.arrived(task.id, self._state.now)
         if ready:
             self._state.ready.add(group, ready)
         if rejected:

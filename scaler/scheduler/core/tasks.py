@@ -412,6 +412,7 @@ class Tasks:
 
     def drop_group(self, group: Group) -> None:
         """Forget a group without living tasks: its functions are used once less."""
+        group.arrivals.clear()  # the history keeps the group
         groups = group.client.groups
         if groups.get(group.spec) is group:
             del groups[group.spec]

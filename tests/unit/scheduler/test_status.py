@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from scaler.monitor.rows import KEYS, objects
+from scaler.net.connection import Received
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
@@ -16,15 +17,19 @@ from scaler.protocol.messages import (
     MonitorStatus,
     Outcome,
     ProcessorStatus,
+    Spec,
+    Submit,
     Suspended,
+    TaskGroup,
     UnitState,
     UnitStatus,
     WorkerHeartbeat,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
-from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, ServerStatus, status
-from tests.unit.scheduler.driver import Cluster
+from scaler.scheduler.core.state import MAX_ARRIVALS
+from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, MAX_WAITING_ROWS, ServerStatus, status
+from tests.unit.scheduler.driver import FUNCTION, Cluster
 
 
 def document(cluster: Cluster) -> Any:
@@ -278,3 +283,90 @@ def test_names_of_any_length_and_alphabet_fit_too() -> None:
     assert told["totals"]["clients"] == 601
     assert told["totals"]["functions"] == 200
     assert told["functions"]
+
+
+def waiting(cluster: Cluster) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = document(cluster)["waiting"]
+    return rows
+
+
+def test_waiting_tasks_are_counted_by_function_needs_and_priority_the_oldest_first() -> None:
+    cluster = Cluster()
+    alice, bob, _ = cluster.client("alice"), cluster.client("bob"), cluster.worker("w", queue_size=0)
+    cluster.submit(alice, 3, name="plain")
+    cluster.wait(5.0, alive=[alice, bob, "w"])
+    (gpu,) = cluster.submit(bob, name="train", needs=(("gpu", 2.0),))
+    cluster.wait(5.0, alive=[alice, bob, "w"])
+    cluster.submit(bob, 4, name="plain")
+    cluster.submit(bob, 1, name="plain", priority=7)
+    shown = [(row["function"], row["capabilities"], row["priority"], row["tasks"]) for row in waiting(cluster)]
+    assert shown == [("plain", "", 0, 6), ("train", "gpu=2", 0, 1), ("plain", "", 7, 1)]
+    assert [round(row["age_seconds"], 3) for row in waiting(cluster)] == [10.0, 5.0, 0.0]
+    assert waiting(cluster)[1]["oldest"] == gpu.hex()
+    assert document(cluster)["totals"]["waiting"] == 3
+
+
+def test_each_group_says_why_its_oldest_task_waits() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", queue_size=0)
+    first, *_ = cluster.submit(client, 3, name="load")
+    cluster.submit(client, references=[(first,)], name="combine")
+    cluster.submit(client, name="train", needs=(("gpu", 2.0),))
+    reasons = {row["function"]: (row["ready"], row["reason"]) for row in waiting(cluster)}
+    assert reasons["load"][0] == 2
+    assert reasons["load"][1] == "no slot is free; 1 slot can run such tasks"
+    assert (reasons["combine"][0], "load()" in reasons["combine"][1]) == (0, True)
+    assert reasons["train"][0] == 1
+    assert "no worker offers gpu=2" in reasons["train"][1]
+    cluster.finish(worker, first)
+    assert {row["function"]: row["ready"] for row in waiting(cluster)}["combine"] == 1
+
+
+def test_the_age_is_that_of_the_tasks_that_still_wait() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", queue_size=0)
+    for _ in range(5):
+        cluster.submit(client)
+        cluster.wait(1.0, alive=[client, worker])
+    for left in range(4, 0, -1):
+        assert waiting(cluster)[0]["age_seconds"] == left
+        cluster.finish(worker, *cluster.on(worker))
+    assert waiting(cluster) == []
+
+
+def test_a_task_that_came_back_from_a_lost_worker_is_counted_and_explained() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.wait(2.0, alive=[client, worker])
+    assert waiting(cluster) == []
+    cluster.leave(worker, "killed")
+    cluster.wait(2.0, alive=[client])
+    (row,) = waiting(cluster)
+    assert (row["tasks"], row["ready"], row["age_seconds"], row["oldest"]) == (1, 1, 4.0, task.hex())
+    assert "no worker" in row["reason"]
+
+
+def test_a_long_backlog_keeps_the_age_of_its_oldest_task_with_few_times() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    for _ in range(3_000):
+        group = TaskGroup(Spec(FUNCTION, name="f"), [cluster.task_id(client)], [b"\x80"])
+        # Not by the cluster's own step, which checks all tasks each time.
+        cluster.core.step([Received(cluster.peer(client), Submit([(FUNCTION, b"\x80")], [group]))], cluster.now)
+        cluster.now += 0.25
+    (row,) = waiting(cluster)
+    assert (row["tasks"], row["age_seconds"]) == (3_000, 749.75)
+    (kept,) = cluster.state.clients[cluster.peer(client)].groups.values()
+    assert len(kept.arrivals) <= MAX_ARRIVALS
+
+
+def test_many_kinds_of_waiting_tasks_are_all_counted_and_the_oldest_listed() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    for number in range(MAX_WAITING_ROWS + 20):
+        cluster.submit(client, name=f"f{number}" + "\N{GRINNING FACE}" * 300)
+    told = document(cluster)
+    assert told["totals"]["waiting"] == MAX_WAITING_ROWS + 20
+    assert 0 < len(told["waiting"]) <= MAX_WAITING_ROWS
+    assert len(encoded(cluster)) < MAX_CONTROL_BYTES

@@ -14,7 +14,7 @@ export function overview(store) {
   const tiles = h("dl", { class: "tiles" }, [
     tile("rate", "Tasks per second", "tasks"),
     tile("running", "Running", "tasks", { state: "running" }),
-    tile("queued", "Queued"),
+    tile("queued", "Queued", "tasks"),
     tile("done", "Done", "tasks", { state: "done" }),
     tile("failed", "Failed", "tasks", { state: "failed" }),
     tile("workers", "Workers", "workers"),

@@ -4,6 +4,7 @@ import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { bytes, clock, count, glyph, micros, shortId, span, stateClass, stateName } from "./format.js";
 import { noTasks, nothing } from "./notices.js";
 import { columns, table } from "./table.js";
+import { waiting } from "./waiting.js";
 
 const LIMIT = 200;
 const TYPING_MS = 200;
@@ -21,6 +22,7 @@ export const TASKS = columns("tasks", {
 export function tasks(store, place) {
   const empty = h("div");
   const list = table("Tasks", TASKS, (task) => task.id, { empty, limit: LIMIT });
+  const queued = waiting(store);
   const fields = {};
   let timer = null;
   let asking = new AbortController();
@@ -42,7 +44,7 @@ export function tasks(store, place) {
   const counted = h("span", { class: "muted", role: "status" });
   const trouble = h("p", { class: "bad", hidden: true });
   const element = h("div", { class: "page" },
-    h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Tasks"), counted), form, trouble, h("div", { class: "panel" }, list.element));
+    h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Tasks"), counted), queued.element, form, trouble, h("div", { class: "panel" }, list.element));
   moved(place);
 
   function query() {
@@ -89,6 +91,7 @@ export function tasks(store, place) {
   function update(what) {
     const all = what.includes("all");
     if (all || what.includes("functions")) options(functions, store.rows("functions").map((row) => row.name));
+    if (all || what.includes("waiting")) queued.update();
     if (all) options(known, store.rows("workers").map((row) => row.name));
     clear.hidden = !filtered();
     if (filtered()) {
@@ -118,7 +121,7 @@ export function tasks(store, place) {
   }
 
   function show(rows, said) {
-    if (rows.length === 0) fill(empty, filtered() ? nothing("No task fits", "Change or clear the filters. Only recently reported tasks are searched; a waiting task is found by its id on a page of its own.") : noTasks(store));
+    if (rows.length === 0) fill(empty, filtered() ? nothing("No task fits", "Change or clear the filters. Only recently reported tasks are searched; a waiting task is found by its id on a page of its own.") : queued.element.hidden ? noTasks(store) : nothing("No task has run yet", "Waiting tasks are listed above."));
     list.update(rows);
     setText(counted, rows.length ? said : "");
   }
