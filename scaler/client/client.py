@@ -19,7 +19,7 @@ from scaler.client.session import ObjectPinned
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.logs import escaped_lines
-from scaler.protocol.messages import Explain, Explained, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
+from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 
@@ -267,14 +267,7 @@ class Client(ArgumentOnly):
         Of tasks that have ended it remembers the last few thousand. Raises UnreachableError when it does not answer.
         """
         self._check_open()
-        session = self._futures.session
-        self._futures.step()
-        with self._futures.condition:
-            if session.waits_for_upload(future):
-                return session.why_unsent(future)
-        answer = self._loop.ask(Explain(future.task_id), Explained)
-        with self._futures.condition:
-            return session.why_unsent(future) or answer.text
+        return self._loop.explain(future, self._futures.timeout_seconds)
 
     def logs(self, future: ScalerFuture) -> TaskOutput:
         """Return what a task has printed so far, with control characters shown; `str` of it is all in one text.

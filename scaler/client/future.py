@@ -105,13 +105,20 @@ class FutureOwner:
     Calls put inputs into the inbox and wake the client's thread, at most once per idle period.
     """
 
-    def __init__(self, wake: Callable[[], object], blocked: Callable[[], AbstractContextManager[object]]) -> None:
+    def __init__(
+        self,
+        wake: Callable[[], object],
+        blocked: Callable[[], AbstractContextManager[object]],
+        why_late: Callable[[ScalerFuture, float], str],
+    ) -> None:
         """wake: makes the client's thread step soon.
 
         blocked: returns a context in which this thread waits: a task that runs here lends its slot meanwhile.
+        why_late: returns why a task has not ended within this timeout.
         """
         self.condition = SteadyCondition()
         self.blocked = blocked
+        self.why_late = why_late
         self.thread: threading.Thread | None = None
         """The client's own thread, which must not wait for itself."""
         self.closed: str | None = None
@@ -263,7 +270,8 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
     def result(self, timeout: float | None = None) -> Any:
         """Return the value; wait for it up to `timeout` seconds.
 
-        Raises the task's own exception, one of `scaler.errors.TaskError`, CancelledError, or TimeoutError.
+        Raises the task's own exception, one of `scaler.errors.TaskError`, CancelledError, or TimeoutError. That says
+        why the task has not ended; to learn it from the scheduler takes up to a tenth of the timeout, and 1 s at most.
         """
         if self._state is PENDING:
             self._wait(timeout)
@@ -516,5 +524,6 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
             with owner.condition:
                 if self._waiting is not None and lock in self._waiting:
                     self._waiting.remove(lock)
-                if self._state is PENDING:
-                    raise TimeoutError
+            why = owner.why_late(self, timeout or 0.0)
+            if self._state is PENDING:
+                raise TimeoutError(f"{self.label} has not ended: {why}")

@@ -53,10 +53,11 @@ class FutureTable(FutureOwner):
         wake: Callable[[], object],
         upload: Callable[[Parts], ObjectUpload],
         blocked: Callable[[], AbstractContextManager[object]],
+        why_late: Callable[[ScalerFuture, float], str],
         timeout_seconds: float,
     ) -> None:
-        """upload: puts parts into the storage. wake, blocked: see FutureOwner."""
-        super().__init__(wake, blocked)
+        """upload: puts parts into the storage. wake, blocked, why_late: see FutureOwner."""
+        super().__init__(wake, blocked, why_late)
         self.ids = IdFactory(peer)
         self.session = TaskSession()
         self.upload = upload

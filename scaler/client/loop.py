@@ -33,7 +33,7 @@ from scaler.client.session import (
     TaskSettled,
     UploadEnded,
 )
-from scaler.client.tasks import ObjectUpload, RemoteReference
+from scaler.client.tasks import ObjectUpload, RemoteReference, Stage
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
@@ -48,6 +48,7 @@ from scaler.ids import content_id, new_peer_id
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Question, Questions
 from scaler.protocol.messages import (
+    Explain,
     Explained,
     Finished,
     Message,
@@ -71,6 +72,10 @@ MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 MAINTENANCE_SECONDS = 1.0
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
+ASK_SHARE = 0.1
+"""Of a timeout that has passed: how long the scheduler may take to say why."""
+MIN_ASK_SECONDS = 0.01
+MAX_ASK_SECONDS = 1.0
 MAX_COPIED_BYTES = 1024 * 1024
 """A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
 _SAMPLE_BYTES = 4096
@@ -79,6 +84,11 @@ _SAMPLES = 16
 _log = logging.getLogger(__name__)
 """Its warnings are for the user: where logging is not set up, Python prints them on stderr."""
 
+_STAGES = {
+    Stage.UNSENT: "it waits in its client to be sent",
+    Stage.SENT: "the scheduler has it",
+    Stage.FETCHING: "its result is on its way from the object storage",
+}
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Key = tuple[bytes, ...]
 _Reply = TypeVar("_Reply", Explained, TaskLog, ShutdownReply)
@@ -111,6 +121,7 @@ class ClientLoop:
             wake=partial(self._loop.call_soon_threadsafe, self._iterate),
             upload=self.upload,
             blocked=blocked,
+            why_late=self.why_late,
             timeout_seconds=timeout_seconds,
         )
         self._connect = connect
@@ -161,10 +172,34 @@ class ClientLoop:
         is_connected = self._connector is not None and self._connector.connected
         return "connected" if is_connected else "the connection is broken"
 
-    def ask(self, question: Question, reply: type[_Reply]) -> _Reply:
-        """Return the scheduler's answer. Raises UnreachableError when none comes in time."""
+    def explain(self, future: ScalerFuture, seconds: float) -> str:
+        """Return why a task waits or how it ended. Raises UnreachableError when no answer comes within this time."""
+        session = self.futures.session
+        self.futures.step()
+        with self.futures.condition:
+            if session.waits_for_upload(future):
+                return session.why_unsent(future)
+        answer = self.ask(Explain(future.task_id), Explained, seconds)
+        with self.futures.condition:
+            return session.why_unsent(future) or answer.text
+
+    def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
+        """Return why a task has not ended within a timeout: as the scheduler sees it, or what is known here.
+
+        The scheduler has a tenth of that time to answer. It is not asked when that is too short for an answer.
+        """
+        seconds = min(MAX_ASK_SECONDS, timeout_seconds * ASK_SHARE)
+        if self._broken_at is not None:
+            return f"{self.address} does not answer"
+        if seconds >= MIN_ASK_SECONDS:
+            with contextlib.suppress(ScalerError):
+                return self.explain(future, seconds)
+        return "it runs" if future.has_started else _STAGES[future.stage]
+
+    def ask(self, question: Question, reply: type[_Reply], seconds: float = 0.0) -> _Reply:
+        """Return the scheduler's answer. Raises UnreachableError when none comes in time: `timeout_seconds` for 0."""
         self.futures.check_waitable()
-        seconds = self.futures.timeout_seconds
+        seconds = seconds or self.futures.timeout_seconds
         with self._questions.asking(question) as answer:
             try:
                 found = answer.result(seconds)

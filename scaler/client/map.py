@@ -187,6 +187,12 @@ class ChunkRunner:
         # The copy of the set is made in one step, whatever the other threads do.
         carry_through(lambda: [chunk.future.cancel() for chunk in list(self._in_flight) if chunk.future is not None])
 
+    def why_late(self, chunk: Chunk, timeout_seconds: float) -> str:
+        """Return why a chunk has not ended within a timeout."""
+        assert chunk.future is not None, "a chunk that was not sent has ended"
+        why = self._futures.why_late(chunk.future, timeout_seconds)
+        return f"item {chunk.first} of {self.call.verb} over {self.call.name} has not ended: {why}"
+
     def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
         """Return the values of the items of a chunk that has ended, `FailedItem` for those that raised.
 
@@ -413,6 +419,7 @@ class ResultIterator(Iterator[Any]):
         self._call_later = call_later
         self._progress = progress
         self._deadline: float | None = None
+        self._timeout_seconds = 0.0
         self._lock = threading.RLock()
         self._is_at_work = False
         self._is_closed = False
@@ -465,6 +472,7 @@ class ResultIterator(Iterator[Any]):
         When it raises, what was submitted is cancelled.
         """
         if timeout_seconds is not None:
+            self._timeout_seconds = timeout_seconds
             self._deadline = time.monotonic() + timeout_seconds
         try:
             while self._items is not None:
@@ -557,8 +565,9 @@ class ResultIterator(Iterator[Any]):
                 break
             timeout_seconds = None if self._deadline is None else self._deadline - now
             if timeout_seconds is not None and timeout_seconds <= 0:
+                why = self._runner.why_late(self._waiting[0], self._timeout_seconds)
                 self.close()
-                raise TimeoutError
+                raise TimeoutError(why)
             if self._items is not None:
                 if size and self._window.starved(self._running):
                     continue

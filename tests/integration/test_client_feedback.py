@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scaler import SchedulerClusterCombo
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.protocol.messages import Cancel, Explain, Message
 from tests.integration.client_rig import RigScheduler
 
 SECONDS = 60
@@ -102,3 +105,48 @@ def test_a_program_without_a_scheduler_says_so_once_for_all_its_threads(tmp_path
                 scheduler.peer = task[:8]
                 scheduler.finish({task: 1})
             program.wait(SECONDS)
+
+
+def test_a_timeout_says_why_the_task_has_not_ended(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    text = """
+        import concurrent.futures, sys
+        from scaler import Client, ScalerExecutor
+
+        def attempt(call):
+            try:
+                call()
+            except concurrent.futures.TimeoutError as late:
+                return repr(late)
+
+        with Client(sys.argv[1]) as client, concurrent.futures.ThreadPoolExecutor() as threads:
+            one = client.submit_verbose(abs, (-1,), capabilities={"gpu": 4}, name="one")
+            two = client.submit_verbose(abs, (one,), name="two")
+            mapped = ScalerExecutor(client).map(abs, [two, -1], timeout=4, chunksize=2)
+            calls = [lambda: one.result(4), lambda: one.exception(4), lambda: two.result(4), lambda: list(mapped)]
+            for line in threads.map(attempt, calls):
+                print(line, file=sys.stderr)
+            client.clear()
+    """
+    said = run(tmp_path, text, cluster.get_address())
+    why = "no worker offers gpu=4, and no worker manager could start one that does: there is no gpu"
+    lines = [line for line in said.splitlines() if not line.startswith("scaler: ")]
+    assert re.fullmatch(rf"TimeoutError\('one \(\w{{32}}\) has not ended: {why}'\)", lines[0])
+    assert lines[1] == lines[0]
+    assert re.fullmatch(r"TimeoutError\('two \(\w{32}\) has not ended: it needs .*one\(\).*'\)", lines[2])
+    assert re.fullmatch(r"TimeoutError\('item 0 of map over abs has not ended: it needs .*two\(\).*'\)", lines[3])
+
+
+def test_a_timeout_of_zero_asks_nobody_and_a_silent_scheduler_holds_nobody_up() -> None:
+    with RigScheduler() as scheduler, Client(scheduler.address) as client:
+        future = client.submit(abs, -1)
+        scheduler.next_tasks(1)
+        for timeout in (0, 0.01, 0.5):
+            with pytest.raises(
+                TimeoutError, match=rf"^abs \({future.task_id.hex()}\) has not ended: the scheduler has it$"
+            ):
+                future.result(timeout)
+        future.cancel()
+        asked = [scheduler.next(Message)]
+        while not isinstance(asked[-1], Cancel):
+            asked.append(scheduler.next(Message))
+        assert sum(isinstance(message, Explain) for message in asked) == 1

@@ -27,7 +27,12 @@ class Table:
     def __init__(self) -> None:
         self.uploads: list[ObjectUpload] = []
         self.futures = FutureTable(
-            b"client--", wake=lambda: None, upload=self._upload, blocked=nullcontext, timeout_seconds=1.0
+            b"client--",
+            wake=lambda: None,
+            upload=self._upload,
+            blocked=nullcontext,
+            why_late=lambda _future, _timeout: "",
+            timeout_seconds=1.0,
         )
         self._templates = TemplateTable(self.futures, None)
         self._last: dict[int, TaskTemplate] = {}
