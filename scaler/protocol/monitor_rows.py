@@ -351,6 +351,7 @@ class Status(NamedTuple):
     storage: StorageRow = StorageRow()
     tasks: TaskCounts = TaskCounts()
     totals: Totals = Totals()
+    without_workers: Annotated[str, Column(help="Why no worker is connected: TITLE: TEXT; empty when one is")] = ""
     sent: Mapping[str, int] = {}
     received: Mapping[str, int] = {}
     incarnation: Annotated[int, INTERNAL] = 0

@@ -34,7 +34,7 @@ from scaler.protocol.monitor_rows import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.outlook import outlook
+from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
 
 VERSION = 1
@@ -99,6 +99,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": census.totals._asdict(),
+        "without_workers": without_workers(state, state.own_time(state.now)),
     }
     tables = {
         "workers": table(WORKER_COLUMNS, (_worker(state, worker) for worker in workers), WORKERS_BYTES),

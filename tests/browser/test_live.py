@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ import pytest
 from tests.browser.conftest import Windows, under_load
 from tests.browser.fake_cluster import FakeCluster
 from tests.browser.rig import WebServer
+from tests.unit.scheduler.test_outlook import SENTENCES, no_manager, scaled_to_zero
+from tests.unit.scheduler.test_status import encoded
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -190,6 +193,25 @@ def test_an_empty_cluster_says_what_to_do_next(server: WebServer, windows: Windo
     ):
         page.goto(server.url + path)
         page.locator("main pre", has_text=text).first.wait_for()
+
+
+def test_a_page_without_workers_says_why_and_how_to_start_some_only_where_nothing_else_would(
+    server: WebServer, windows: Windows
+) -> None:
+    page = windows.open(server.url)
+    for make, text in SENTENCES.items():
+        document = json.loads(encoded(make()))
+        server.tell(document)
+        title, _, rest = text.partition(": ")
+        others = (("/#/workers", "#main"), ("/#/timeline", "#main")) if make in (no_manager, scaled_to_zero) else ()
+        for path, part in (*others, ("/", ".panel.empty")):
+            page.goto(server.url + path)
+            told = page.locator(part)
+            told.get_by_role("heading", name=title, exact=True).wait_for()
+            told.get_by_text(rest, exact=True).wait_for()
+            assert "No workers yet" not in page.inner_text("body")
+            advice = told.locator("pre", has_text="scaler_cluster").count()
+            assert advice == (0 if document["totals"]["managers"] else 1), make.__name__
 
 
 def test_a_page_that_is_held_still_catches_up_later(server: WebServer, windows: Windows) -> None:

@@ -163,10 +163,10 @@ def test_counts_are_by_function_client_and_manager() -> None:
 def test_of_ten_thousand_workers_it_is_said_how_many_are_listed() -> None:
     model = model_of(totals={"workers": 10_000, "slots": 80_000, "draining": 3, "disconnected": 1})
     assert panels.totals(model.status, 500, 12, "gpu") == (
-        "Total 10,000 worker(s), 80,000 slot(s); 3 ending; 1 out of contact; "
+        "Total 10,000 workers, 80,000 slots; 3 ending; 1 out of contact; "
         "listed are 500, in trouble first, then the busiest; 12 with 'gpu'"
     )
-    assert panels.totals(model_of(totals={"workers": 2, "slots": 4}).status, 2, 2, "") == "Total 2 worker(s), 4 slot(s)"
+    assert panels.totals(model_of(totals={"workers": 2, "slots": 4}).status, 2, 2, "") == "Total 2 workers, 4 slots"
 
 
 EVIL = "w\x1b]0;owned\x07\nnew line\r"

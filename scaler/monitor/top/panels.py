@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from scaler.grammar import counted
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
@@ -107,7 +108,8 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
     total = status.totals
     workers = max(total.workers, listed)
     parts = [
-        f"Total {workers:,} worker(s), {total.slots:,} slot(s)",
+        formats.safe(status.without_workers)
+        or f"Total {counted(workers, 'worker')}, {counted(total.slots, 'slot')}",
         f"{total.draining:,} ending" if total.draining else "",
         f"{total.disconnected:,} out of contact" if total.disconnected else "",
         f"listed are {listed:,}, in trouble first, then the busiest" if listed < workers else "",

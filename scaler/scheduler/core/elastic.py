@@ -156,6 +156,8 @@ class Elastic:
             if record.status is None:
                 continue
             wanted = record.wanted = self._wanted.get(record.name)
+            demand = self._view.demand if self._view is not None else ()
+            record.wanted_for_tasks = any(row.queued and row.needs.fits(record.offers) for row in demand)
             if record.details.fixed:
                 # It gets only the workers that have joined, and those that get no more tasks, which it replaces.
                 wanted = Wanted(len(record.running_units), "those that get no more tasks are to be replaced")

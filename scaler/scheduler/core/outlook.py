@@ -81,6 +81,8 @@ def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
         return f"{name} runs a fixed number of workers, none of which takes tasks now"
     if record.wanted is None:
         return f"the scaling policy has not said how many units {name} should have"
+    if is_awaited and not record.wanted_for_tasks:
+        return f"the scaling policy is about to decide about {name}"
     missing = record.wanted.units - len(record.running_units)
     if missing > 0:
         return f"{name} is about to start {counted(missing, 'unit')}"

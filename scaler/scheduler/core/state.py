@@ -474,6 +474,8 @@ class ManagerRecord(PeerRecord):
     """The last Desired: units, those that are drained, how many others drain."""
     wanted: Wanted | None = None
     """The policy's last answer about it; None before the first, and for a manager that the policy leaves alone."""
+    wanted_for_tasks: bool = False
+    """The policy knew of tasks that it could run when it answered."""
     decision: ScalingDecided | None = None
     """The last one that was published."""
     startup_seconds: float | None = None

@@ -8,12 +8,13 @@ export function schedulerAddress(store) {
   return found && Number(found[2]) > 2 ? `${found[1]}${Number(found[2]) - 2}` : "tcp://127.0.0.1:8516";
 }
 
+/** The scheduler's sentence about a cluster without workers; where nothing could start any, how to. */
 export function noWorkers(store) {
-  return [
-    h("h3", {}, "No workers yet"),
-    h("p", {}, "Tasks wait until there are some. Start four on this machine, with the scheduler's address:"),
-    code(`scaler_cluster ${schedulerAddress(store)} -n 4`),
-  ];
+  const text = store.status?.without_workers || "No workers: none is listed";
+  const end = text.indexOf(": ");
+  const notice = nothing(text.slice(0, end), text.slice(end + 2));
+  if (store.status?.totals.managers) return notice;
+  return [...notice, h("p", {}, "Start four on this machine, with the scheduler's address:"), code(`scaler_cluster ${schedulerAddress(store)} -n 4`)];
 }
 
 export function noManagers(store) {

@@ -37,9 +37,10 @@ export function overview(store) {
   const nowList = h("ul", { class: "counts" });
   const endedList = h("ul", { class: "counts" });
   const emptyTasks = h("div", { class: "empty", hidden: true });
-  const emptyWorkers = h("section", { class: "panel empty", hidden: true, "aria-label": "No workers" });
+  const emptyWorkers = h("section", { class: "panel empty", hidden: true, "aria-label": "Why there are no workers" });
   const states = panel("Tasks by state", { class: "states" }, bar, h("h3", {}, "Now"), nowList, h("h3", {}, "Ended since the scheduler's start"), endedList, emptyTasks);
 
+  let absence = null;
   let range = 300;
   let day = null;
   let dayAt = -Infinity;
@@ -86,9 +87,9 @@ export function overview(store) {
     tell("storage", bytes(storage.bytes), `${count(storage.objects)} objects${storage.limit_bytes ? `, ${percent(100 * storage.bytes / storage.limit_bytes)} of ${bytes(storage.limit_bytes)}` : ""}`);
     drawStates(tasks);
     drawMessages(status);
-    const without = totals.workers === 0;
-    if (without && emptyWorkers.hidden) fill(emptyWorkers, noWorkers(store));
-    emptyWorkers.hidden = !without;
+    if (status.without_workers !== absence) fill(emptyWorkers, noWorkers(store));
+    absence = status.without_workers;
+    emptyWorkers.hidden = totals.workers > 0;
   }
 
   function drawStates(tasks) {

@@ -1,0 +1,172 @@
+"""What a cluster without workers says about itself: pages, terminals and JSON show this one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scaler.policy.load import load_policy
+from scaler.protocol.messages import ManagerStatus, UnitState, UnitStatus
+from scaler.scheduler.core.outlook import outlook, without_workers
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_status import document
+
+
+def cluster_of(policy: str = "simple", content: str = "") -> Cluster:
+    return Cluster(load_policy(policy, content))
+
+
+def join(cluster: Cluster, name: str = "laptop", most: int = 7, trouble: str = "", fixed: bool = False) -> str:
+    cluster.manager(name, most, fixed=fixed)
+    cluster.say(name, ManagerStatus(cluster.now, [], trouble))
+    return name
+
+
+def starting(cluster: Cluster, manager: str, seconds: float, reason: str = "") -> Cluster:
+    cluster.say(manager, ManagerStatus(cluster.now, [UnitStatus("u", UnitState.PENDING, 1, seconds, reason)], ""))
+    return cluster
+
+
+def no_manager() -> Cluster:
+    return cluster_of()
+
+
+def dynamic() -> Cluster:
+    cluster = cluster_of()
+    join(cluster)
+    return cluster
+
+
+def scaled_to_zero() -> Cluster:
+    """Workers came for tasks, and have gone since."""
+    cluster = cluster_of()
+    client, manager = cluster.client(), join(cluster)
+    worker = cluster.worker("w", manager_id=manager)
+    cluster.finish(worker, *cluster.submit(client))
+    cluster.wait(30.0, alive=[client, manager, worker])
+    cluster.leave(worker, "drained")
+    cluster.wait(1.0, alive=[client, manager])
+    return cluster
+
+
+def endless_and_in_backoff() -> Cluster:
+    cluster = cluster_of()
+    join(cluster, "cloud", -1)
+    join(cluster, "spot", 4, "exit code 1; failed 3 times in a row, next try in 2 s")
+    return cluster
+
+
+def in_backoff() -> Cluster:
+    cluster = cluster_of()
+    join(cluster, trouble="no quota")
+    return cluster
+
+
+def fixed_that_starts() -> Cluster:
+    cluster = cluster_of()
+    return starting(cluster, join(cluster, fixed=True), 3.0)
+
+
+def fixed_without_workers() -> Cluster:
+    cluster = cluster_of()
+    join(cluster, fixed=True)
+    return cluster
+
+
+def without_scaling() -> Cluster:
+    cluster = cluster_of("simple", "scaling=no")
+    join(cluster)
+    return cluster
+
+
+def not_listed() -> Cluster:
+    cluster = cluster_of("waterfall_v1", "1,own,-1")
+    join(cluster)
+    return cluster
+
+
+def too_expensive() -> Cluster:
+    cluster = cluster_of("target_v1", "ceiling_per_hour=1; price_per_hour=2")
+    join(cluster)
+    return cluster
+
+
+def tasks_came() -> Cluster:
+    cluster = cluster_of()
+    join(cluster)
+    cluster.submit(cluster.client(), 1)
+    return cluster
+
+
+def tasks_wait() -> Cluster:
+    cluster = tasks_came()
+    cluster.wait(0.2)
+    return cluster
+
+
+def tasks_wait_for_a_unit() -> Cluster:
+    return starting(tasks_wait(), "laptop", 12.0)
+
+
+def tasks_that_fit_nothing() -> Cluster:
+    cluster = cluster_of()
+    join(cluster)
+    cluster.submit(cluster.client(), 1, needs=(("gpu", 2.0),))
+    return cluster
+
+
+def out_of_contact() -> Cluster:
+    cluster = dynamic()
+    cluster.break_connection("laptop")
+    return cluster
+
+
+def just_connected() -> Cluster:
+    cluster = cluster_of()
+    cluster.manager("laptop")
+    return cluster
+
+
+SENTENCES: dict[Callable[[], Cluster], str] = {
+    no_manager: "No workers: no worker manager is connected that could start any",
+    dynamic: "Idle: workers start when tasks arrive; worker manager laptop may start up to 7 units",
+    scaled_to_zero: "Idle: workers start when tasks arrive; worker manager laptop may start up to 7 units",
+    endless_and_in_backoff: "Idle: workers start when tasks arrive; "
+    "worker manager cloud may start any number of units; "
+    "worker manager spot cannot start units now: exit code 1; failed 3 times in a row, next try in 2 s",
+    in_backoff: "No workers: worker manager laptop cannot start units now: no quota",
+    fixed_that_starts: "Workers are starting: worker manager laptop has been starting its first unit for 3 s",
+    fixed_without_workers: "No workers: worker manager laptop runs a fixed number of workers, "
+    "none of which takes tasks now",
+    without_scaling: "No workers: the scaling policy wants 0 units of worker manager laptop: scaling=no",
+    not_listed: "No workers: the scaling policy wants 0 units of worker manager laptop: "
+    "the policy does not list this worker manager; it lists own",
+    too_expensive: "No workers: the scaling policy wants 0 units of worker manager laptop: it may have no units",
+    tasks_came: "Tasks wait for workers: the scaling policy is about to decide about worker manager laptop",
+    tasks_wait: "Tasks wait for workers: worker manager laptop is about to start 1 unit",
+    tasks_wait_for_a_unit: "Workers are starting: worker manager laptop has been starting its first unit for 12 s",
+    tasks_that_fit_nothing: "Tasks wait for workers: no worker offers gpu=2, "
+    "and no worker manager could start one that does: there is no gpu",
+    out_of_contact: "No workers: worker manager laptop is out of contact",
+    just_connected: "No workers: worker manager laptop has connected just now",
+}
+
+
+@pytest.mark.parametrize(("make", "text"), SENTENCES.items(), ids=lambda each: getattr(each, "__name__", ""))
+def test_a_cluster_without_workers_says_why_and_what_starts_some(make: Callable[[], Cluster], text: str) -> None:
+    assert document(make())["without_workers"] == text
+
+
+def test_a_cluster_with_workers_says_nothing_about_missing_ones() -> None:
+    cluster = dynamic()
+    cluster.worker("w")
+    assert without_workers(cluster.state, cluster.now) == ""
+
+
+def test_a_task_is_told_the_same_as_the_whole_cluster() -> None:
+    for make in (tasks_wait, tasks_wait_for_a_unit, tasks_that_fit_nothing):
+        cluster = make()
+        (queue,) = cluster.state.ready.waiting()
+        text = outlook(cluster.state, queue.needs, cluster.now)
+        assert without_workers(cluster.state, cluster.now).endswith(f": {text}")
