@@ -178,7 +178,7 @@ def test_the_plain_report_has_no_control_characters_but_the_ends_of_its_lines() 
     for width in (None, 80):
         text = panels.as_text(model, width)
         assert text.replace("\n", "").isprintable()
-        assert "Total 1 worker(s)" in text
+        assert "Total 1 worker, 0 slots" in text
 
 
 def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> None:
