@@ -63,7 +63,7 @@ def test_it_prints_panels_workers_and_counts_once_as_text_and_as_json(tmp_path: 
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["scheduler", "|", "tasks", "|", "sent", "|", "received"]
     head = next(place for place, line in enumerate(lines) if line.startswith("worker"))
-    assert lines[head - 1] == "Total 1 worker(s), 2 slot(s)"
+    assert lines[head - 1] == "Total 1 worker, 2 slots"
     assert "[cpu]" in lines[head]
     assert lines[head + 1].startswith(told["workers"][0]["name"])
     assert any(line.startswith("clients") for line in lines)

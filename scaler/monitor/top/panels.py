@@ -108,8 +108,7 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
     total = status.totals
     workers = max(total.workers, listed)
     parts = [
-        formats.safe(status.without_workers)
-        or f"Total {counted(workers, 'worker')}, {counted(total.slots, 'slot')}",
+        formats.safe(status.without_workers) or f"Total {counted(workers, 'worker')}, {counted(total.slots, 'slot')}",
         f"{total.draining:,} ending" if total.draining else "",
         f"{total.disconnected:,} out of contact" if total.disconnected else "",
         f"listed are {listed:,}, in trouble first, then the busiest" if listed < workers else "",
