@@ -1,0 +1,404 @@
+"""The first minute: `Client()` without an address, `scaler` without a file, and clusters by their names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import ClientClosedError, UnreachableError, UsageError
+from scaler.registry import find, find_only, running
+from tests.conftest import marked_processes, wait_for_end
+from tests.integration.settings_rig import within
+
+SECONDS = 30.0
+STARTED = re.compile(r"scaler: started local cluster (client-\d+(?:-\d+)?) with \d+ workers?; web page (http://\S+)\n")
+
+
+class Program:
+    """A running program of a user, and all that it has started."""
+
+    def __init__(self, *words: str, **environment: str) -> None:
+        self._mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            words,
+            env={**os.environ, "TEST_RUN_OF_SCALER": self._mark, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def started(self) -> list[psutil.Process]:
+        """Return the living processes that it has started."""
+        return [process for process in marked_processes(self._mark) if process.pid != self.process.pid]
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for its end and that of all that it has started; return exit code, stdout and stderr."""
+        output, errors = self.process.communicate(timeout=SECONDS)
+        assert not wait_for_end(self.started(), 10), errors
+        return self.process.returncode, output, errors
+
+    def close(self) -> None:
+        for process in (psutil.Process(self.process.pid), *self.started()) if self.process.poll() is None else ():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.communicate(timeout=SECONDS)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    programs: list[Program] = []
+
+    def started(text: str, **environment: str) -> Program:
+        file = tmp_path / f"program{len(programs)}.py"
+        file.write_text(textwrap.dedent(text))
+        programs.append(Program(sys.executable, "-W", "error", str(file), **environment))
+        return programs[-1]
+
+    yield started
+    for program in programs:
+        program.close()
+
+
+@pytest.fixture
+def command() -> Iterator[Callable[..., Program]]:
+    programs: list[Program] = []
+
+    def started(*words: str, **environment: str) -> Program:
+        programs.append(Program(sys.executable, "-m", "scaler", *words, **environment))
+        return programs[-1]
+
+    yield started
+    for program in programs:
+        program.close()
+
+
+def line_with(program: Program, text: str) -> str:
+    assert program.process.stdout is not None
+    return next(line for line in program.process.stdout if text in line)
+
+
+# -- Client()
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("", 0),
+        ("client.disconnect(); client.disconnect()", 0),
+        ("client.shutdown()", 0),
+        ("sys.exit(3)", 3),
+        ("raise SystemError('mine')", 1),
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -15),
+    ],
+)
+def test_a_client_without_an_address_has_a_cluster_that_ends_with_the_program_however_that_ends(
+    start: Callable[..., Program], ending: str, code: int
+) -> None:
+    program = start(
+        f"""
+        import os, signal, sys
+        from scaler import Client
+        client = Client()
+        print(client.submit(abs, -4).result(), flush=True)
+        {ending}
+        """
+    )
+    returncode, output, errors = program.end()
+    assert (returncode, output) == (code, "4\n"), errors
+    assert STARTED.match(errors), errors
+    if code != 1:
+        assert errors.count("\n") == 1
+    assert running() == []
+
+
+def test_a_with_block_and_garbage_collection_end_the_cluster_and_results_come_all_the_same(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with Client() as client:
+        assert client.map(abs, [-1, -2]) == [1, 2]
+        found = find_only()
+        assert found.page in client._repr_html_()
+        assert f'<a href="{found.page}"' in client._repr_html_()
+    assert running() == []
+    assert found.page not in client._repr_html_()
+    assert Client().submit(abs, -3).result(SECONDS) == 3, "nothing refers to this client, and its task still runs"
+    assert within(SECONDS, lambda: running() == [])
+    assert len(capfd.readouterr().err.splitlines()) == 2
+
+
+def test_the_link_is_that_of_the_page_of_this_cluster(capfd: pytest.CaptureFixture[str]) -> None:
+    with Client(), Client() as second:
+        lines = re.findall(STARTED, capfd.readouterr().err)
+        assert len({name for name, _ in lines}) == len({page for _, page in lines}) == 2
+        assert [find(name).page for name, _ in lines] == [page for _, page in lines]
+        address = find(lines[1][0]).monitor_address
+        with urllib.request.urlopen(f"{lines[1][1]}/api/status", timeout=SECONDS) as reply:
+            assert address in reply.read().decode(), "also when the page's process is still starting"
+        with Client(lines[0][0]) as third:
+            assert third._repr_html_().count(lines[0][1]) == 2
+            assert third.submit(abs, -1).result(SECONDS) == 1
+        assert second.submit(abs, -1).result(SECONDS) == 1
+
+
+def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., Program]) -> None:
+    program = start(
+        """
+        import psutil
+        from scaler import Client
+        client = Client()
+        page, = [each for each in psutil.Process().children() if each.cmdline()[-1] == "web-ui"]
+        page.kill()
+        page.wait()
+        print(client.map(abs, [-4]))
+        """
+    )
+    code, output, errors = program.end()
+    assert (code, output) == (0, "[4]\n")
+    assert "web ui has ended, the rest goes on: killed by signal 9 (SIGKILL)" in errors.splitlines()[-1]
+
+
+def test_a_program_can_be_quiet_and_may_have_no_stderr(start: Callable[..., Program]) -> None:
+    program = start("from scaler import Client\nprint(Client().submit(abs, -4).result())", SCALER_QUIET="1")
+    assert program.end() == (0, "4\n", "")
+    program = start(
+        "import sys; sys.stderr = None\nfrom scaler import Client\nprint(Client().submit(abs, -4).result())"
+    )
+    assert program.end() == (0, "4\n", "")
+
+
+def test_calls_of_an_executor_without_an_address_end_before_its_cluster(start: Callable[..., Program]) -> None:
+    program = start(
+        """
+        import time
+        from scaler import ScalerExecutor
+        executor = ScalerExecutor()
+        future = executor.submit(time.sleep, 0.5)
+        future.add_done_callback(lambda future: print(future.exception()))
+        """
+    )
+    code, output, errors = program.end()
+    assert (code, output) == (0, "None\n"), errors
+
+
+def test_forked_children_leave_the_cluster_alone_and_may_have_one_of_their_own(start: Callable[..., Program]) -> None:
+    program = start(
+        """
+        import os
+        from scaler import Client
+        from scaler.errors import ClientClosedError
+        client = Client()
+        child = os.fork()
+        if child == 0:
+            try:
+                client.submit(abs, 1)
+            except ClientClosedError:
+                print("closed", flush=True)
+            client.disconnect()
+            own = Client()
+            print(own.submit(abs, -5).result(), flush=True)
+            own.disconnect()
+            raise SystemExit
+        assert os.waitpid(child, 0)[1] == 0
+        print(client.submit(abs, -6).result())
+        """
+    )
+    code, output, errors = program.end()
+    assert (code, output) == (0, "closed\n5\n6\n"), errors
+    assert len(set(re.findall(STARTED, errors))) == 2
+
+
+PHASES: dict[str, Callable[[list[list[str]]], bool]] = {
+    "before any process": lambda _: True,
+    "with the scheduler": lambda commands: any("scheduler" in each for each in commands),
+    "with the workers": lambda commands: any("cluster" in each[-1:] for each in commands),
+    "with the page": lambda commands: any("web-ui" in each for each in commands),
+    "with a fork server": lambda commands: len(commands) > 3,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_interrupt_in_any_phase_of_the_start_ends_the_program_and_all_that_it_has_started(
+    start: Callable[..., Program], phase: str
+) -> None:
+    program = start(
+        """
+        print("began", flush=True)
+        from scaler import Client
+        client = Client()
+        client.submit(abs, 1).result()
+        import time
+        time.sleep(60)
+        """
+    )
+    line_with(program, "began")
+
+    def commands() -> list[list[str]]:
+        found = []
+        for process in program.started():
+            with contextlib.suppress(psutil.Error):
+                found.append(process.cmdline())
+        return found
+
+    assert within(SECONDS, lambda: PHASES[phase](commands()))
+    program.process.send_signal(signal.SIGINT)
+    code, _, errors = program.end()
+    assert code in (1, -signal.SIGINT), errors
+    assert "KeyboardInterrupt" in errors
+    assert running() == []
+
+
+# -- names and SCALER_ADDRESS
+
+
+@pytest.fixture
+def named() -> Iterator[SchedulerClusterCombo]:
+    with SchedulerClusterCombo(n_workers=1, name="research", web_port=0) as combo:
+        yield combo
+
+
+def test_a_client_connects_to_a_running_cluster_by_its_name(
+    named: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Client("research") as client:
+        assert client.submit(abs, -1).result(SECONDS) == 1
+    expected = f"scaler: connected to cluster research at {named.get_address()}; web page {named.get_page()}\n"
+    assert capfd.readouterr().err == expected
+    with pytest.raises(UnreachableError, match=rf"no cluster is named 'x'; .*research \({named.get_address()}\)"):
+        Client("x")
+    with pytest.raises(UsageError, match="write tcp://host:port"):
+        Client("127.0.0.1:8516")
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_environment_names_the_cluster_of_clients_without_an_address(
+    named: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], by_name: bool
+) -> None:
+    monkeypatch.setenv("SCALER_ADDRESS", "research" if by_name else named.get_address())
+    with Client() as client:
+        assert client.submit(lambda: Client().submit(abs, -2).result()).result(SECONDS) == 2, "in a task: its worker"
+    cluster = "cluster research at " if by_name else ""
+    expected = f"scaler: connected to {cluster}{named.get_address()}; web page {named.get_page()}\n"
+    assert capfd.readouterr().err == expected
+    monkeypatch.setenv("SCALER_ADDRESS", "gone")
+    with pytest.raises(UnreachableError, match="SCALER_ADDRESS=gone: no cluster is named 'gone'"):
+        Client()
+
+
+def test_an_explicit_address_prints_nothing_and_the_table_has_the_link(
+    named: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALER_ADDRESS", "gone")
+    with Client(named.get_address()) as client:
+        assert f'<a href="{named.get_page()}"' in client._repr_html_()
+    assert f'<a href="{named.get_page()}"' in named._repr_html_()
+    assert "scaler_top research" in named._repr_html_()
+    assert capfd.readouterr().err == ""
+
+
+def test_an_ended_client_of_its_own_cluster_takes_nothing_more() -> None:
+    client = Client()
+    client.disconnect()
+    with pytest.raises(ClientClosedError):
+        client.submit(abs, 1)
+
+
+# -- scaler, scaler local
+
+
+@pytest.mark.parametrize("words", [(), ("local", "-n", "1", "--name", "own")])
+def test_scaler_alone_starts_a_cluster_and_prints_how_to_connect(
+    command: Callable[..., Program], words: tuple[str, ...]
+) -> None:
+    program = command(*words)
+    line = line_with(program, "connect with")
+    name = "own" if words else "local"
+    address, page = (find(name).address, find(name).page)
+    assert line == f'scaler: connect with Client("{name}") or Client("{address}"); web page {page}\n'
+    with Client(name) as client:
+        assert client.submit(abs, -1).result(SECONDS) == 1
+    with urllib.request.urlopen(page, timeout=SECONDS) as reply:
+        assert reply.status == 200
+    top = subprocess.run(
+        [sys.executable, "-m", "scaler.cli", "top", "--once"], capture_output=True, text=True, check=False
+    )
+    assert (top.returncode, top.stderr) == (0, "")
+    program.process.send_signal(signal.SIGINT)
+    assert program.end()[0] == 0
+    assert running() == []
+
+
+def test_a_name_and_a_port_that_are_taken_become_the_next_ones(command: Callable[..., Program]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        first = command("local", "-n", "1", "--name", "twice", "--port", str(port))
+        line_with(first, "connect with")
+        second = command("local", "-n", "1", "--name", "twice")
+        assert line_with(second, "taken") == "scaler: the name twice is taken, so this cluster is twice-2\n"
+        assert 'Client("twice-2")' in line_with(second, "connect with")
+        assert len({find(name).page for name in ("twice", "twice-2")} | {f"http://127.0.0.1:{port}"}) == 3
+    for program in (first, second):
+        program.process.send_signal(signal.SIGINT)
+        assert program.end()[0] == 0
+
+
+def test_a_page_that_can_listen_nowhere_is_a_warning_and_the_cluster_runs(command: Callable[..., Program]) -> None:
+    program = command("local", "-n", "1", SCALER_WEBUI_WEB_HOST="203.0.113.7")
+    assert "web page" not in line_with(program, "connect with")
+    with Client("local") as client:
+        assert client.submit(abs, -1).result(SECONDS) == 1
+    program.process.send_signal(signal.SIGINT)
+    code, _, errors = program.end()
+    assert code == 0
+    assert errors.startswith("scaler: there is no web page: web_host 203.0.113.7")
+
+
+@pytest.mark.parametrize("lines", range(5))
+def test_an_interrupt_in_any_phase_of_scaler_local_is_no_failure(command: Callable[..., Program], lines: int) -> None:
+    program = command("local", "-n", "1")
+    assert program.process.stdout is not None
+    if not lines:  # the interpreter itself shows an interrupt before that
+        assert within(SECONDS, lambda: bool(program.started()))
+    for _ in range(lines):
+        assert program.process.stdout.readline().startswith("scaler: ")
+    program.process.send_signal(signal.SIGINT)
+    code, _, errors = program.end()
+    assert (code, errors) == (0, "")
+    assert running() == []
+
+
+def test_a_killed_scaler_local_leaves_nothing(command: Callable[..., Program]) -> None:
+    program = command("local", "-n", "1")
+    line_with(program, "connect with")
+    program.process.kill()
+    assert program.end()[0] == -signal.SIGKILL
+    assert running() == []
+
+
+def test_a_cluster_that_ends_by_itself_is_found_no_more(command: Callable[..., Program]) -> None:
+    program = command("local", "-n", "1")
+    line_with(program, "connect with")
+    with pytest.raises(UnreachableError):
+        find("other")
+    for process in program.started():
+        if process.cmdline()[-1] == "scheduler":
+            process.kill()
+    assert program.end()[0] == 1
+    assert running() == []

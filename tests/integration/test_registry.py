@@ -1,0 +1,156 @@
+"""The running clusters of a user, as programs and commands find them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import UnreachableError, UsageError
+from scaler.registry import Registration, find, find_only, name_from, page_at, running
+
+HOLDER = """
+import os, sys, time
+from scaler.registry import Registration
+held = Registration("held")
+held.publish("tcp://h:1", "tcp://h:3")
+child = os.fork() if sys.argv[1:] == ["fork"] else -1
+if child:
+    print(child, flush=True)
+else:
+    os.close(1)
+time.sleep(60)
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "scaler"
+
+
+@pytest.fixture
+def registered(directory: Path) -> Iterator[Registration]:
+    found = Registration("research")
+    found.publish("tcp://h:1", "tcp://h:3", "http://h:4")
+    yield found
+    found.close()
+
+
+def test_a_cluster_is_found_by_name_until_it_ends(directory: Path, registered: Registration) -> None:
+    found = find("research")
+    assert (found.address, found.monitor_address, found.page, found.pid) == (
+        "tcp://h:1",
+        "tcp://h:3",
+        "http://h:4",
+        os.getpid(),
+    )
+    assert find_only() == found
+    assert page_at("tcp://h:1") == "http://h:4"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    registered.close()
+    registered.close()
+    assert running() == []
+    assert not list(directory.iterdir())
+    assert page_at("tcp://h:1") == ""
+
+
+def test_a_name_that_is_taken_becomes_the_next_one_and_is_free_again(registered: Registration) -> None:
+    second = Registration("research")
+    assert second.name == "research-2"
+    registered.close()
+    third = Registration("research")
+    assert third.name == "research"
+    for each in (second, third):
+        each.close()
+
+
+def test_a_cluster_that_is_still_starting_has_its_name_and_is_not_found(directory: Path) -> None:
+    starting = Registration("research")
+    assert running() == []
+    assert Registration("research").name == "research-2"
+    starting.close()
+
+
+def test_the_errors_name_the_clusters_that_run(registered: Registration) -> None:
+    with pytest.raises(UnreachableError, match=r"no cluster is named 'x'; running are research \(tcp://h:1\)"):
+        find("x")
+    other = Registration("other")
+    other.publish("tcp://h:5", "tcp://h:7")
+    with pytest.raises(UsageError, match=r"give the name.*running are other \(tcp://h:5\), research \(tcp://h:1\)"):
+        find_only()
+    other.close()
+    registered.close()
+    with pytest.raises(UsageError, match="none of this user runs on this host"):
+        find_only()
+
+
+@pytest.mark.parametrize("how", ["alone", "fork"])
+def test_a_killed_process_leaves_no_cluster_even_when_a_child_of_it_lives(directory: Path, how: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, how], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        try:
+            assert find("held").pid == holder.pid
+        finally:
+            holder.kill()
+        holder.wait()
+        assert running() == []
+        assert not list(directory.iterdir())
+        again = Registration("held")
+        assert again.name == "held"
+        again.close()
+        if child > 0:
+            os.kill(child, signal.SIGKILL)
+
+
+def check_refused(why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        running()
+    with pytest.raises(UsageError, match=why):
+        find("research")
+    unregistered = Registration("research")
+    assert why in unregistered.problem
+    unregistered.publish("tcp://h:1", "tcp://h:3")
+    unregistered.close()
+
+
+def test_a_directory_that_others_may_read_is_refused(directory: Path) -> None:
+    directory.mkdir()
+    directory.chmod(0o755)
+    check_refused("is not a private directory of this user")
+    assert not list(directory.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
+def test_a_directory_of_another_user_is_refused_whatever_is_in_it(directory: Path, registered: Registration) -> None:
+    os.chown(directory, 65534, 65534)
+    check_refused("is not a private directory of this user")
+    os.chown(directory, 0, 0)
+    assert find("research")
+
+
+def test_a_link_in_place_of_the_directory_is_refused(directory: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(0o700)
+    directory.symlink_to(elsewhere)
+    check_refused("cannot keep the names of running clusters")
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_name_is_letters_and_digits_and_any_text_has_a_nearest_one() -> None:
+    for name in ("", "a b", "../a", "tcp://h:1", ".a", "a" * 61):
+        with pytest.raises(UsageError, match="is no name for a cluster"):
+            Registration(name)
+    assert [name_from(text) for text in ("my cluster", "local", "../ä", "x" * 99)] == [
+        "my-cluster",
+        "local",
+        "cluster",
+        "x" * 60,
+    ]
