@@ -16,6 +16,7 @@ from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
 from scaler.client.map import UNBOUNDED, ChunkRunner, Progress, ResultIterator, Window, as_tuples, side_by_side
 from scaler.client.session import ObjectPinned
+from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.logs import escaped_lines
@@ -49,7 +50,7 @@ class Client(ArgumentOnly):
     Given to a task as an argument, it arrives there as a client of its own, whose tasks are that task's children.
     """
 
-    how_to_send = "give it to submit as an argument, alone or inside one, and the task gets a client of its own"
+    _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets a client of its own"
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class Client(ArgumentOnly):
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
         """
-        return self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress).take_all()
+        return self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress)._take_all()
 
     def starmap(
         self,
@@ -187,7 +188,7 @@ class Client(ArgumentOnly):
         progress: bool = False,
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        return self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress).take_all()
+        return self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress)._take_all()
 
     def imap(
         self,
@@ -316,7 +317,7 @@ class Client(ArgumentOnly):
 
     # -- inside
 
-    def reduce_into(self, _collection: Collection, /) -> Reduced:
+    def _reduce_into(self, _collection: Collection, /) -> Reduced:
         """Travel as a call that makes a client inside the task."""
         self._check_open()
         profiling, stream_output = self._options.profiling, self._options.stream_output
@@ -324,7 +325,7 @@ class Client(ArgumentOnly):
 
     def _submit(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
-    ) -> ScalerFuture:
+    ) -> TaskFuture:
         if self._is_closed:
             raise ClientClosedError(_DISCONNECTED)
         parent = self._parent() if self._is_nested else b""
@@ -347,7 +348,7 @@ class Client(ArgumentOnly):
         options = (options or self._options)._replace(name=call.name, is_plain=True)
         template = self._templates.template(call.function, options, self._parent())
 
-        def submit(chunk: list[Any]) -> ScalerFuture:
+        def submit(chunk: list[Any]) -> TaskFuture:
             if self._is_closed:
                 raise ClientClosedError(_DISCONNECTED)
             return self._futures.submit(template, (chunk,), {})

@@ -54,7 +54,7 @@ def _start(name: str, timeout_seconds: float) -> ClientLoop:
     )
     try:
         # At the end of the program, calls of an executor may still run: the end of the loop comes after them.
-        cluster._end.atexit = False  # noqa: SLF001
+        cluster._end.atexit = False
         loop = open_loop(cluster.get_address(), name, timeout_seconds, ended=cluster.shutdown)
     except BaseException:
         cluster.shutdown()

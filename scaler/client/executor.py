@@ -6,28 +6,19 @@ import atexit
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
-from scaler.client.client import Client
+from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.functions import check_integer
 from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.serialization import Serializer
-
-
-class ClientOptions(TypedDict, total=False):
-    """Further keyword arguments of `ScalerExecutor`: those of the `Client` that it makes."""
-
-    profiling: bool
-    timeout_seconds: float
-    serializer: Serializer | type[Serializer] | None
-    stream_output: bool
-    name: str
 
 
 class ScalerExecutor(Executor):
@@ -44,29 +35,37 @@ class ScalerExecutor(Executor):
         *,
         address: str | None = None,
         max_workers: int | None = None,
-        **options: Unpack[ClientOptions],
+        profiling: bool = False,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        serializer: Serializer | type[Serializer] | None = None,
+        stream_output: bool = False,
+        name: str = "",
     ) -> None:
-        """Use `client`, which stays open at `shutdown`, or make one: `address` and further arguments are `Client`'s.
+        """Use `client`, which stays open at `shutdown`, or make one: all arguments but max_workers are `Client`'s.
 
         max_workers: the number of workers that other libraries see, and divide their work by; by default the number of
         CPUs here. It limits nothing. Raises UsageError, and what `Client` raises.
         """
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
-        if client is not None and (address is not None or options):
-            given = ", ".join((*(["address"] if address is not None else []), *options))
-            raise UsageError(f"{given}: is for a client that the executor makes; give it to the Client instead")
+        options: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
+        options |= {"serializer": serializer, "stream_output": stream_output, "name": name}
+        given = [key for key, value in options.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
+        if client is not None and given:
+            raise UsageError(
+                f"{', '.join(given)}: is for a client that the executor makes; give it to the Client instead"
+            )
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
         self._owns_client = client is None
-        client = client or Client(address, **options)
+        client = client or Client(**options)
         self._client: Client | None = client
         self._name = repr(client)
         self._max_workers = max_workers or os.cpu_count() or 1
         self._is_shut_down = False
-        self._options = client._options._replace(owner=object())  # noqa: SLF001 (it is another face of its client)
+        self._options = client._options._replace(owner=object())  # it is another face of its client
         """Name the owner of this executor's tasks: not the executor itself, for the client refers to it."""
-        self._futures = client._loop.futures  # noqa: SLF001
+        self._futures = client._loop.futures
 
     def __repr__(self) -> str:
         state = "shut down" if self._is_shut_down else "open"
@@ -80,7 +79,7 @@ class ScalerExecutor(Executor):
 
         Raises ClientClosedError, a RuntimeError, after `shutdown`, and what `Client.submit` raises.
         """
-        future = self._open_client()._submit(fn, args, kwargs, self._options)  # noqa: SLF001
+        future = self._open_client()._submit(fn, args, kwargs, self._options)
         if self._is_shut_down:  # by another thread, which may have missed it
             future.cancel()
         return future
@@ -98,8 +97,8 @@ class ScalerExecutor(Executor):
         client = self._open_client()
         if chunksize > 1 and iterables:
             options = self._options
-            results = client._iterate("map", fn, iterables, chunksize, UNBOUNDED, options=options)  # noqa: SLF001
-            results.submit_all(timeout)
+            results = client._iterate("map", fn, iterables, chunksize, UNBOUNDED, options=options)
+            results._submit_all(timeout)
             return _until_error(results)
         deadline = None if timeout is None else time.monotonic() + timeout
         futures: list[ScalerFuture] = []  # a task per call needs no chunks around it
@@ -131,7 +130,7 @@ class ScalerExecutor(Executor):
             raise ClientClosedError("the executor was shut down, and takes no more calls: make a new one")
         return client
 
-    def _unfinished(self) -> list[ScalerFuture]:
+    def _unfinished(self) -> list[TaskFuture]:
         return [future for future in self._futures.unfinished() if _owner_of(future) is self._options.owner]
 
 
@@ -151,7 +150,7 @@ def _result_of(future: ScalerFuture, deadline: float | None) -> Any:
         future.cancel()  # it has ended, or the time is over
 
 
-def _cancel(futures: list[ScalerFuture]) -> None:
+def _cancel(futures: Sequence[ScalerFuture]) -> None:
     carry_through(lambda: [future.cancel() for future in futures])
 
 
@@ -162,7 +161,7 @@ def _until_error(results: ResultIterator) -> Iterator[Any]:
         results.close()
 
 
-def _owner_of(future: ScalerFuture) -> object:
+def _owner_of(future: TaskFuture) -> object:
     return None if future.template is None else future.template.owner
 
 

@@ -11,18 +11,17 @@ import contextlib
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Generator, Hashable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from scaler.client.session import SessionInput, TaskSettled
-from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
+from scaler.client.session import SessionInput
 from scaler.errors import ClientClosedError, UsageError
-from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
-from scaler.serialization.exceptions import annotate
+from scaler.protocol.messages import Spec
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
 PENDING: Final = "PENDING"
@@ -32,8 +31,6 @@ FINISHED: Final = "FINISHED"
 MAX_NAME_CHARACTERS = 80
 """Of a function's name in a repr."""
 
-_UNSENT: Final = Stage.UNSENT
-_LOCK_TYPE: Final = type(threading.Lock())
 _log = logging.getLogger(__name__)
 
 Callback = Callable[["ScalerFuture"], object]
@@ -203,53 +200,24 @@ class LendingEvent(threading.Event):
         return True
 
 
-class ScalerFuture(Future[Any], ByReference, ClientTask):
-    """The value that a task will have. As an argument of another task, that task waits for it and gets the value."""
+class ScalerFuture(Future[Any], ABC):
+    """The value that a task will have. As an argument of another task, that task waits for it and gets the value.
 
-    __slots__ = (
-        "_callbacks",
-        "_exception",
-        "_origin",
-        "_owner",
-        "_profile",
-        "_result",
-        "_spec",
-        "_state",
-        "_waiting",
-        "has_started",
-        "node",
-        "stored",
-    )
-    how_to_send = "give it to submit as an argument, alone or inside one, and the task gets its value"
+    What users see: every future is a `TaskFuture`, which has what the client needs beside.
+    """
 
-    def __init__(  # it must not call Future.__init__, whose lock and lists are what this class does without
-        self,
-        owner: FutureOwner,
-        task_id: bytes,
-        template: TaskTemplate,
-        payload: bytes,
-        references: tuple[Reference, ...] = (),
-        uploads: tuple[ObjectUpload, ...] = (),
-    ) -> None:
-        self._owner = owner
-        self.task_id = task_id
-        self.template = template
-        self._spec = template.spec
-        self.payload = payload
-        self.references = references
-        self.uploads = uploads
-        self.stage = _UNSENT
-        self._state = PENDING
-        self._result = None
-        self._exception: BaseException | None = None
-        self._waiting: list[Any] | None = None
-        self._callbacks: list[Callback] | None = None
-        self.stored: RemoteReference | None = None
-        """The value in the storage, which stays there while this future lives."""
-        self._profile: int | tuple[int, int, int] = 0
-        self.has_started = False
-        self.node: tuple[Hashable] | None = None
-        """Its key, when it is a node of a graph."""
+    __slots__ = ()
+    task_id: bytes
+    """The task's id, by which the scheduler and its monitors know it."""
+    _owner: FutureOwner
+    _spec: Spec
+    _state: str
+    _result: Any
+    _exception: BaseException | None
+    _profile: int | tuple[int, int, int]
+    _has_started: bool
+    _waiting: list[Any] | None
+    _callbacks: list[Callback] | None
 
     # -- what concurrent.futures reads and calls on futures that it did not make
 
@@ -301,10 +269,18 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         with self._owner.condition:
             if self._state is not PENDING:
                 return self._state is CANCELLED
-            self._owner.put(TaskSettled(self))  # first: if Ctrl-C comes now, the client's thread ends this future
-            self.settle(None, CancelledError())
-        self.run_callbacks()
+            self._cancel()
+        self._run_callbacks()
         return True
+
+    @property
+    @abstractmethod
+    def _label(self) -> str:
+        """The display text that names the task."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """End as cancelled, under the lock, and have the client cancel the task."""
 
     def cancelled(self) -> bool:
         """Tell whether the task was cancelled."""
@@ -315,7 +291,7 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
 
         A task that was lost, and waits to run again, still counts as running.
         """
-        return self.has_started and self._state is PENDING
+        return self._has_started and self._state is PENDING
 
     def done(self) -> bool:
         """Tell whether the task has ended: with a value, an error or a cancellation."""
@@ -388,7 +364,7 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
 
     def _shown(self) -> str:
         if self._state is PENDING:
-            return "running" if self.has_started else "pending"
+            return "running" if self._has_started else "pending"
         if self._state is CANCELLED:
             return "cancelled"
         return "finished" if self._exception is None else f"raised {type(self._exception).__name__}"
@@ -405,92 +381,7 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
         """Refused: only the platform knows the outcome."""
         raise InvalidStateError(f"the exception of a ScalerFuture is set by its client only, not to {exception!r}")
 
-    # -- as an argument
-
-    @property
-    def reference_id(self) -> bytes:
-        """The id by which tasks name the value: the task's, or that of the stored result."""
-        return self.task_id if self.stored is None or self.stored.is_invalid else self.stored.id
-
-    def known_value(self, collection: Collection, /) -> tuple[Any] | None:
-        """Return the value if it is here and small; None if it must be referenced. Raises DependencyFailedError."""
-        if self._state is not PENDING and (not self.is_stored or self._owner is not collection.owner):
-            if self._state is CANCELLED or self._exception is not None:
-                raise DependencyFailedError(self._exception, self)
-            return (self._result,)
-        if self._owner is not collection.owner:
-            raise UsageError(f"{self!r} belongs to another client and has not ended: submit its result() instead")
-        return None
-
-    @property
-    def is_stored(self) -> bool:
-        """True when the value is in the storage, and tasks can name it there."""
-        return self.stored is not None and not self.stored.is_invalid
-
-    def is_pending_of(self, owner: object) -> bool:
-        """Tell whether it is an unfinished future of this client, which tasks can only reference."""
-        return self._state is PENDING and self._owner is owner
-
-    @property
-    def must_embed(self) -> bool:
-        """True when tasks can no longer name the value and must carry it."""
-        return self._state is not PENDING and not self.is_stored
-
-    # -- for the client, under its lock
-
-    def settle(self, value: Any, exception: BaseException | None, profile: int | tuple[int, int, int] = 0) -> bool:
-        """End with a value or an exception, unless it has ended. Returns True when `run_callbacks` is due.
-
-        A CancelledError ends it as cancelled. profile: microseconds, or (microseconds, CPU microseconds, bytes).
-        """
-        if self._state is not PENDING:
-            return False
-        self._profile = profile
-        self._result = value
-        if isinstance(exception, CancelledError):
-            self._state = CANCELLED
-        else:
-            if exception is not None:
-                self._name_failure(exception)
-            self._exception = exception
-            self._state = FINISHED
-        waiting = self._waiting
-        if waiting is not None:
-            for waiter in waiting:
-                if type(waiter) is _LOCK_TYPE:
-                    waiter.release()
-                elif self._state is CANCELLED:
-                    waiter.add_cancelled(self)
-                elif exception is not None:
-                    waiter.add_exception(self)
-                else:
-                    waiter.add_result(self)
-            # Waiters of concurrent.futures are removed by the threads that put them in.
-            self._waiting = [waiter for waiter in waiting if type(waiter) is not _LOCK_TYPE] or None
-        return self._callbacks is not None
-
-    def _name_failure(self, exception: BaseException) -> None:
-        """Add notes: the node of the graph that failed, and the input for whose failure this task did not run."""
-        failed = (each.failed_first for each in self.references if isinstance(each, ScalerFuture))
-        origin = next(filter(None, failed), self)
-        if origin.node is not None:
-            annotate(exception, f"in node {origin.node[0]!r} of the graph")
-        if origin is not self:
-            self._origin = origin
-            annotate(exception, f"{self.label} did not run because its input {origin.label} failed")
-
-    @property
-    def failed_first(self) -> ScalerFuture | None:
-        """The future that failed first: this one, or one that its task needs; None if it has not failed."""
-        # Only a task with a failed input has an origin: an attribute more would cost every submit.
-        return None if self._exception is None else getattr(self, "_origin", self)
-
-    @property
-    def label(self) -> str:
-        """The display text that names the task."""
-        return f"{self._spec.name} ({self.task_id.hex()})" if self.node is None else f"node {self.node[0]!r}"
-
-    def run_callbacks(self) -> None:
+    def _run_callbacks(self) -> None:
         """Call the callbacks of a future that has just ended. Called without the lock."""
         callbacks = self._callbacks
         self._callbacks = None
@@ -526,4 +417,4 @@ class ScalerFuture(Future[Any], ByReference, ClientTask):
                     self._waiting.remove(lock)
             why = owner.why_late(self, timeout or 0.0)
             if self._state is PENDING:
-                raise TimeoutError(f"{self.label} has not ended: {why}")
+                raise TimeoutError(f"{self._label} has not ended: {why}")

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from scaler.client.future import FutureOwner, ScalerFuture
 from scaler.client.session import ClientGaveUp, DropTasks, ReferencesReleased, SessionInput, TasksAdded, TaskSession
+from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
 from scaler.errors import (
     ClientClosedError,
@@ -39,7 +40,7 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Limit of the tasks that wait to be sent, by their size; beyond it, submit waits."""
 
 Profile = int | tuple[int, int, int]
-Resolved = tuple[ScalerFuture, Any, BaseException | None, Profile]
+Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
 """A future, its value or exception, and its profile."""
 
 
@@ -75,16 +76,16 @@ class FutureTable(FutureOwner):
     def has_unfinished(self) -> bool:
         return self.closed is None and bool(self.session.pending or self.inbox)
 
-    def unfinished(self) -> list[ScalerFuture]:
+    def unfinished(self) -> list[TaskFuture]:
         """Return the unfinished futures, in the order of their submission."""
         with self.condition:
             added = [task for each in self.inbox if isinstance(each, TasksAdded) for task in each.tasks]
-            futures = cast("list[ScalerFuture]", [*self.session.pending.values(), *added])
+            futures = cast("list[TaskFuture]", [*self.session.pending.values(), *added])
             return [future for future in futures if not future.done()]
 
     # -- tasks
 
-    def submit(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ScalerFuture:
+    def submit(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TaskFuture:
         """Submit a task and return its future. A failed future in the arguments makes this one fail alike.
 
         Waits while limits are reached, up to the timeout. Raises SerializationError, LimitError, which names the limit,
@@ -101,9 +102,9 @@ class FutureTable(FutureOwner):
                 future.cancel()
                 raise
 
-    def prepare(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ScalerFuture:
+    def prepare(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TaskFuture:
         """Return a future whose task is not submitted. It has ended when a future in the arguments has failed."""
-        if args and template.serializer is None and not kwargs and type(args[0]) is ScalerFuture:
+        if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture:
             future = self._prepare_for_futures(template, args)
             if future is not None:
                 return future
@@ -111,12 +112,12 @@ class FutureTable(FutureOwner):
             parts, found = dump_arguments(args, kwargs, template.serializer, self, template.spec.name)
         except DependencyFailedError as error:
             why = CancelledError() if error.exception is None else copy_of(error.exception)
-            return self.ended(template, None, why, (cast("ScalerFuture", error.reference),))
+            return self.ended(template, None, why, (cast("TaskFuture", error.reference),))
         uploads: tuple[ObjectUpload, ...] = ()
         references: tuple[Reference, ...] = ()
         if found:
             references = cast("tuple[Reference, ...]", tuple(found))
-            uploads = tuple(reference.upload for reference in found if isinstance(reference, ObjectReference))
+            uploads = tuple(reference._upload for reference in found if isinstance(reference, ObjectReference))
         if template.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
             payload = cast("bytes", parts[0])
         elif size_of(parts) <= INLINE_LIMIT_BYTES:
@@ -126,16 +127,16 @@ class FutureTable(FutureOwner):
             payload = upload.payload
             uploads = (*uploads, upload)
             references = (*references, upload)
-        return ScalerFuture(self, self.ids.task(), template, payload, references, uploads)
+        return TaskFuture(self, self.ids.task(), template, payload, references, uploads)
 
-    def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> ScalerFuture | None:
+    def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
         """Return what `prepare` does, if the arguments are unfinished futures of this client alone.
 
         All such tasks have the same payload, by the order of the futures: most nodes of a graph need no pickling.
         """
-        indexes: dict[ScalerFuture, int] = {}
+        indexes: dict[TaskFuture, int] = {}
         for argument in args:
-            if type(argument) is not ScalerFuture or not argument.is_pending_of(self):
+            if type(argument) is not TaskFuture or not argument.is_pending_of(self):
                 return None
             indexes.setdefault(argument, len(indexes))
         order = tuple([indexes[argument] for argument in args])
@@ -145,7 +146,7 @@ class FutureTable(FutureOwner):
                 self._payloads.clear()
             parts, _ = dump_arguments(args, {}, None, self)
             payload = self._payloads[order] = bytes(parts[0])
-        return ScalerFuture(self, self.ids.task(), template, payload, tuple(indexes))
+        return TaskFuture(self, self.ids.task(), template, payload, tuple(indexes))
 
     def ended(
         self,
@@ -153,14 +154,14 @@ class FutureTable(FutureOwner):
         value: object,
         exception: BaseException | None = None,
         references: tuple[Reference, ...] = (),
-    ) -> ScalerFuture:
-        future = ScalerFuture(self, self.ids.task(), template, b"", references)
+    ) -> TaskFuture:
+        future = TaskFuture(self, self.ids.task(), template, b"", references)
         future.template = None
         future.settle(value, exception)
         future.references = ()
         return future
 
-    def add(self, futures: Sequence[ScalerFuture]) -> bool:
+    def add(self, futures: Sequence[TaskFuture]) -> bool:
         """Submit prepared tasks, all or none: none of them can end before the last one is in.
 
         Returns False when a future that one of them references has ended: its value must be embedded. One wait
@@ -175,7 +176,7 @@ class FutureTable(FutureOwner):
             for future in futures:
                 size += len(future.payload)
                 for reference in future.references:
-                    if isinstance(reference, ScalerFuture) and reference.must_embed:
+                    if isinstance(reference, TaskFuture) and reference.must_embed:
                         return False
             last = self.inbox[-1] if self.inbox else None
             if type(last) is TasksAdded:
@@ -207,7 +208,7 @@ class FutureTable(FutureOwner):
                 occurred.append(ReferencesReleased([each for each in released if each not in self.registered]))
             for command in self.session.step((*occurred, *inputs), time.monotonic()):
                 if isinstance(command, DropTasks):
-                    for dropped in cast("list[ScalerFuture]", command.tasks):
+                    for dropped in cast("list[TaskFuture]", command.tasks):
                         # A copy for each: a graph's node puts its name on its own.
                         error = CancelledError() if command.error is None else copy_of(command.error)
                         if dropped.settle(None, error):
@@ -224,7 +225,7 @@ class FutureTable(FutureOwner):
         for identifier in ids:
             task = self.session.pending.get(identifier)
             if task is not None:
-                cast("ScalerFuture", task).has_started = True
+                cast("TaskFuture", task).started()
 
     def close(self, why: str, error: ScalerError) -> None:
         """Refuse everything from now on, and end all futures with an error. Harmless when repeated."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
+from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import UsageError
 from scaler.serialization import dump_value, size_of
@@ -194,8 +194,8 @@ class GraphRun:
         self._plan = Plan(graph, keys)
         self._table = table
         self._templates = templates
-        self._tasks: list[ScalerFuture] = []
-        self.futures: dict[Key, ScalerFuture] = {}
+        self._tasks: list[TaskFuture] = []
+        self.futures: dict[Key, TaskFuture] = {}
         try:
             self._prepare()
             while not self._table.add([task for task in self._tasks if not task.done()]):
@@ -240,7 +240,7 @@ class GraphRun:
             if target in plan.values:
                 value = plan.values[target]
                 template = self._templates(same, True)
-                if isinstance(value, ScalerFuture):
+                if isinstance(value, TaskFuture):
                     future = value
                 elif isinstance(value, ObjectReference):
                     future = table.prepare(template, (value,), {})

@@ -33,6 +33,7 @@ from scaler.client.session import (
     TaskSettled,
     UploadEnded,
 )
+from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload, RemoteReference, Stage
 from scaler.errors import (
     ClientClosedError,
@@ -174,14 +175,14 @@ class ClientLoop:
 
     def explain(self, future: ScalerFuture, seconds: float) -> str:
         """Return why a task waits or how it ended. Raises UnreachableError when no answer comes within this time."""
-        session = self.futures.session
+        task, session = cast("TaskFuture", future), self.futures.session
         self.futures.step()
         with self.futures.condition:
-            if session.waits_for_upload(future):
-                return session.why_unsent(future)
+            if session.waits_for_upload(task):
+                return session.why_unsent(task)
         answer = self.ask(Explain(future.task_id), Explained, seconds)
         with self.futures.condition:
-            return session.why_unsent(future) or answer.text
+            return session.why_unsent(task) or answer.text
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
         """Return why a task has not ended within a timeout: as the scheduler sees it, or what is known here.
@@ -194,7 +195,7 @@ class ClientLoop:
         if seconds >= MIN_ASK_SECONDS:
             with contextlib.suppress(ScalerError):
                 return self.explain(future, seconds)
-        return "it runs" if future.has_started else _STAGES[future.stage]
+        return "it runs" if future.running() else _STAGES[cast("TaskFuture", future).stage]
 
     def ask(self, question: Question, reply: type[_Reply], seconds: float = 0.0) -> _Reply:
         """Return the scheduler's answer. Raises UnreachableError when none comes in time: `timeout_seconds` for 0."""
@@ -400,7 +401,7 @@ class ClientLoop:
             lost = self.futures.session.lost_values()
         stand_ins = {}
         for task, serializer in lost:
-            future = cast("ScalerFuture", task)
+            future = cast("TaskFuture", task)
             if future.done() and not future.cancelled() and future.exception() is None:
                 parts = dump_value(future.result(), serializer)
                 stand_ins[task, serializer] = upload = self._new_upload(parts)
@@ -433,7 +434,7 @@ class ClientLoop:
         has_profiles = bool(message.cpu_us)
         for index, identifier in enumerate(message.ids):
             payload = payloads[index]
-            future = cast("ScalerFuture | None", pending.get(identifier))
+            future = cast("TaskFuture | None", pending.get(identifier))
             template = future.template if future is not None else None
             if future is None or template is None:
                 if is_stored(payload):  # of a cancelled task: released at once
@@ -486,7 +487,7 @@ class ClientLoop:
 
     async def _fetch(
         self,
-        future: ScalerFuture,
+        future: TaskFuture,
         outcome: int,
         profile: Profile,
         stored: RemoteReference,

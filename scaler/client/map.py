@@ -24,8 +24,9 @@ from weakref import WeakMethod
 
 from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, ItemCall
 from scaler.client.functions import check_integer
-from scaler.client.future import ScalerFuture, carry_through
+from scaler.client.future import carry_through
 from scaler.client.futures import FutureTable
+from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.errors import (
     ProcessorDiedError,
@@ -53,7 +54,7 @@ FLUSH_SECONDS = 0.01
 """Items wait this long, and at most twice that, for the next one of their chunk."""
 WAIT_STEP_SECONDS = 1.0
 
-Submit = Callable[[list[Any]], ScalerFuture]
+Submit = Callable[[list[Any]], TaskFuture]
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
@@ -97,7 +98,7 @@ class Chunk:
     references: tuple[Reference, ...] = ()
     parts: list[Chunk] = field(default_factory=list)
     """Its items one by one, after it was taken apart."""
-    future: ScalerFuture | None = None
+    future: TaskFuture | None = None
     error: BaseException | None = None
     """Why it could not be sent."""
     has_ended: bool = False
@@ -449,7 +450,7 @@ class ResultIterator(Iterator[Any]):
                 return self._checked(outcome, in_loop=True) if type(outcome) is FailedItem else outcome
             self._next_batch()
 
-    def take_all(self) -> list[Any]:
+    def _take_all(self) -> list[Any]:
         """Return all results. At the first error of an item or of the iterable, cancel the rest and raise it."""
         results: list[Any] = []
         try:
@@ -466,7 +467,7 @@ class ResultIterator(Iterator[Any]):
         finally:
             self.close()
 
-    def submit_all(self, timeout_seconds: float | None) -> None:
+    def _submit_all(self, timeout_seconds: float | None) -> None:
         """Submit all items now; the results must be there within the timeout, or `next` raises TimeoutError.
 
         When it raises, what was submitted is cancelled.

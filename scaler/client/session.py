@@ -324,7 +324,7 @@ class TaskSession:
             for task in sendable
             if task.template is not None
             for reference in task.references
-            if isinstance(reference, ClientTask) and reference.task_id not in ids and is_task(reference.reference_id)
+            if isinstance(reference, ClientTask) and reference.task_id not in ids and is_task(reference._reference_id)
         }
         return list(lost)
 
@@ -378,7 +378,7 @@ class TaskSession:
                 self.unsent_bytes -= task_size
                 size += task_size + ID_BYTES * len(task.references)
                 group.references.append(
-                    tuple([reference.reference_id for reference in task.references]) if task.references else ()
+                    tuple([reference._reference_id for reference in task.references]) if task.references else ()
                 )
                 if gated:
                     gated.pop(task, None)
@@ -436,8 +436,8 @@ class TaskSession:
             for reference in task.references:
                 if (
                     isinstance(reference, ClientTask)
-                    and reference.reference_id not in self.pending
-                    and is_task(reference.reference_id)
+                    and reference._reference_id not in self.pending
+                    and is_task(reference._reference_id)
                 ):
                     assert task.template is not None, "it is to be sent"
                     found = stand_ins.get((reference, task.template.serializer))

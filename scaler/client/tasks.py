@@ -38,7 +38,7 @@ class ObjectUpload(RemoteReference):
     waiting: list[ClientTask] = field(default_factory=list)
 
     @property
-    def reference_id(self) -> bytes:
+    def _reference_id(self) -> bytes:
         return self.id
 
 
@@ -58,27 +58,27 @@ class ObjectReference(ByReference):
     Valid until the client that made it is cleared or disconnected.
     """
 
-    how_to_send = "give it to submit as an argument, alone or inside one, and the task gets the object"
+    _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets the object"
 
     def __init__(self, owner: object, upload: ObjectUpload, name: str, size_bytes: int) -> None:
         self._owner = owner
-        self.upload = upload
+        self._upload = upload
         self.name = name
         self.size_bytes = size_bytes
 
     def __repr__(self) -> str:
-        state = "cleared" if self.upload.is_invalid else f"{self.size_bytes} bytes"
+        state = "cleared" if self._upload.is_invalid else f"{self.size_bytes} bytes"
         return f"<ObjectReference {self.name!r} {state}>"
 
     @property
-    def reference_id(self) -> bytes:
-        return self.upload.id
+    def _reference_id(self) -> bytes:
+        return self._upload.id
 
-    def known_value(self, collection: Collection, /) -> None:
+    def _known_value(self, collection: Collection, /) -> None:
         """Return None: the object is in the storage. Raises UsageError when this client cannot use it."""
         if self._owner is not collection.owner:
             raise UsageError(f"{self!r} belongs to another client: send the object with this one")
-        if self.upload.is_invalid:
+        if self._upload.is_invalid:
             raise UsageError(f"object {self.name!r} was cleared: send it again")
 
 
@@ -123,7 +123,7 @@ class ClientTask:
     stage: Stage = Stage.UNSENT
 
     @property
-    def reference_id(self) -> bytes:
+    def _reference_id(self) -> bytes:
         """The id by which other tasks name its value."""
         return self.task_id
 

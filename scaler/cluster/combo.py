@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
@@ -30,50 +31,24 @@ from scaler.registry import Registration
 
 _log = logging.getLogger(__name__)
 
+C = TypeVar("C", bound=Callable[..., None])
 M = TypeVar("M", bound=SettingsModel)
-P = ParamSpec("P")
 
 _JOIN_MARGIN_SECONDS = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComboSettings(ClusterConfig, SchedulerConfig):
-    """Declares the arguments of `SchedulerClusterCombo`: keys of `[scheduler]` and `[cluster]`, see docs/settings.md.
+def _naming_the_nearest(constructor: C) -> C:
+    """Have an unknown keyword argument raise a TypeError that names the nearest known one."""
+    known = list(inspect.signature(constructor).parameters)[1:]
 
-    A key of both sections, such as event_loop, applies to both.
-    """
+    @functools.wraps(constructor)
+    def checked(self: object, *arguments: Any, **settings: Any) -> None:
+        if unknown := next((name for name in settings if name not in known), None):
+            near = nearest(unknown, known)
+            raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown!r}{near}")
+        constructor(self, *arguments, **settings)
 
-    address: str | None = field(default=None, kw_only=False)
-    n_workers: int | None = field(default=None, kw_only=False)
-    monitor_address: str | None = None  # type: ignore[assignment] # the combo takes what it can make the setting of
-    logging_level: str = "WARNING"  # type: ignore[assignment]
-    logging_paths: Sequence[str] = ("/dev/stderr",)  # type: ignore[assignment]
-    per_worker_capabilities: Mapping[str, float | None] | str = ""  # type: ignore[assignment]
-    name: str | None = None
-    """The name under which this user's programs and commands find it; without one, they need an address."""
-    web_port: int | None = None
-    """The port of a web page, or the next free one; without it, there is none."""
-    per_worker_queue_size: int = ClusterConfig.per_worker_task_queue_size
-    """Another name of per_worker_task_queue_size, for libraries written for earlier versions."""
-    bind_address: str = field(init=False)
-    scheduler_address: str = field(init=False)
-    worker_scheduler_address: str = field(init=False)
-    advertised_object_storage_address: str | None = field(init=False)
-    num_of_workers: int = field(init=False)
-
-
-def _with_settings(
-    model: Callable[P, object],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[SchedulerClusterCombo, P], None]]:
-    """Give the constructor the model's signature, for type checkers and for libraries that look there."""
-
-    def signed(constructor: Callable[..., None]) -> Callable[..., None]:
-        first, *_ = inspect.signature(constructor).parameters.values()
-        settings = [each.replace(annotation=each.empty) for each in inspect.signature(model).parameters.values()]
-        constructor.__signature__ = inspect.Signature([first, *settings])  # type: ignore[attr-defined]
-        return constructor
-
-    return signed
+    return cast("C", checked)
 
 
 class SchedulerClusterCombo:
@@ -84,19 +59,61 @@ class SchedulerClusterCombo:
     `if __name__ == "__main__"`. In a forked child, the object does not stop anything.
     """
 
-    @_with_settings(ComboSettings)
-    def __init__(self, address: str | None = None, n_workers: int | None = None, **settings: Any) -> None:
+    @_naming_the_nearest
+    def __init__(  # noqa: PLR0913 (a test compares them with the settings of [scheduler] and [cluster])
+        self,
+        address: str | None = None,
+        n_workers: int | None = None,
+        *,
+        monitor_address: str | None = None,
+        object_storage_address: str | None = None,
+        name: str | None = None,
+        web_port: int | None = None,
+        protected: bool = True,
+        max_number_of_tasks_waiting: int = -1,
+        client_timeout_seconds: float = 60.0,
+        worker_timeout_seconds: float = 60.0,
+        object_retention_seconds: float = 60.0,
+        load_balance_seconds: float = 1.0,
+        load_balance_trigger_times: int = 2,
+        status_report_interval_seconds: float = 1.0,
+        policy_engine_type: str = "simple",
+        policy_content: str = "allocate=even_load; scaling=vanilla",
+        worker_manager_id: str | None = None,
+        per_worker_capabilities: Mapping[str, float | None] | str = "",
+        per_worker_task_queue_size: int = 1000,
+        per_worker_queue_size: int | None = None,
+        heartbeat_interval_seconds: float = 2.0,
+        task_timeout_seconds: float = 0.0,
+        death_timeout_seconds: float = 300.0,
+        garbage_collect_interval_seconds: float = 30.0,
+        trim_memory_threshold_bytes: int = 1024**3,
+        hard_processor_suspend: bool = False,
+        preload: str | None = None,
+        io_threads: int = 1,
+        event_loop: Literal["builtin", "uvloop"] = "builtin",
+        logging_level: str = "WARNING",
+        logging_format: Literal["text", "json"] = "text",
+        logging_paths: Sequence[str] = ("/dev/stderr",),
+        logging_config_file: str | None = None,
+    ) -> None:
         """Start everything.
 
         address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
         connect; by default two ports above. n_workers: by default one less than the CPUs, at least 1.
         object_storage_address: where a separate object storage process listens; by default the object storage is part
-        of the scheduler's process. By default logging_level is WARNING and logging_paths is /dev/stderr: stdout belongs
-        to the program. name: under which `Client(name)` and the commands of this user find it, or the next free one
-        (`name-2`). web_port: serve the web page at this port, or at the next free one; by default there is none.
+        of the scheduler's process. name: under which `Client(name)` and the commands of this user find it, or the next
+        free one (`name-2`). web_port: serve the web page there, or at the next free port; by default there is none.
+
+        The others are keys of [scheduler] and [cluster], see docs/settings.md; a key of both applies to both.
+        per_worker_queue_size is another name of per_worker_task_queue_size. The log goes to stderr: stdout belongs to
+        the program.
 
         Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
         """
+        arguments, known = locals(), inspect.signature(SchedulerClusterCombo).parameters
+        given = {key: arguments[key] for key in known if arguments[key] is not known[key].default}
+        given |= {"logging_level": logging_level, "logging_paths": logging_paths}
         is_made = threading.Event()
 
         def report(line: ReportLine) -> None:
@@ -106,18 +123,17 @@ class SchedulerClusterCombo:
 
         with contextlib.ExitStack() as after:
             # Another server may listen at a given address: nothing connects there before ours has bound it.
-            together = address is None and settings.get("object_storage_address") is None
+            together = address is None and object_storage_address is None
             if address is None:
                 ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
                 after.callback(ports.release)
-                address = ports.address()
-            name, web_port = settings.pop("name", None), settings.pop("web_port", None)
-            components, scheduler, self._n_workers = _components(address, n_workers, **settings)
+                given["address"] = ports.address()
+            components, scheduler, self._n_workers = _components(**given)
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
             self._page = ""
             if web_port is not None:
-                page = _model(WebUiConfig, settings, monitor_address=self._monitor_address, web_port=web_port)
+                page = _model(WebUiConfig, given, monitor_address=self._monitor_address, web_port=web_port)
                 listening = after.enter_context(listen(page.web_host, page.web_port))
                 self._page = page_of(listening)
                 page = replace(page, web_port=listening.getsockname()[1])
@@ -231,7 +247,7 @@ def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> No
 
 def _components(
     address: str,
-    n_workers: int | None,
+    n_workers: int | None = None,
     *,
     object_storage_address: str | None = None,
     monitor_address: str | None = None,
@@ -242,10 +258,6 @@ def _components(
     for name in (address, object_storage_address):
         if name is not None and port_of(check_address(name)) == 0:
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
-    known = list(inspect.signature(SchedulerClusterCombo).parameters)
-    if unknown := next((name for name in settings if name not in known), None):
-        near = nearest(unknown, known)
-        raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown!r}{near}")
     if "per_worker_queue_size" in settings:
         if "per_worker_task_queue_size" in settings:
             raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")
@@ -276,5 +288,4 @@ def _model(model: type[M], settings: Mapping[str, object], **own: object) -> M:
     keys = {item.name for item in fields(model)}
     given = {name: value for name, value in settings.items() if name in keys}
     given |= {name: value for name, value in own.items() if value is not None}
-    defaults = {"logging_level": ComboSettings.logging_level, "logging_paths": ComboSettings.logging_paths}
-    return model_of(model, {**defaults, **given})
+    return model_of(model, given)

@@ -95,31 +95,31 @@ class DependencyFailedError(ScalerError):
 class ArgumentOnly(ABC):
     """Base of objects that can be pickled only as (a part of) an argument of a task."""
 
-    how_to_send = "give it to submit as an argument"
+    _how_to_send = "give it to submit as an argument"
 
     @abstractmethod
-    def reduce_into(self, collection: Collection, /) -> Reduced:
+    def _reduce_into(self, collection: Collection, /) -> Reduced:
         """Return what stands for this object in the pickle, as `__reduce__` does."""
 
     def __reduce__(self) -> Reduced:
         collection = _thread.collection
         if collection is None:
-            raise TypeError(f"a {type(self).__name__} cannot be pickled by itself: {self.how_to_send}")
-        return self.reduce_into(collection)
+            raise TypeError(f"a {type(self).__name__} cannot be pickled by itself: {self._how_to_send}")
+        return self._reduce_into(collection)
 
 
 class ByReference(ArgumentOnly):
     """Base of what stands for a value that is elsewhere: the task gets the value."""
 
     @abstractmethod
-    def known_value(self, collection: Collection, /) -> tuple[Any] | None:
+    def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
         """Return the value in a tuple when it is at hand and may travel by itself; None to travel as a reference.
 
         Raises a ScalerError when this collection's client cannot use it.
         """
 
-    def reduce_into(self, collection: Collection, /) -> Reduced:
-        known = self.known_value(collection)
+    def _reduce_into(self, collection: Collection, /) -> Reduced:
+        known = self._known_value(collection)
         return (load_input, (collection.index_of(self),)) if known is None else (same, known)
 
 
@@ -194,7 +194,7 @@ def _dump_each(args: Args, kwargs: Kwargs, serializer: Serializer, collection: C
     for position, argument in enumerate((*args, *kwargs.values())):
         value = argument
         if isinstance(argument, ByReference):
-            known = argument.known_value(collection)
+            known = argument._known_value(collection)  # noqa: SLF001 (users see these objects)
             if known is None:
                 kinds.append(_INPUT)
                 parts.append(collection.index_of(argument).to_bytes(4, "little"))

@@ -146,7 +146,7 @@ def test_a_stored_result_is_loaded_kept_while_its_future_lives_and_then_released
         kept = client.send_object(np.arange(10_000.0))  # stands for what a worker has stored
         (identifier,) = scheduler.next(Pin).ids
         future = client.submit(abs, 1)
-        scheduler.finish({first(scheduler.next_tasks(1)): kept.upload.payload})
+        scheduler.finish({first(scheduler.next_tasks(1)): kept._upload.payload})  # noqa: SLF001 (as a worker names it)
         assert (future.result(20) == np.arange(10_000.0)).all()
         dependent = client.submit(abs, future)
         assert scheduler.next_tasks(1)[dependent.task_id].references == [(identifier,)]
@@ -180,7 +180,7 @@ def test_what_fails_on_the_way_to_the_storage_or_back_ends_the_future_whatever_i
             future = client.submit(len, "x" * 100_000)
         else:
             future = client.submit(abs, 1)
-            scheduler.finish({first(scheduler.next_tasks(1)): kept.upload.payload})
+            scheduler.finish({first(scheduler.next_tasks(1)): kept._upload.payload})  # noqa: SLF001 (as a worker names it)
         assert "MemoryError()" in str(future.exception(5))
         assert isinstance(future.exception(5), ScalerError)
 
@@ -258,7 +258,7 @@ def test_a_restarted_scheduler_receives_all_that_is_unfinished(storage: Embedded
         assert done.result(20) == 1
         scheduler.close()
         with RigScheduler(scheduler.address, storage=storage) as again:
-            assert again.next(Pin).ids == [reference.reference_id]
+            assert again.next(Pin).ids == [reference._reference_id]  # noqa: SLF001 (as the scheduler names it)
             tasks: dict[bytes, tuple[bytes, ...]] = {}
             definitions: dict[bytes, bytes] = {}
             while len(tasks) < 3:

@@ -266,7 +266,6 @@ def models_of_the_package() -> set[str]:
     models = {"SettingsModel"}
     while more := {name for name, above in bases.items() if above & models} - models:
         models |= more
-    models.discard("ComboSettings")  # arguments that become two of the others
     return models - set().union(*(bases[name] for name in models))
 
 

@@ -39,7 +39,7 @@ class Elsewhere(ByReference):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def known_value(self, _collection: Collection, /) -> tuple[Any] | None:
+    def _known_value(self, _collection: Collection, /) -> tuple[Any] | None:
         return ("known",) if self.name == "known" else None
 
 

@@ -1,0 +1,169 @@
+"""TaskFuture: a ScalerFuture with what the client keeps of its task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from concurrent.futures import CancelledError
+from typing import Any, Final
+
+from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, ScalerFuture
+from scaler.client.session import TaskSettled
+from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
+from scaler.errors import UsageError
+from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
+from scaler.serialization.exceptions import annotate
+
+_UNSENT: Final = Stage.UNSENT
+_LOCK_TYPE: Final = type(threading.Lock())
+
+
+class TaskFuture(ScalerFuture, ByReference, ClientTask):
+    """Every future of a client. Users see a ScalerFuture: its class shows what they may call, and gives its name."""
+
+    __slots__ = (
+        "_callbacks",
+        "_exception",
+        "_has_started",
+        "_origin",
+        "_owner",
+        "_profile",
+        "_result",
+        "_spec",
+        "_state",
+        "_waiting",
+        "node",
+        "stored",
+    )
+    _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets its value"
+
+    def __init__(  # it must not call Future.__init__, whose lock and lists are what this class does without
+        self,
+        owner: FutureOwner,
+        task_id: bytes,
+        template: TaskTemplate,
+        payload: bytes,
+        references: tuple[Reference, ...] = (),
+        uploads: tuple[ObjectUpload, ...] = (),
+    ) -> None:
+        self._owner = owner
+        self.task_id = task_id
+        self.template = template
+        self._spec = template.spec
+        self.payload = payload
+        self.references = references
+        self.uploads = uploads
+        self.stage = _UNSENT
+        self._state = PENDING
+        self._result = None
+        self._exception = None
+        self._waiting = None
+        self._callbacks = None
+        self.stored: RemoteReference | None = None
+        """The value in the storage, which stays there while this future lives."""
+        self._profile = 0
+        self._has_started = False
+        self.node: tuple[Hashable] | None = None
+        """Its key, when it is a node of a graph."""
+
+    def __dir__(self) -> list[str]:
+        return [*dir(ScalerFuture), "task_id"]
+
+    # -- as an argument
+
+    @property
+    def _reference_id(self) -> bytes:
+        """The id by which tasks name the value: the task's, or that of the stored result."""
+        return self.task_id if self.stored is None or self.stored.is_invalid else self.stored.id
+
+    def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
+        """Return the value if it is here and small; None if it must be referenced. Raises DependencyFailedError."""
+        if self._state is not PENDING and (not self.is_stored or self._owner is not collection.owner):
+            if self._state is CANCELLED or self._exception is not None:
+                raise DependencyFailedError(self._exception, self)
+            return (self._result,)
+        if self._owner is not collection.owner:
+            raise UsageError(f"{self!r} belongs to another client and has not ended: submit its result() instead")
+        return None
+
+    @property
+    def is_stored(self) -> bool:
+        """True when the value is in the storage, and tasks can name it there."""
+        return self.stored is not None and not self.stored.is_invalid
+
+    def is_pending_of(self, owner: object) -> bool:
+        """Tell whether it is an unfinished future of this client, which tasks can only reference."""
+        return self._state is PENDING and self._owner is owner
+
+    @property
+    def must_embed(self) -> bool:
+        """True when tasks can no longer name the value and must carry it."""
+        return self._state is not PENDING and not self.is_stored
+
+    # -- for the client, under its lock
+
+    def settle(self, value: Any, exception: BaseException | None, profile: int | tuple[int, int, int] = 0) -> bool:
+        """End with a value or an exception, unless it has ended. Returns True when `run_callbacks` is due.
+
+        A CancelledError ends it as cancelled. profile: microseconds, or (microseconds, CPU microseconds, bytes).
+        """
+        if self._state is not PENDING:
+            return False
+        self._profile = profile
+        self._result = value
+        if isinstance(exception, CancelledError):
+            self._state = CANCELLED
+        else:
+            if exception is not None:
+                self._name_failure(exception)
+            self._exception = exception
+            self._state = FINISHED
+        waiting = self._waiting
+        if waiting is not None:
+            for waiter in waiting:
+                if type(waiter) is _LOCK_TYPE:
+                    waiter.release()
+                elif self._state is CANCELLED:
+                    waiter.add_cancelled(self)
+                elif exception is not None:
+                    waiter.add_exception(self)
+                else:
+                    waiter.add_result(self)
+            # Waiters of concurrent.futures are removed by the threads that put them in.
+            self._waiting = [waiter for waiter in waiting if type(waiter) is not _LOCK_TYPE] or None
+        return self._callbacks is not None
+
+    def _name_failure(self, exception: BaseException) -> None:
+        """Add notes: the node of the graph that failed, and the input for whose failure this task did not run."""
+        failed = (each.failed_first for each in self.references if isinstance(each, TaskFuture))
+        origin = next(filter(None, failed), self)
+        if origin.node is not None:
+            annotate(exception, f"in node {origin.node[0]!r} of the graph")
+        if origin is not self:
+            self._origin = origin
+            annotate(exception, f"{self._label} did not run because its input {origin._label} failed")
+
+    @property
+    def failed_first(self) -> TaskFuture | None:
+        """The future that failed first: this one, or one that its task needs; None if it has not failed."""
+        # Only a task with a failed input has an origin: an attribute more would cost every submit.
+        return None if self._exception is None else getattr(self, "_origin", self)
+
+    @property
+    def _label(self) -> str:
+        """The display text that names the task."""
+        return f"{self._spec.name} ({self.task_id.hex()})" if self.node is None else f"node {self.node[0]!r}"
+
+    run_callbacks = ScalerFuture._run_callbacks
+
+    def started(self) -> None:
+        """Note that the task runs."""
+        self._has_started = True
+
+    def _cancel(self) -> None:
+        self._owner.put(TaskSettled(self))  # first: if Ctrl-C comes now, the client's thread ends this future
+        self.settle(None, CancelledError())
+
+
+for _name in ("__module__", "__name__", "__qualname__"):
+    setattr(TaskFuture, _name, getattr(ScalerFuture, _name))

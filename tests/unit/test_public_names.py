@@ -1,0 +1,127 @@
+"""What tab completion, `help` and `inspect.signature` show of the public classes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import scaler
+from scaler.client.client import TaskOutput
+from scaler.client.future import FutureOwner, ProfilingInfo
+from scaler.client.map import ResultIterator
+from scaler.client.task_future import TaskFuture
+from scaler.client.tasks import ObjectReference, TaskTemplate
+from scaler.config.servers import SchedulerConfig
+from scaler.config.setting import describe
+from scaler.config.worker_managers import ClusterConfig
+from scaler.ids import new_peer_id
+from scaler.protocol.messages import Spec
+
+FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith("_")}
+SHOWN: dict[type, set[str]] = {
+    scaler.Client: {
+        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
+        *("explain", "logs", "identity", "clear", "disconnect", "shutdown"),
+    },
+    scaler.ScalerExecutor: {"submit", "map", "shutdown"},
+    scaler.ScalerFuture: {*FUTURE, "profiling_info"},
+    scaler.SchedulerClusterCombo: {
+        *(
+            "get_address",
+            "get_monitor_address",
+            "get_object_storage_address",
+            "get_name",
+            "get_page",
+            "failure",
+            "shutdown",
+        ),
+    },
+    scaler.Serializer: {"serialize", "deserialize"},
+    ObjectReference: set(),
+    ResultIterator: {"close"},
+    TaskOutput: {"stdout", "stderr", "cut_bytes"},
+    ProfilingInfo: {"duration_us", "cpu_time_us", "peak_memory", "duration_s", "cpu_time_s"},
+}
+"""Every public name of the classes whose objects users have."""
+COMBO = dict.fromkeys(
+    ("address", "n_workers", "monitor_address", "name", "web_port", "per_worker_queue_size"), None
+) | {
+    "logging_level": "WARNING",
+    "logging_paths": ("/dev/stderr",),
+    "per_worker_capabilities": "",
+}
+"""Arguments of the combo that are no settings, or whose defaults differ from theirs."""
+MADE_FOR_USERS = (ObjectReference, ResultIterator, scaler.ScalerFuture)
+"""Users do not call these classes."""
+
+
+def public(owner: object) -> set[str]:
+    return {name for name in dir(owner) if not name.startswith("_")}
+
+
+def test_every_class_of_the_package_is_walked() -> None:
+    classes = {getattr(scaler, name) for name in scaler.__all__ if name != "__version__"}
+    assert classes <= SHOWN.keys()
+
+
+@pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.__name__)
+def test_a_class_shows_what_users_call_and_nothing_else(shown: type) -> None:
+    assert public(shown) == SHOWN[shown]
+    methods = {name: getattr(shown, name) for name in SHOWN[shown]}
+    assert [name for name, method in methods.items() if inspect.isfunction(method) and not method.__doc__] == []
+
+
+def calls() -> list[Callable[..., Any]]:
+    methods = [getattr(shown, name) for shown in SHOWN for name in sorted(SHOWN[shown])]
+    made = [shown.__init__ for shown in SHOWN if shown not in MADE_FOR_USERS and "__init__" in vars(shown)]  # type: ignore[misc]
+    return [method for method in methods if inspect.isfunction(method)] + made
+
+
+@pytest.mark.parametrize("call", calls(), ids=lambda call: call.__qualname__)
+def test_every_argument_has_a_name_and_a_type_that_can_be_looked_up(call: Callable[..., Any]) -> None:
+    _, *parameters = inspect.signature(call).parameters.values()
+    hints = typing.get_type_hints(call)
+    for parameter in parameters:
+        assert parameter.name in hints, f"{call.__qualname__}: {parameter.name} has no type"
+        if parameter.kind is parameter.VAR_KEYWORD:
+            assert call.__name__ == "submit", "only the keywords of the user's own function have any name"
+    assert "return" in hints
+
+
+def parameters_of(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(call, eval_str=True).parameters)
+
+
+def test_an_executor_takes_what_the_client_that_it_makes_takes() -> None:
+    executor, client = parameters_of(scaler.ScalerExecutor), parameters_of(scaler.Client)
+    assert executor.keys() == {"client", "max_workers", *client}
+    for name, parameter in client.items():
+        assert (executor[name].annotation, executor[name].default) == (parameter.annotation, parameter.default)
+
+
+def test_a_combo_takes_the_settings_of_its_models_with_their_types_and_defaults() -> None:
+    types = {**typing.get_type_hints(ClusterConfig), **typing.get_type_hints(SchedulerConfig)}
+    settings = {**describe(ClusterConfig), **describe(SchedulerConfig)}
+    for name, parameter in parameters_of(scaler.SchedulerClusterCombo).items():
+        if name in COMBO:
+            assert parameter.default == COMBO[name]
+        elif settings[name].default is dataclasses.MISSING:  # made anew for each
+            assert (parameter.annotation, parameter.default) == (types[name] | None, None)
+        else:
+            assert (parameter.annotation, parameter.default) == (types[name], settings[name].default)
+
+
+def test_a_future_shows_what_its_class_and_its_id_are() -> None:
+    spec = Spec(b"f" * 16, name="abs")
+    owner = FutureOwner(lambda: None, contextlib.nullcontext, lambda *_: "")
+    future = TaskFuture(owner, new_peer_id(), TaskTemplate(spec, (), None), b"")
+    assert public(future) == {*SHOWN[scaler.ScalerFuture], "task_id"}
+    assert repr(type(future)) == repr(scaler.ScalerFuture)
+    assert all(hasattr(future, name) for name in dir(future) if name != "__abstractmethods__")
