@@ -135,8 +135,9 @@ def test_launcher_page_metrics_and_questions_need_no_extra(python: str, tmp_path
     )
     try:
         assert launcher.stdout is not None
-        said = "".join(iter(launcher.stdout.readline, "scaler: all components are ready; Ctrl-C stops them\n"))
-        (page,) = re.findall(r"http://\S+", said)
+        page = next(
+            found[1] for line in launcher.stdout if (found := re.search(r"connect with .* web page (\S+)", line))
+        )
         for path in ("", "/metrics"):
             with urllib.request.urlopen(page + path, timeout=10) as answer:
                 assert answer.status == 200
