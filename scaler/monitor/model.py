@@ -13,8 +13,9 @@ from itertools import chain, islice
 from math import inf
 from typing import Any
 
+from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.rows import Document, decode, decode_list, decode_status, natural, objects
-from scaler.protocol.monitor_rows import LIVE, RUNNING, DecisionRow, IncidentRow, Status, TaskRow
+from scaler.protocol.monitor_rows import LIVE, RUNNING, DecisionRow, FailureRow, IncidentRow, Status, TaskRow
 
 NAMES = (
     "tasks_per_second",
@@ -36,6 +37,8 @@ Point = tuple[float, ...]
 """A time in unix seconds, and a value for each of `NAMES`."""
 
 MAX_TASKS = 10_000
+MAX_FAILURES = 1_000
+"""Failed tasks that stay however many others follow; as many as the scheduler keeps."""
 MAX_DECISIONS = 500
 MAX_INCIDENTS = 500
 
@@ -106,6 +109,8 @@ class Model:
         self.updates = 0
         """Rows of tasks taken in since this object was made."""
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
+        self._failures: OrderedDict[str, TaskRow] = OrderedDict()
+        """Without those that did not run because an input failed, and without tracebacks, which the scheduler has."""
 
     # -- folding
 
@@ -138,12 +143,21 @@ class Model:
         self._tasks.move_to_end(task.id)
         if len(self._tasks) > MAX_TASKS:
             self._tasks.popitem(last=False)
+        if task.failed and not task.failed_input:
+            self._failures[task.id] = task._replace(traceback="")
+            self._failures.move_to_end(task.id)
+            if len(self._failures) > MAX_FAILURES:
+                self._failures.popitem(last=False)
 
     # -- reading
 
     def task(self, task_id: str) -> TaskRow | None:
         """Return a task as last reported, by its id in hex; None when there is none, or it was too long ago."""
-        return self._tasks.get(task_id)
+        return self._tasks.get(task_id) or self._failures.get(task_id)
+
+    def failures(self) -> list[FailureRow]:
+        """Return the last failed tasks by function and message, the group with the newest one first."""
+        return failure_groups(self._failures.values())
 
     def tasks(
         self,
@@ -153,18 +167,23 @@ class Model:
         function: str = "",
         worker: str = "",
         client: str = "",
+        failure: str = "",
         limit: int = 100,
     ) -> list[TaskRow]:
-        """Return the tasks that were reported last, the newest first.
+        """Return the tasks that were reported last, the newest first, then earlier failures.
 
         search: a part of the id, function, client, worker or failure, in any case. state: an outcome's name, `running`,
-        or `failed` for every kind of failure.
+        or `failed` for every kind of failure. failure: key of a group of failures, which has no others.
         """
         wanted = search.casefold()
+        earlier = (task for task in reversed(self._failures.values()) if task.id not in self._tasks)
         found = (
             task
-            for task in reversed(self._tasks.values())
-            if (not state or task.state == state or (state == "failed" and task.failed))
+            for task in (
+                reversed(self._failures.values()) if failure else chain(reversed(self._tasks.values()), earlier)
+            )
+            if (not failure or failure_key(task) == failure)
+            and (not state or task.state == state or (state == "failed" and task.failed))
             and (not function or task.function == function)
             and (not worker or task.worker == worker)
             and (not client or task.client == client)
@@ -178,7 +197,8 @@ class Model:
 
     @property
     def task_count(self) -> int:
-        return len(self._tasks)
+        """How many tasks are kept, failures among them."""
+        return len(self._tasks.keys() | self._failures.keys())
 
     def lanes(self, since: float) -> dict[str, list[Bar]]:
         """Return what each worker did from this time (unix seconds) on, by the worker's name."""

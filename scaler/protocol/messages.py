@@ -635,6 +635,7 @@ class TaskLog(Message):
     stdout: bytes
     stderr: bytes
     truncated_bytes: f.Count64  # bytes that were left out because there were too many
+    traceback: bytes = b""  # UTF-8; of a task that has failed
 
 
 @message(to_storage=OBJECT_PEERS)
@@ -740,3 +741,20 @@ class Named(Message):
     """The name by which people know a worker that has joined, such as cloud-3."""
 
     name: str
+
+
+@message(to_scheduler=(CLIENT,))
+class ReadFailure(Message):
+    """Asks what a failed task ran, to run it again. The answer is FailedTask."""
+
+    task: f.Id
+
+
+@message(from_scheduler=(CLIENT,), batch=True)
+class FailedTask(Message):
+    """What a failed task ran, whoever submitted it."""
+
+    task: f.Id
+    functions: Functions  # its function and serializer
+    runs: list[RunGroup]  # one, with this task alone; none where it cannot run again
+    text: str = ""  # why it cannot, display text

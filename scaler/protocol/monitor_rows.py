@@ -104,6 +104,18 @@ TASK_COLUMNS = TaskRow._fields[:-1]
 """What the scheduler sends of a task."""
 
 
+class FailureRow(NamedTuple):
+    """Failed tasks of one function with the same message, apart from numbers, ids and addresses in it."""
+
+    key: str = ""
+    times: Annotated[int, Column("Times", "count")] = 0
+    text: Annotated[str, Column("Error", help="Where errors differ, … stands for a number, an id or an address")] = ""
+    function: Annotated[str, Column("Function")] = ""
+    first_at: Annotated[float, Column("First", "time", 3)] = 0.0
+    last_at: Annotated[float, Column("Last", "time", 2)] = 0.0
+    task: Annotated[str, Column(help="The one that failed last")] = ""
+
+
 class ProcessorRow(NamedTuple):
     """A processor of a worker. running: a task's id, empty when it has none."""
 

@@ -6,7 +6,7 @@
 # 16 bytes, sequence u64, acknowledged u64), a body frame, and attachments. The body frame is one `Body` in Cap'n Proto's
 # standard stream framing, not packed.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries.
@@ -81,6 +81,8 @@ struct Body {
     storageStatus @45 :StorageStatus;
     notice @46 :Notice;
     named @47 :Named;
+    readFailure @48 :ReadFailure;
+    failedTask @49 :FailedTask;
   }
 }
 
@@ -532,6 +534,7 @@ struct TaskLog {
   stdout @1 :Data;
   stderr @2 :Data;
   truncatedBytes @3 :UInt64;     # bytes that were left out because there were too many
+  traceback @4 :Data;            # UTF-8; of a task that has failed
 }
 
 struct PutObject {
@@ -624,4 +627,19 @@ struct Named {
   # The name by which people know a worker that has joined, such as cloud-3.
   # scheduler -> worker.
   name @0 :Text;
+}
+
+struct ReadFailure {
+  # Asks what a failed task ran, to run it again. The answer is FailedTask.
+  # client -> scheduler.
+  task @0 :Data;                 # 16 bytes
+}
+
+struct FailedTask {
+  # What a failed task ran, whoever submitted it.
+  # scheduler -> client.
+  task @0 :Data;                 # 16 bytes
+  functions @1 :List(AnnouncedFunction);  # its function and serializer
+  runs @2 :List(RunGroup);       # one, with this task alone; none where it cannot run again
+  text @3 :Text;                 # why it cannot, display text
 }

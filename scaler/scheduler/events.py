@@ -13,11 +13,20 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import itemgetter
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
-from scaler.protocol.monitor_rows import LIVE, RETRYING, RUNNING, TASK_COLUMNS, DecisionRow, IncidentRow, TaskRow
+from scaler.protocol.monitor_rows import (
+    LIVE,
+    NO_FAILURE,
+    RETRYING,
+    RUNNING,
+    TASK_COLUMNS,
+    DecisionRow,
+    IncidentRow,
+    TaskRow,
+)
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import ROUTINE, Fact, Incident, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.state import ScalingDecided, Task, Terminated
@@ -142,7 +151,11 @@ class Events:
 
     def past(self, state: ClusterState, unix: Callable[[float], float], at: float) -> EventReport:
         """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
-        rows = [_ended_row(ended, index, unix(ended.step_at)) for ended, index in state.history.latest(MAX_PAST_TASKS)]
+        past = {
+            each.ids[index]: (each.step_at, _ended_row(each, index, unix(each.step_at)))
+            for each, index in chain(zip(state.failures, repeat(0)), state.history.latest(MAX_PAST_TASKS))
+        }
+        rows = [row for _, row in sorted(past.values(), key=itemgetter(0))]
         now = state.own_time(state.now)
         running = (
             (task, _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
@@ -153,7 +166,8 @@ class Events:
         for task, row in islice(running, MAX_RUNNING_ROWS):
             self._show(task.id)
             rows.append(row)
-        return self._report(at, [((-number, 0), row) for number, row in enumerate(reversed(rows))], 0, 0)
+        newest = [((-number, 0), row) for number, row in enumerate(reversed(rows))]
+        return self._report(at, sorted(newest, key=lambda entry: entry[1].state in NO_FAILURE), 0, 0)
 
     def _rows(self, at: float) -> list[tuple[Position, TaskRow]]:
         """Return the rows that matter most, the most important first, up to the limit."""

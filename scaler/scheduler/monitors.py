@@ -129,7 +129,7 @@ class Monitors:
                 case Received(peer, Explain(task)):
                     self._ask(peer, task)
                 case Received(peer, ReadLog(task)):
-                    self._listener.send(peer, self._state.logs.read(task))
+                    self._listener.send(peer, self._state.read_log(task))
                 case Received():
                     pass
                 case _:

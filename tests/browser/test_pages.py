@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 EVIL = "<img src=x onerror=window.hacked=1>"
-PATHS = ("/", "/#/workers", f"/#/worker/{3:032x}", "/#/timeline", "/#/tasks", "/#/task/{failed}", "/#/clients")
+PATHS = (
+    "/",
+    "/#/workers",
+    f"/#/worker/{3:032x}",
+    "/#/timeline",
+    "/#/tasks",
+    "/#/task/{failed}",
+    "/#/failures",
+    "/#/clients",
+)
 MAX_PAGE_BYTES = 300_000
 PHONE = {"width": 360, "height": 740}
 
@@ -236,7 +245,7 @@ def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert overflow(page) <= 0, path
         links = page.get_by_role("navigation").get_by_role("link").all()
-        assert [link.is_visible() for link in links] == [True] * 5
+        assert [link.is_visible() for link in links] == [True] * 6
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -272,7 +281,8 @@ def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
         ("2", "Workers"),
         ("3", "Timeline"),
         ("4", "Tasks"),
-        ("5", "Clients and functions"),
+        ("5", "Failures"),
+        ("6", "Clients and functions"),
         ("1", "Overview"),
     ):
         page.keyboard.press(key)
@@ -294,7 +304,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
     page = windows.open(told.url("/"))
     page.locator("main h1").wait_for()
     seen = []
-    for _ in range(9):
+    for _ in range(10):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim()"))
     assert seen == [
@@ -304,6 +314,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
         "Workers",
         "Timeline",
         "Tasks",
+        "Failures",
         "Clients",
         "Pause",
         "5 min",

@@ -190,6 +190,15 @@ def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> 
     assert (only["name"], only["cpu_percent"], only["itl"], only["function"]) == (EVIL, 8.0, "100", "")
 
 
+def test_failures_are_listed_with_how_often_they_came() -> None:
+    model = model_of(functions=[{"name": "reprice", "failed": 2}])
+    tasks = [{"id": f"{number}", "state": "exception", "function": "fit", "text": f"no {number}"} for number in (1, 2)]
+    model.apply_events({"tasks": tasks})
+    assert panels.failed(model).pairs == [("fit: no …", "2")]
+    assert "fit: no …" in panels.as_text(model, None)
+    assert [group["times"] for group in json.loads(panels.as_json(model, "tcp://h:1"))["failures"]] == [2]
+
+
 def test_a_workers_tasks_are_those_that_run_and_then_the_recent_ones() -> None:
     status = decode_status(
         {"workers": [{"name": "w", "processors": [

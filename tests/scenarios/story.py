@@ -27,6 +27,7 @@ from scaler.protocol.messages import (
     ForgetFunctions,
     ForgetOwner,
     HeartbeatEcho,
+    LinkObject,
     Message,
     Outcome,
     Recall,
@@ -204,6 +205,8 @@ class Story:
             case core_commands.SendToStorage(message):
                 if isinstance(message, ForgetOwner):
                     return [f"storage <- forget all of {self._peer(message.owner)}"]
+                if isinstance(message, LinkObject):
+                    return [f"storage <- keep {self._stored(message.target)} for a failure"]
                 return [f"storage <- forget {', '.join(map(self._stored, message.ids))}"]
             case core_commands.Stop(text):
                 return [f"stop: {text}"]

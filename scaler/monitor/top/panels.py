@@ -15,7 +15,16 @@ from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.messages import TaskLog
-from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, ClientRow, FunctionRow, Status, TaskRow, WorkerRow
+from scaler.protocol.monitor_rows import (
+    CANCELLED,
+    DONE,
+    RUNNING,
+    ClientRow,
+    FunctionRow,
+    Status,
+    TaskRow,
+    WorkerRow,
+)
 
 BAR = " | "
 KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
@@ -85,6 +94,11 @@ def sides(status: Status) -> list[Panel]:
         Panel("clients", clients, 38, 44, _COUNTS),
         Panel("managers", managers, 26, 44, "units"),
     ]
+
+
+def failed(model: Model) -> Panel:
+    """Return the last failures by function and message."""
+    return Panel("failures", [(f"{row.function}: {row.text}", f"{row.times:,}") for row in model.failures()], 38, 44)
 
 
 def beside(found: Sequence[Panel], width: int, height: int) -> list[str]:
@@ -191,7 +205,7 @@ def _task_line(task: str, state: str, seconds: float, pid: str, function: str) -
 def log_text(log: TaskLog) -> str:
     """Return the output of a task without control characters, stderr apart from stdout."""
     parts = []
-    for name, data in (("stdout", log.stdout), ("stderr", log.stderr)):
+    for name, data in (("stdout", log.stdout), ("stderr", log.stderr), ("traceback", log.traceback)):
         if data:
             lines = data.decode("utf-8", errors="backslashreplace").splitlines()
             parts.append("\n".join([f"--- {name}", *(formats.safe(line.expandtabs()) for line in lines)]))
@@ -212,7 +226,7 @@ def as_text(model: Model, width: int | None) -> str:
     across = PANELS_WIDTH if width is None else width
     lines = beside(found, across, height_of(found, MAX_PANEL_LINES))
     lines += ["", totals(status, len(rows), len(rows), ""), shown.head, *shown.lines]
-    for side in sides(status):
+    for side in (*sides(status), failed(model)):
         if side.pairs:
             lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]
     return "".join(f"{line.rstrip()}\n" for line in lines)
@@ -226,4 +240,5 @@ def as_json(model: Model, address: str) -> str:
     document["messages"] = {"sent": document.pop("sent"), "received": document.pop("received")}
     for name in KEYS:
         document[name] = [view(row, whole=True) for row in getattr(status, name)]
+    document["failures"] = [view(row) for row in model.failures()]
     return json.dumps(document) + "\n"

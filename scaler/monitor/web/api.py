@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,10 @@ from starlette.routing import Route
 from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.logs import escaped_lines
 from scaler.monitor.connection import MonitorConnection, task_id_of
-from scaler.monitor.model import FINE_SECONDS, MAX_DECISIONS, MAX_INCIDENTS, NAMES, trace
+from scaler.monitor.model import FINE_SECONDS, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES, trace
 from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
-from scaler.protocol.monitor_rows import ConnectionRow, DecisionRow, IncidentRow, TaskRow
+from scaler.protocol.monitor_rows import ConnectionRow, DecisionRow, FailureRow, IncidentRow, TaskRow
 
 MAX_TASKS_ANSWERED = 1000
 MAX_TIMELINE_SECONDS = FINE_SECONDS
@@ -137,14 +138,23 @@ def _tasks(source: Source, query: Query) -> View:
     return {"tasks": [task_view(task) for task in model.tasks(**query)], "kept": model.task_count}
 
 
-def _task(source: Source, query: Query) -> View:
+async def _task(source: Source, query: Query) -> View:
     task = source.monitor.model.task(query["id"])
     if task is None:
         raise UnknownTaskError(
             f"there is no recent report of a task {query['id']}: it may still wait, or have ended long ago; "
             f"ask /api/tasks/{query['id']}/explain"
         )
+    if task.failed and not task.traceback:
+        with contextlib.suppress(UnreachableError):
+            traceback = (await source.monitor.log(query["id"])).traceback
+            task = task._replace(traceback=traceback.decode("utf-8", "replace"))
     return {"task": view(task, whole=True)}
+
+
+def _failures(source: Source, query: Query) -> View:
+    found = source.monitor.model.failures()
+    return {"failures": [view(each) for each in found[: query["limit"]]], "kept": sum(each.times for each in found)}
 
 
 async def _explain(source: Source, query: Query) -> View:
@@ -203,6 +213,7 @@ _TASK_PARAMETERS = (
     Parameter("search", "A part of the id, function, client, worker, state or failure, in any case.", _TEXT),
     Parameter("state", "running, retrying, done, cancelled, a failure's name, or failed for every failure.", _TEXT),
     *(Parameter(name, f"The {name}'s name.", _TEXT) for name in ("function", "worker", "client")),
+    Parameter("failure", "The key of a group of failures.", _TEXT),
     _limit(MAX_TASKS_ANSWERED),
 )
 _SERIES_PARAMETERS = (
@@ -238,6 +249,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         "What a task has printed",
         {"id": str, "stdout": str, "stderr": str, "cut": int},
         _log,
+    ),
+    ApiRoute(
+        "/api/failures",
+        "failures",
+        "The last failed tasks by function and message",
+        {"failures": [FailureRow], "kept": int},
+        _failures,
+        (_limit(MAX_FAILURES),),
     ),
     ApiRoute(
         "/api/timeline",

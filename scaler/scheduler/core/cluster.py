@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from scaler.ids import owner_of
 from scaler.needs import Offers
-from scaler.protocol.messages import Outcome
+from scaler.protocol.messages import Outcome, TaskLog
 from scaler.scheduler.core.facts import History, Logs
+from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, Task, Worker, WorkerPool
@@ -44,7 +45,9 @@ class ClusterState:
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: balancing may relieve them."""
         self.history = History()
+        self.failures = Failures(self.objects)
         self.logs = Logs()
+        """What tasks printed that have not failed."""
 
     def own_time(self, now: float) -> float:
         """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""
@@ -65,6 +68,10 @@ class ClusterState:
     def living_task(self, identifier: bytes) -> Task | None:
         client = self.clients.get(owner_of(identifier))
         return client.tasks.get(identifier) if client is not None else None
+
+    def read_log(self, task: bytes) -> TaskLog:
+        """Return what a task wrote, and the traceback of one that failed."""
+        return self.failures.log(task) if task in self.failures else self.logs.read(task)
 
     @property
     def living_tasks(self) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scaler.net.connection import ListenerEvent
 from scaler.policy.view import ClusterView, Wanted
-from scaler.protocol.messages import ForgetObjects, ForgetOwner, Goodbye, Message, Refused
+from scaler.protocol.messages import ForgetObjects, ForgetOwner, Goodbye, LinkObject, Message, Refused
 from scaler.scheduler.core.facts import Fact
 
 
@@ -48,9 +48,9 @@ class Expel(NamedTuple):
 
 
 class SendToStorage(NamedTuple):
-    """Have the object storage forget some objects, or everything of a client."""
+    """Have the object storage forget some objects, or everything of a client, or keep an object by another name."""
 
-    message: ForgetObjects | ForgetOwner
+    message: ForgetObjects | ForgetOwner | LinkObject
 
 
 class AskPolicy(NamedTuple):

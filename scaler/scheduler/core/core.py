@@ -275,18 +275,25 @@ class SchedulerCore:
                 self._tasks.cancel(client, list(client.tasks))
                 for identifier in objects.pinned_by(client.id):
                     objects.release(identifier, client.id)
-            case messages.Explain(task):
-                text = explain(self.state, task, self.state.now) if task.startswith(client.id) else _NOT_ITS_OWN
-                self._outbox.send_to_client(client, messages.Explained(task, text))
-            case messages.ReadLog(task):
-                log = self.state.logs.read(task) if task.startswith(client.id) else messages.TaskLog(task, b"", b"", 0)
-                self._outbox.send_to_client(client, log)
+            case messages.Explain() | messages.ReadLog() | messages.ReadFailure():
+                self._outbox.send_to_client(client, self._answer(client, message))
             case messages.Heartbeat():
                 pass  # it has extended the lease; the listener has answered
             case messages.ShutdownCluster():
                 self._shutdown(client)
             case _:
                 self._not_allowed(client.id, message)
+
+    def _answer(
+        self, client: ClientRecord, question: messages.Explain | messages.ReadLog | messages.ReadFailure
+    ) -> Message:
+        task = question.task
+        if isinstance(question, messages.ReadFailure):
+            return self.state.failures.what_ran(task)
+        is_its_own = task.startswith(client.id)
+        if isinstance(question, messages.ReadLog):
+            return self.state.read_log(task) if is_its_own else messages.TaskLog(task, b"", b"", 0)
+        return messages.Explained(task, explain(self.state, task, self.state.now) if is_its_own else _NOT_ITS_OWN)
 
     def _shutdown(self, client: ClientRecord) -> None:
         if self._config.protected:
@@ -341,7 +348,8 @@ class SchedulerCore:
         """Keep what a task wrote, and return its client; None when that has left."""
         client = self.state.clients.get(owner_of(task))
         if client is not None:
-            self.state.logs.add(task, is_stderr, text, lost)
+            logs = self.state.failures.logs if task in self.state.failures else self.state.logs
+            logs.add(task, is_stderr, text, lost)
         return client
 
     def _relayed(self, worker: Worker, relay: messages.Relay, now: float) -> None:

@@ -39,7 +39,7 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
     """Return what a task waits for, what it does, or how it ended. now: the clock's time, as `step` takes it."""
     task = state.living_task(task_id) if len(task_id) == ID_BYTES else None
     if task is None:
-        found = state.history.find(task_id)
+        found = state.history.find(task_id) or state.failures.find(task_id)
         return _ended(*found, now) if found is not None else UNKNOWN
     now = state.own_time(now)
     match task.state:

@@ -244,8 +244,20 @@ class Logs:
         stream.add(text, lost)
         self.size_bytes += len(stream)
         while self.size_bytes > MAX_LOG_BYTES:
-            _, oldest = self._tasks.popitem(last=False)
-            self.size_bytes -= _ENTRY_BYTES + sum(map(len, oldest))
+            self.drop(next(iter(self._tasks)))
+
+    def move(self, task: bytes, to: Logs) -> None:
+        """Give what a task wrote to other logs, which have nothing of it."""
+        streams = self._tasks.get(task)
+        if streams is not None:
+            self.drop(task)
+            to._tasks[task] = streams
+            to.size_bytes += _ENTRY_BYTES + sum(map(len, streams))
+
+    def drop(self, task: bytes) -> None:
+        streams = self._tasks.pop(task, None)
+        if streams is not None:
+            self.size_bytes -= _ENTRY_BYTES + sum(map(len, streams))
 
     def read(self, task: bytes) -> TaskLog:
         """Return what a task wrote; empty when it wrote nothing, or too long ago to be remembered."""

@@ -20,6 +20,7 @@ def check(state: ClusterState) -> None:
     for client in state.clients.values():
         _check_dependencies(client)
     _check_objects(state, clients)
+    state.failures.check()
 
 
 def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:

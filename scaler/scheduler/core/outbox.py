@@ -192,6 +192,10 @@ class Outbox:
             commands.extend(Send(worker.id, recall) for (worker, _), recall in self._recalls.items())
             self._recalls = {}
         objects = self._state.objects
+        links = self._state.failures.links
+        if links:  # before everything else: what they link may be forgotten in this step
+            commands[:0] = map(SendToStorage, links)
+            links.clear()
         if objects.withdrawn:
             self.withdraw_functions()
         if objects.forgotten:

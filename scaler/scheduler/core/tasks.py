@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from typing import Any
 
 from scaler.backoff import Backoff
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
 from scaler.protocol.messages import Done, Outcome, Returned, Started, Suspended, is_stored, stored_reference
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import Incident, TaskRetried, TasksStarted
+from scaler.scheduler.core.facts import FailureRecord, Incident, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
@@ -385,12 +386,13 @@ class Tasks:
                 self._state.waiting -= 1
         del client.tasks[task.id]
         group.live -= 1
-        if task.references:
-            self._drop_references(task)
         self._state.ended[outcome] += 1
         if outcome and outcome != _CANCELLED:
             group.function.failed += 1
             client.failed += 1
+            self._keep_failure(task, outcome, payload, duration_us, cpu_us, peak_bytes)
+        if task.references:
+            self._drop_references(task)
         if client.terminated:
             if task.attempt:
                 self._outbox.finish(task, outcome, payload, duration_us, 0, 0)
@@ -409,6 +411,18 @@ class Tasks:
             self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
         if not group.live:
             self.drop_group(group)
+
+    def _keep_failure(self, task: Task, *columns: Any) -> None:
+        """Retain a failed task with what it ran, unless it did not run because an input failed."""
+        outcome, payload, duration_us, cpu_us, peak_bytes = columns
+        if task.errors is not None and task.errors.failed_input is not None:
+            return
+        record = FailureRecord.of(task, payload)
+        state, group = self._state, task.group
+        profile = [duration_us], [cpu_us], [peak_bytes]
+        ended = TasksEnded([task.id], [outcome], *profile, {0: record}, state.now, [0], [group], [task.state])
+        has_run = task.attempt and not group.client.terminated
+        state.failures.add(task, ended, self.inputs_of(task) if has_run else None, state.logs)
 
     def drop_group(self, group: Group) -> None:
         """Forget a group without living tasks: its functions are used once less."""

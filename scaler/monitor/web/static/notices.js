@@ -1,6 +1,6 @@
 // What the page shows instead of empty tables: what to do next.
 
-import { code, h } from "./dom.js";
+import { code, h, panel } from "./dom.js";
 
 /** Return the likely address of the scheduler: by default, monitors connect two ports above it. */
 export function schedulerAddress(store) {
@@ -31,6 +31,12 @@ export function noTasks(store) {
     h("p", {}, "Send a hundred from Python:"),
     code(`from scaler import Client\nwith Client("${schedulerAddress(store)}") as client:\n    print(sum(client.map(abs, range(-100, 0))))`),
   ];
+}
+
+/** How to run a failed task again: this page only reads. */
+export function again(store, id) {
+  return panel("Run again", {}, h("p", {}, "With the same arguments, from a shell or from Python:"),
+    code(`scaler run-again ${id} ${schedulerAddress(store)}`), code(`client.run_again("${id}").result()`));
 }
 
 export const nothing = (title, text) => [h("h3", {}, title), h("p", {}, text)];

@@ -16,7 +16,7 @@ export function overview(store) {
     tile("running", "Running", "tasks", { state: "running" }),
     tile("queued", "Queued", "tasks"),
     tile("done", "Done", "tasks", { state: "done" }),
-    tile("failed", "Failed", "tasks", { state: "failed" }),
+    tile("failed", "Failed", "failures"),
     tile("workers", "Workers", "workers"),
     tile("scheduler", "Scheduler"),
     tile("storage", "Objects stored"),

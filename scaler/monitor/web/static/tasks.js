@@ -2,7 +2,7 @@
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { bytes, clock, count, glyph, micros, shortId, span, stateClass, stateName } from "./format.js";
-import { noTasks, nothing } from "./notices.js";
+import { again, noTasks, nothing } from "./notices.js";
 import { columns, table } from "./table.js";
 import { waiting } from "./waiting.js";
 
@@ -148,11 +148,12 @@ export function task(store, place) {
   const errorText = h("p", { class: "bad error-text" });
   const traceback = h("pre", { tabindex: "0", "aria-label": "Traceback" });
   const errors = panel("Error", { hidden: true }, errorText, traceback);
+  const how = h("div");
   const log = h("div", { class: "log" });
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["tasks"]) }, "Tasks")),
     h("div", { class: "page-head titled" }, heading, state),
-    panel("What became of it", {}, said), facts, errors,
+    panel("What became of it", {}, said), facts, errors, how,
     panel("What it has printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
 
   function update(what) {
@@ -214,6 +215,7 @@ export function task(store, place) {
       ["CPU time", micros(row.cpu_us)], ["Peak memory", row.peak_bytes > 0 ? bytes(row.peak_bytes) : "–"],
       ["Id", h("code", {}, row.id)],
     ].filter(Boolean).map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
+    if (row.failed && row.attempt > 0 && !how.firstChild) fill(how, again(store, row.id));
     errors.hidden = !row.text && !row.traceback;
     setText(errorText, row.text);
     setText(traceback, row.traceback);

@@ -1,0 +1,188 @@
+"""The tasks that failed last, however many succeed after them: how each ended, what it printed, and what ran.
+
+What ran is what another client needs to run it again: the spec, the functions, the arguments and the inputs, as they
+were sent to the worker. Objects in the storage are kept by a second name (`pins`), because their owner may leave.
+
+Bounded by MAX_FAILURES, and by bytes: the oldest failures are dropped first, and the pins of the oldest before them.
+Law: an object has a pin exactly while a failure here lists it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from scaler.protocol.messages import FailedTask, LinkObject, RunGroup, TaskLog, is_stored, stored_reference
+from scaler.scheduler.core.facts import FailureRecord, Logs, TasksEnded
+from scaler.scheduler.core.objects import ObjectTable, functions_of
+from scaler.scheduler.core.state import Task
+from scaler.serialization.exceptions import texts_only
+
+MAX_FAILURES = 1_000
+MAX_FAILURE_BYTES = 64 * 1024 * 1024
+"""Of all failures: exceptions, functions, arguments and inputs that were sent in messages. Output has a limit of its
+own, that of `Logs`."""
+MAX_RUN_BYTES = 4 * 1024 * 1024
+"""A task with more of these cannot run again."""
+MAX_PINNED_BYTES = 256 * 1024 * 1024
+"""Objects in the storage that are kept for failures; what `send_object` sent stays until its client releases it."""
+_RECORD_BYTES = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Failure:
+    """ended: the batch that the task alone makes. run: empty when it cannot run again, and `why_not` says why."""
+
+    ended: TasksEnded
+    functions: list[tuple[bytes, bytes]]
+    run: list[RunGroup]
+    why_not: str
+    size_bytes: int = 0
+    pinned: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Pin:
+    """name: a second name of an object. uses: how many failures list it."""
+
+    name: bytes
+    size_bytes: int
+    uses: int = 0
+
+
+class Failures:
+    """links: what the storage is to be told; the caller empties it."""
+
+    def __init__(self, objects: ObjectTable) -> None:
+        self.links: list[LinkObject] = []
+        self.logs = Logs()
+        """What these tasks printed."""
+        self.pinned_bytes = 0
+        self._objects = objects
+        self._kept: OrderedDict[bytes, Failure] = OrderedDict()
+        self._pins: dict[bytes, _Pin] = {}
+        self._number = 0
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, task: bytes) -> bool:
+        return task in self._kept
+
+    def __iter__(self) -> Iterator[TasksEnded]:
+        """Yield how they ended, the oldest first."""
+        return (failure.ended for failure in self._kept.values())
+
+    def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
+        """Return what `History.find` does."""
+        failure = self._kept.get(task)
+        return (failure.ended, 0) if failure is not None else None
+
+    def add(self, task: Task, ended: TasksEnded, inputs: Sequence[bytes] | None, printed: Logs) -> None:
+        """Keep a task that has just failed, and its output. inputs: None when it never started."""
+        record = ended.failure_records[0]
+        payload = texts_only(record.payload)
+        ended.failure_records[0] = FailureRecord(record.attempt, payload, record.texts, record.uncharged)
+        functions: list[tuple[bytes, bytes]] = []
+        run: list[RunGroup] = []
+        why_not = "it never started, or its client had left: submit it again"
+        size = _RECORD_BYTES + len(payload)
+        if inputs is not None:
+            known, spec = self._objects.functions, task.group.spec
+            functions = [(each, known[each].payload) for each in functions_of(spec)]
+            sent = sum(len(each) for each in (task.payload, *inputs, *(each for _, each in functions)))
+            if sent <= MAX_RUN_BYTES:
+                size += sent
+                run = [RunGroup(spec, [task.id], [task.attempt], [task.payload], [tuple(inputs)])]
+            else:
+                functions, why_not = (
+                    [],
+                    f"its arguments and inputs take {sent:,} bytes: MAX_RUN_BYTES is {MAX_RUN_BYTES:,}",
+                )
+        if task.id in self._kept:
+            self._drop(task.id)
+        self._kept[task.id] = failure = Failure(ended, functions, run, why_not, size)
+        self._size_bytes += size
+        printed.move(task.id, self.logs)
+        self._pin(failure)
+        while len(self._kept) > MAX_FAILURES or self._size_bytes > MAX_FAILURE_BYTES:
+            self._drop(next(iter(self._kept)))
+
+    def log(self, task: bytes) -> TaskLog:
+        """Return the output of a task that is kept here, and the traceback of its exception."""
+        log = self.logs.read(task)
+        log.traceback = self._kept[task].ended.failure(0).traceback.encode("utf-8", "replace")
+        return log
+
+    def what_ran(self, task: bytes) -> FailedTask:
+        """Return what a failed task was, for a client that runs it again."""
+        failure = self._kept.get(task)
+        if failure is None:
+            return FailedTask(
+                task, [], [], f"the scheduler has no such failed task: it keeps the last {MAX_FAILURES:,}"
+            )
+        functions = [(each, self._pinned(payload)) for each, payload in failure.functions]
+        runs = [
+            RunGroup(
+                run.spec,
+                run.ids,
+                run.attempts,
+                [*map(self._pinned, run.payloads)],
+                [tuple(map(self._pinned, inputs)) for inputs in run.inputs],
+            )
+            for run in failure.run
+        ]
+        return FailedTask(task, functions, runs, "" if runs else failure.why_not)
+
+    # -- objects in the storage
+
+    def _pin(self, failure: Failure) -> None:
+        for run in failure.run:
+            for payload in {*run.payloads, *run.inputs[0], *(payload for _, payload in failure.functions)}:
+                target, size = payload[1:17], int.from_bytes(payload[17:25], "little")
+                if not is_stored(payload) or not 0 < size <= MAX_PINNED_BYTES:
+                    continue
+                pin = self._pins.get(target)
+                if pin is None:
+                    self._number = self._number % 0xFFFE + 1
+                    # Of no client, and another one each time: a forgotten name cannot be used again.
+                    name = bytes(each ^ 0xFF for each in target[:8]) + self._number.to_bytes(2, "big") + target[10:]
+                    pin = self._pins[target] = _Pin(name, size)
+                    self.links.append(LinkObject(0, name, target))
+                    self.pinned_bytes += size
+                pin.uses += 1
+                failure.pinned.append(target)
+        for other in self._kept.values() if self.pinned_bytes > MAX_PINNED_BYTES else ():
+            self._unpin(other)
+            if self.pinned_bytes <= MAX_PINNED_BYTES:
+                break
+
+    def _unpin(self, failure: Failure) -> None:
+        for target in failure.pinned:
+            pin = self._pins[target]
+            pin.uses -= 1
+            if not pin.uses:
+                del self._pins[target]
+                self.pinned_bytes -= pin.size_bytes
+                self._objects.forgotten.append(pin.name)
+        failure.pinned.clear()
+
+    def _pinned(self, payload: bytes) -> bytes:
+        """Return a payload; of an object that is pinned, the reference by its second name."""
+        pin = self._pins.get(payload[1:17]) if is_stored(payload) else None
+        return payload if pin is None else stored_reference(pin.name, pin.size_bytes)
+
+    def check(self) -> None:
+        """Assert the law at the top of this module, and the limits. O(everything): for tests."""
+        listed = Counter(target for failure in self._kept.values() for target in failure.pinned)
+        assert listed == {target: pin.uses for target, pin in self._pins.items()}, "pins"
+        assert self.pinned_bytes == sum(pin.size_bytes for pin in self._pins.values()) <= MAX_PINNED_BYTES
+        assert self._size_bytes == sum(failure.size_bytes for failure in self._kept.values()) <= MAX_FAILURE_BYTES
+
+    def _drop(self, task: bytes) -> None:
+        failure = self._kept.pop(task)
+        self._size_bytes -= failure.size_bytes
+        self._unpin(failure)
+        self.logs.drop(task)

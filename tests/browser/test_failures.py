@@ -1,0 +1,80 @@
+"""Failures on the page: by function and message, each with its tasks, however many tasks succeed after them."""
+
+from __future__ import annotations
+
+import re
+
+from scaler.monitor.model import MAX_TASKS
+from scaler.protocol.messages import TaskLog
+from tests.browser.conftest import Windows
+from tests.browser.rig import WebServer
+from tests.unit.monitor.web_rig import events, status, task
+
+SMILES = [
+    task(
+        f"{number:032x}", "exception", text=f"ValueError: smile {number}", function="calibrate", ended_at=10.0 + number
+    )
+    for number in range(1, 32)
+]
+LAST = f"{31:032x}"
+
+
+def told(server: WebServer) -> None:
+    """31 failures of one kind and one of another, then more successes than a monitor keeps."""
+    disk = task("d" * 32, "exception", text="OSError: no disk", function="load", ended_at=5.0)
+    successes = (
+        events(60.0, *(task(f"{batch:016x}{number:016x}", ended_at=60.0) for number in range(1000)))
+        for batch in range(1, MAX_TASKS // 1000 + 2)
+    )
+    server.tell(status(100.0), events(50.0, disk, *SMILES), *successes)
+    log = TaskLog(bytes.fromhex(LAST), b"", b"no smile here\n", 0, b"Traceback: in calibrate")
+    server.monitor.logs[LAST] = log
+
+
+def test_failures_are_grouped_and_lead_to_their_tasks_with_traceback_output_and_how_to_run_them_again(
+    server: WebServer, windows: Windows
+) -> None:
+    told(server)
+    page = windows.open(server.url + "/")
+    page.get_by_role("navigation").get_by_role("link", name="Failures").click()
+    rows = page.get_by_role("table", name="Failures").locator("tbody tr")
+    rows.first.wait_for()
+    assert [row.split("\t")[:3] for row in rows.all_inner_texts()] == [
+        ["31", "ValueError: smile …", "calibrate"],
+        ["1", "OSError: no disk", "load"],
+    ]
+    page.get_by_role("link", name="ValueError: smile …").click()
+    page.get_by_role("heading", name=re.compile("31 . ValueError: smile …")).wait_for()
+    tasks = page.get_by_role("table", name="Failed tasks").locator("tbody tr")
+    tasks.nth(30).wait_for()
+    assert "ValueError: smile 31" in tasks.first.inner_text()
+    tasks.first.get_by_role("link").first.click()
+    page.get_by_text("Traceback: in calibrate").wait_for()
+    page.get_by_text("no smile here").wait_for()
+    again = page.get_by_role("region", name="Run again").inner_text()
+    assert f"scaler run-again {LAST} tcp://127.0.0.1:8516" in again
+    assert f'client.run_again("{LAST}").result()' in again
+
+
+def test_new_failures_appear_on_an_open_page(server: WebServer, windows: Windows) -> None:
+    server.tell(status(100.0))
+    page = windows.open(server.url + "/#/failures")
+    page.get_by_role("heading", name="No task has failed").wait_for()
+    server.tell(None, events(101.0, task(LAST, "timed_out", text="it ran for 5 s", function="slow", ended_at=100.5)))
+    page.get_by_role("link", name="it ran for 5 s").wait_for()
+    assert re.search("the last 1 failed task", page.get_by_role("main").inner_text())
+
+
+def test_a_task_whose_input_failed_leads_to_that_input(server: WebServer, windows: Windows) -> None:
+    document = events(50.0)
+    document["tasks"]["columns"] = [*document["tasks"]["columns"], "failed_input"]
+    needing, text = "a" * 32, f"did not run because its input calibrate ({LAST}) failed: ValueError: smile 31"
+    blocked = task(needing, "exception", text=text, attempt=0, function="price")
+    document["tasks"]["rows"] = [[*SMILES[-1], ""], [*blocked, LAST]]
+    server.tell(status(100.0), document)
+    page = windows.open(server.url + f"/#/task/{needing}")
+    page.get_by_role("main").get_by_text(text).wait_for()
+    assert "never started" in page.get_by_role("main").inner_text()
+    assert page.get_by_role("region", name="Run again").count() == 0
+    page.locator(".facts").get_by_role("link", name="0000…00001f").click()
+    page.get_by_role("region", name="Run again").wait_for()

@@ -1,0 +1,102 @@
+"""Failed tasks in groups, and that they stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaler.monitor.failures import pattern
+from scaler.monitor.model import MAX_FAILURES, MAX_TASKS, Model
+from scaler.protocol.messages import TaskLog
+from tests.unit.monitor.test_web_api import asked
+from tests.unit.monitor.web_rig import PreparedMonitor, events, task
+
+
+def failed(number: int, text: str, function: str = "calibrate", **more: Any) -> list[Any]:
+    return task(f"{number:032x}", "exception", text=text, function=function, ended_at=float(number), **more)
+
+
+def groups(model: Model) -> list[tuple[int, str, str]]:
+    return [(group.times, group.text, group.function) for group in model.failures()]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ValueError: smile 31 has no value at -1.5e-05", "ValueError: smile … has no value at …"),
+        ("KeyError: 'bond_0421'", "KeyError: 'bond_…'"),
+        ("OSError: <Curve object at 0x7f00AB> is gone", "OSError: <Curve object at …> is gone"),
+        ("no trade 5f0a6d1c9e3b4f2788aa41d07c3e9b15", "no trade …"),
+        ("no trade 0b5f8a52-6d1c-4f27-88aa-41d07c3e9b15 in 10:31:07.25", "no trade … in …"),
+        ("a deadbeat facade, decade by decade", "a deadbeat facade, decade by decade"),
+        ("first line 1\nsecond line", "first line …"),
+    ],
+)
+def test_numbers_ids_and_addresses_do_not_tell_messages_apart(text: str, expected: str) -> None:
+    assert pattern(text) == expected
+
+
+def test_failures_are_grouped_by_function_and_message_the_newest_group_first() -> None:
+    model = Model()
+    model.apply_events(events(9.0, *(failed(number, f"ValueError: smile {number}") for number in range(1, 32))))
+    model.apply_events(events(9.0, failed(40, "ValueError: smile 7", "price"), failed(41, "OSError: no disk")))
+    model.apply_events(events(9.0, failed(42, "OSError: no disk"), failed(43, "ValueError: smile 43")))
+    assert groups(model) == [
+        (32, "ValueError: smile …", "calibrate"),
+        (2, "OSError: no disk", "calibrate"),
+        (1, "ValueError: smile 7", "price"),
+    ]
+    newest = model.failures()[0]
+    assert (newest.first_at, newest.last_at, newest.task) == (1.0, 43.0, f"{43:032x}")
+    assert [int(each.id, 16) for each in model.tasks(failure=newest.key, limit=3)] == [43, 31, 30]
+
+
+def test_failures_stay_however_many_tasks_succeed_after_them() -> None:
+    model = Model()
+    model.apply_events(events(9.0, failed(1, "ValueError: smile 1")))
+    for batch in range(2 * MAX_TASKS // 1000):
+        model.apply_events(events(9.0, *(task(f"done{batch}-{number}") for number in range(1000))))
+    assert groups(model) == [(1, "ValueError: smile 1", "calibrate")]
+    assert [each.id for each in model.tasks(state="failed")] == [f"{1:032x}"]
+    assert model.task(f"{1:032x}") is not None
+    assert model.task_count == MAX_TASKS + 1
+
+
+def test_the_last_thousand_failures_are_kept() -> None:
+    model = Model()
+    model.apply_events(events(9.0, *(failed(number, "no") for number in range(MAX_FAILURES + 10))))
+    assert groups(model) == [(MAX_FAILURES, "no", "calibrate")]
+
+
+def test_a_task_that_did_not_run_because_an_input_failed_is_no_failure_of_its_own() -> None:
+    document = events(9.0, failed(1, "ValueError: smile 1"))
+    document["tasks"]["columns"] = [*document["tasks"]["columns"], "failed_input"]
+    document["tasks"]["rows"] = [[*failed(1, "no"), ""], [*failed(2, "did not run"), f"{1:032x}"]]
+    model = Model()
+    model.apply_events(document)
+    assert groups(model) == [(1, "no", "calibrate")]
+    assert len(model.tasks(state="failed")) == 2
+
+
+def test_the_api_lists_groups_and_the_tasks_of_each() -> None:
+    model = Model()
+    model.apply_events(events(9.0, *(failed(number, f"ValueError: smile {number}") for number in range(1, 4))))
+    monitor = PreparedMonitor(model)
+    answer = asked("/api/failures", monitor)
+    (group,) = answer["failures"]
+    assert (answer["kept"], group["times"], group["text"]) == (3, 3, "ValueError: smile …")
+    found = asked(f"/api/tasks?failure={group['key']}", monitor)["tasks"]
+    assert [int(each["id"], 16) for each in found] == [3, 2, 1]
+
+
+def test_the_traceback_of_an_old_failure_comes_from_the_scheduler() -> None:
+    model = Model()
+    model.apply_events(events(9.0, failed(1, "ValueError: smile 1")))
+
+    class Answering(PreparedMonitor):
+        async def log(self, task_id: str) -> TaskLog:
+            return TaskLog(bytes.fromhex(task_id), b"", b"", 0, b"Traceback: in calibrate")
+
+    found = asked(f"/api/tasks/{1:032x}", Answering(model))["task"]
+    assert found["traceback"] == "Traceback: in calibrate"

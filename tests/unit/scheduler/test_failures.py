@@ -1,0 +1,171 @@
+"""What is kept of failed tasks: how they ended, what they printed, and what they ran; for how long, and how much."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.ids import owner_of
+from scaler.protocol.messages import (
+    FailedTask,
+    ForgetObjects,
+    ForgetOwner,
+    LinkObject,
+    Outcome,
+    Printed,
+    ReadFailure,
+    ReadLog,
+    Spec,
+    Submit,
+    TaskGroup,
+    TaskLog,
+    stored_reference,
+)
+from scaler.scheduler.core import failures
+from scaler.scheduler.core.commands import SendToStorage
+from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.facts import MAX_REMEMBERED
+from scaler.serialization.exceptions import dump_exception
+from tests.unit.scheduler.driver import FUNCTION, VALUE, Cluster
+from tests.unit.scheduler.test_events import Watched, rows
+
+RAISED = dump_exception(ValueError("smile 3"), "Traceback: in calibrate")
+MIB = 1024 * 1024
+
+
+def fail(cluster: Cluster, client: str, worker: str, payload: bytes = b"\x80 args", **more: object) -> bytes:
+    """Run a task that prints a line and fails. more: options of Spec, and references."""
+    references = more.pop("references", None)
+    task = cluster.task_id(client)
+    spec = Spec(function=FUNCTION, name="calibrate", **more)  # type: ignore[arg-type]
+    group = TaskGroup(spec, [task], [payload], [references] if references else [])  # type: ignore[list-item]
+    cluster.say(client, Submit([(FUNCTION, b"\x80 function")], [group], 0))
+    cluster.say(worker, Printed([task], [True], [0], [b"no smile\n"]))
+    cluster.finish(worker, task, outcome=Outcome.EXCEPTION, payload=RAISED)
+    return task
+
+
+def ask(cluster: Cluster, client: str, question: ReadFailure | ReadLog) -> FailedTask | TaskLog:
+    cluster.say(client, question)
+    answer = cluster.said[-1][1]
+    assert isinstance(answer, FailedTask | TaskLog)
+    return answer
+
+
+def to_storage(cluster: Cluster) -> list[object]:
+    return [command.message for command in cluster.commands if isinstance(command, SendToStorage)]
+
+
+def test_a_failure_keeps_its_story_traceback_and_output_however_many_tasks_succeed_and_print_after_it() -> None:
+    watched = Watched(slots=2000)
+    cluster = watched.cluster
+    task = fail(cluster, watched.client, watched.worker)
+    watched.finish(MAX_REMEMBERED + 2000)
+    for number in range(600):  # more than the limit of all output
+        (printing,) = cluster.submit(watched.client)
+        cluster.say(watched.worker, Printed([printing], [False], [0], [b"x" * 30_000]))
+        cluster.finish(watched.worker, printing)
+        if number == 0:
+            cluster.say(watched.worker, Printed([task], [False], [0], [b"late\n"]))
+    assert "it raised ValueError: smile 3" in explain(cluster.state, task, cluster.now)
+    log = ask(cluster, watched.client, ReadLog(task))
+    assert log == TaskLog(task, b"late\n", b"no smile\n", 0, b"Traceback: in calibrate")
+    assert [row["id"] for row in rows(watched.past()) if row["state"] == "exception"] == [task.hex()]
+
+
+def test_the_last_failures_are_kept_and_the_oldest_ones_go_with_their_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "MAX_FAILURES", 3)
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    tasks = [fail(cluster, client, worker) for _ in range(5)]
+    kept = cluster.state.failures
+    assert [ended.ids[0] for ended in kept] == tasks[2:]
+    assert kept.logs.read(tasks[1]).stderr == b""
+    assert kept.logs.read(tasks[2]).stderr == b"no smile\n"
+
+
+def test_failures_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "MAX_FAILURE_BYTES", 100_000)
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    for _ in range(20):
+        fail(cluster, client, worker, b"\x80" * 30_000)
+    assert len(cluster.state.failures) == 3
+
+
+def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran() -> None:
+    cluster = Cluster()
+    alice, worker = cluster.client("alice"), cluster.worker("w")
+    (needed,) = cluster.submit(alice)
+    cluster.finish(worker, needed)
+    task = fail(cluster, alice, worker, b"\x80 arguments", references=(needed,), retries=7)
+    cluster.leave(alice)
+    answer = ask(cluster, cluster.client("bob"), ReadFailure(task))
+    assert isinstance(answer, FailedTask)
+    (run,) = answer.runs
+    assert (run.spec.name, run.spec.retries, run.payloads, run.inputs) == (
+        "calibrate",
+        7,
+        [b"\x80 arguments"],
+        [(VALUE,)],
+    )
+    assert answer.functions == [(FUNCTION, b"\x80 function")]
+    assert answer.text == ""
+
+
+def test_what_cannot_run_again_says_why() -> None:
+    cluster = Cluster(max_number_of_tasks_waiting=0)
+    client = cluster.client()
+    (rejected,) = cluster.submit(client)
+    for task, reason in ((rejected, "it never started"), (bytes(16), "the scheduler has no such failed task")):
+        answer = ask(cluster, client, ReadFailure(task))
+        assert isinstance(answer, FailedTask)
+        assert (answer.runs, answer.text.startswith(reason)) == ([], True)
+
+
+def test_objects_of_a_failure_are_kept_by_another_name_until_the_failure_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "MAX_FAILURES", 2)
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    large = cluster.object_id(client)
+    arguments = stored_reference(large, 5 * MIB)
+    first, second = (fail(cluster, client, worker, arguments, references=(large,)) for _ in range(2))
+    (link,) = [each for each in to_storage(cluster) if isinstance(each, LinkObject)]
+    assert (link.target, owner_of(link.id) == owner_of(large)) == (large, False)
+    cluster.leave(client)
+    assert ForgetOwner(cluster.peer(client)) in to_storage(cluster)
+    bob = cluster.client("bob")
+    answer = ask(cluster, bob, ReadFailure(second))
+    assert isinstance(answer, FailedTask)
+    assert answer.runs[0].payloads == [stored_reference(link.id, 5 * MIB)]
+    fail(cluster, bob, worker)
+    assert not any(isinstance(each, ForgetObjects) and link.id in each.ids for each in to_storage(cluster))
+    fail(cluster, bob, worker)
+    assert any(isinstance(each, ForgetObjects) and link.id in each.ids for each in to_storage(cluster))
+    assert first not in cluster.state.failures
+
+
+def test_only_so_much_is_kept_in_the_storage_for_failures_and_the_newest_ones_have_it() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    size = failures.MAX_PINNED_BYTES // 3
+    for _ in range(5):
+        large = cluster.object_id(client)
+        fail(cluster, client, worker, stored_reference(large, size), references=(large,))
+    assert cluster.state.failures.pinned_bytes == 3 * size
+    huge = cluster.object_id(client)
+    fail(cluster, client, worker, stored_reference(huge, 4 * size), references=(huge,))
+    assert cluster.state.failures.pinned_bytes == 3 * size
+
+
+def test_a_retried_task_that_succeeds_is_no_failure_and_one_whose_input_failed_is_none_of_its_own() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed")
+    cluster.wait(0.25)
+    cluster.finish(worker, task)
+    assert len(cluster.state.failures) == 0
+    (first,) = cluster.submit(client)
+    cluster.submit(client, references=[(first,)])
+    cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=RAISED)
+    assert [ended.ids[0] for ended in cluster.state.failures] == [first]
