@@ -9,7 +9,7 @@ Prints::
 
 import math
 
-from scaler import Client, SchedulerClusterCombo
+from scaler import Client
 
 
 def add(left, right=0):
@@ -20,7 +20,7 @@ def divide(left, right):
     return left / right
 
 
-with SchedulerClusterCombo(n_workers=2) as cluster, Client(address=cluster.get_address()) as client:
+with Client() as client:
     print(client.submit(add, 10, right=5).result())
 
     futures = [client.submit(math.sqrt, value) for value in range(100)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import re
@@ -62,20 +61,14 @@ class Registration:
             cluster = RunningCluster(self.name, address, monitor_address, page, os.getpid())
             os.write(self._file, json.dumps(cluster).encode() + b"\n")
 
-    def close(self) -> None:
-        """Remove the cluster. Harmless when repeated."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            fcntl.flock(file, fcntl.LOCK_UN)  # for a child that was forked outside of Python, and still holds it
-            os.close(file)
-            with contextlib.suppress(UsageError):
-                running()
-
-    def forget(self) -> None:
-        """Leave the name to the process that this one was forked from."""
+    def close(self, *, is_parents: bool = False) -> None:
+        """Remove the cluster, unless it is that of the process which this one was forked from. Again: does nothing."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+            if not is_parents:
+                with contextlib.suppress(UsageError):
+                    running()  # removes what is not locked any more
 
 
 _registrations: WeakSet[Registration] = WeakSet()
@@ -175,14 +168,13 @@ def _path() -> Path:
 
 def _take(name: str, directory: int) -> tuple[int, str]:
     """Return the locked and empty file of the first free name, and that name."""
-    for number in itertools.count(1):
-        free = name if number == 1 else f"{name}-{number}"
-        file = os.open(free + _SUFFIX, os.O_RDWR | os.O_CREAT | os.O_APPEND | _FLAGS, 0o600, dir_fd=directory)
-        if _lock(file):
-            os.ftruncate(file, 0)
-            return file, free
+    free, number = name, 1
+    while not _lock(file := os.open(free + _SUFFIX, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)):
         os.close(file)
-    raise AssertionError("unreachable")
+        number += 1
+        free = f"{name}-{number}"
+    os.ftruncate(file, 0)
+    return file, free
 
 
 def _lock(file: int) -> bool:
@@ -195,8 +187,9 @@ def _lock(file: int) -> bool:
 
 
 def _after_fork() -> None:
-    for registration in list(_registrations):
-        registration.forget()
+    """Leave the names to the parent: a child that outlives it must not keep them locked."""
+    for registration in _registrations:
+        registration.close(is_parents=True)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -79,7 +79,7 @@ class SchedulerClusterCombo:
         status_report_interval_seconds: float = 1.0,
         policy_engine_type: str = "simple",
         policy_content: str = "allocate=even_load; scaling=vanilla",
-        worker_manager_id: str | None = None,
+        worker_manager_id: str = "local",
         per_worker_capabilities: Mapping[str, float | None] | str = "",
         per_worker_task_queue_size: int = 1000,
         per_worker_queue_size: int | None = None,
@@ -113,7 +113,11 @@ class SchedulerClusterCombo:
         """
         arguments, known = locals(), inspect.signature(SchedulerClusterCombo).parameters
         given = {key: arguments[key] for key in known if arguments[key] is not known[key].default}
-        given |= {"logging_level": logging_level, "logging_paths": logging_paths}
+        given |= {
+            "logging_level": logging_level,
+            "logging_paths": logging_paths,
+            "worker_manager_id": worker_manager_id,
+        }
         is_made = threading.Event()
 
         def report(line: ReportLine) -> None:
@@ -141,6 +145,8 @@ class SchedulerClusterCombo:
             self._supervisor = Supervisor(components, together=together, report=report)
             registration = None if name is None else Registration(name)
             self._name = "" if registration is None or registration.problem else registration.name
+            if registration is not None and registration.problem:
+                _log.warning(registration.problem)
             # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end
             # it together with the thread that started it.
             thread = threading.Thread(

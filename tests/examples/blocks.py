@@ -110,8 +110,9 @@ def run_python(block: Block, directory: Path) -> list[str]:
     program = directory / "program.py"
     program.write_text(block.text)
     command = [sys.executable, "-W", "error", str(program)]
+    environment = {**ENVIRONMENT, "XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"]}  # where clusters have names
     result = subprocess.run(
-        command, capture_output=True, text=True, timeout=50, cwd=directory, env=ENVIRONMENT, check=False
+        command, capture_output=True, text=True, timeout=50, cwd=directory, env=environment, check=False
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
