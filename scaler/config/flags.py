@@ -27,7 +27,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
     abbreviated = [
         text
         for text in arguments
-        if text not in known and any(text.startswith("-") and flag.startswith(text) for flag in known)
+        if text not in (*known, "-") and any(text.startswith("-") and flag.startswith(text) for flag in known)
     ]
     namespace, extra = parser.parse_known_intermixed_args(_with_addresses_first(parser, arguments))
     unknown = [text for text in (*abbreviated, *extra) if text.startswith("-")]

@@ -38,7 +38,11 @@ def _cpus(value: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
-    """Worker manager aws_raw_ecs: ECS tasks on Fargate."""
+    """Worker manager aws_raw_ecs: ECS tasks on Fargate.
+
+    Its workers connect to this machine: bind scheduler and object storage to addresses that they reach, and give these
+    in worker_scheduler_address here and in advertised_object_storage_address of the scheduler.
+    """
 
     setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults, "ecs_subnets": (NOT_GIVEN,)}
 

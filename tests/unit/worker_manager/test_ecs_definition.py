@@ -66,7 +66,7 @@ def test_the_default_image_gets_the_managers_versions_first() -> None:
 
 
 def test_the_default_image_gets_what_the_event_loop_needs() -> None:
-    assert installs("", event_loop="uvloop") == "scaler[uvloop]==1.2 cloudpickle==3.1"
+    assert installs("", event_loop="uvloop") == "'scaler[uvloop]==1.2' cloudpickle==3.1"
 
 
 @pytest.mark.parametrize(
