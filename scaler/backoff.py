@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from scaler.grammar import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -93,4 +95,4 @@ class BackoffByCause:
             return ""
         wait = f"next try in {math.ceil(worst.retry_at - now)} s"
         pause = "paused, " if worst.failures >= PAUSE_AFTER else ""
-        return f"{worst.text}; failed {worst.failures} times in a row, {pause}{wait}"
+        return f"{worst.text}; failed {counted(worst.failures, 'time')} in a row, {pause}{wait}"

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from scaler.config.setting import LoggingConfig
 from scaler.errors import ConfigError
+from scaler.grammar import counted
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Message
 
@@ -151,5 +152,5 @@ def main(module: str, replay_file: Callable[[Path], int]) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{sys.argv[1]}: {error}\n")
         return 2
-    sys.stdout.write(f"replayed {steps} steps; every invariant held\n")
+    sys.stdout.write(f"replayed {counted(steps, 'step')}; every invariant held\n")
     return 0

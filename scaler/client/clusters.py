@@ -9,6 +9,7 @@ import sys
 from scaler.client.connect import open_loop
 from scaler.client.loop import ClientLoop
 from scaler.errors import RefusedError, UnreachableError, UsageError
+from scaler.grammar import counted
 from scaler.registry import find, is_name, page_at
 
 ADDRESS_VARIABLE = "SCALER_ADDRESS"
@@ -59,8 +60,7 @@ def _start(name: str, timeout_seconds: float) -> ClientLoop:
     except BaseException:
         cluster.shutdown()
         raise
-    size = "1 worker" if workers == 1 else f"{workers} workers"
-    _say(f"started local cluster {cluster.get_name()} with {size}", cluster.get_page())
+    _say(f"started local cluster {cluster.get_name()} with {counted(workers, 'worker')}", cluster.get_page())
     return loop
 
 

@@ -359,7 +359,7 @@ class ScalerFuture(Future[Any], ABC):
             profile = self.profiling_info()
             rows["ran for"] = f"{profile.duration_s:,.6f} s"
             if profile.peak_memory:
-                rows |= {"CPU time": f"{profile.cpu_time_s:,.6f} s", "peak memory": f"{profile.peak_memory:,} bytes"}
+                rows |= {"CPU time": f"{profile.cpu_time_s:,.6f} s", "peak memory": f"{profile.peak_memory:,} B"}
         return table("ScalerFuture", rows)
 
     def _shown(self) -> str:

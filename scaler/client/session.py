@@ -18,6 +18,7 @@ from typing import NamedTuple, assert_never
 
 from scaler.client.tasks import ClientTask, ObjectUpload, Stage, TaskTemplate
 from scaler.errors import ScalerError, SchedulerLostError
+from scaler.grammar import counted
 from scaler.ids import ID_BYTES, is_task
 from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
@@ -303,9 +304,8 @@ class TaskSession:
             return ""
         if self.waits_for_upload(task):
             missing = sum(not upload.is_stored for upload in self._gated[task][1])
-            many = "an object that it needs is" if missing == 1 else f"{missing:,} objects that it needs are"
-            return f"it waits in its client until {many} in the object storage"
-        return f"it is in its client, which has yet to send it; {len(self._unsent) - 1:,} other tasks wait there, too"
+            return f"it waits in its client for the upload of {counted(missing, 'object')} that it needs"
+        return f"it waits in its client to be sent, with {counted(len(self._unsent) - 1, 'other task')}"
 
     def waits_for_upload(self, task: ClientTask) -> bool:
         """Tell whether a task cannot be sent yet, because an object that it needs is not in the storage."""

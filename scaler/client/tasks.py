@@ -67,7 +67,7 @@ class ObjectReference(ByReference):
         self.size_bytes = size_bytes
 
     def __repr__(self) -> str:
-        state = "cleared" if self._upload.is_invalid else f"{self.size_bytes} bytes"
+        state = "cleared" if self._upload.is_invalid else f"{self.size_bytes:,} B"
         return f"<ObjectReference {self.name!r} {state}>"
 
     @property

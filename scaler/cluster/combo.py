@@ -24,6 +24,7 @@ from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError, nearest
+from scaler.grammar import counted
 from scaler.monitor.web.listening import listen, page_of
 from scaler.notebook import PageLink, table
 from scaler.policy.load import load_policy
@@ -206,8 +207,7 @@ class SchedulerClusterCombo:
         self.shutdown()
 
     def __repr__(self) -> str:
-        workers = "1 worker" if self._n_workers == 1 else f"{self._n_workers} workers"
-        return f"<SchedulerClusterCombo {self._address}, {workers}, {self._state()}>"
+        return f"<SchedulerClusterCombo {self._address}, {counted(self._n_workers, 'worker')}, {self._state()}>"
 
     def _repr_html_(self) -> str:
         """Return its state as an HTML table for a notebook."""

@@ -283,7 +283,7 @@ class Supervision:
     def _expire(self, now: float) -> None:
         late = next((entry for entry in self._entries.values() if now >= entry.ready_deadline), None)
         if late is not None:
-            self._fail(f"{late} was not ready after {self._start_seconds:g} seconds", now)
+            self._fail(f"{late} was not ready after {self._start_seconds:g} s", now)
 
     def _start_next(self) -> None:
         unready = [e.component.tier for e in self._entries.values() if e.phase is not _Phase.RUNNING]

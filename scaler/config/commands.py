@@ -331,6 +331,6 @@ def _table_of_type(kind: str, file: ConfigFile, sources: Sources) -> Section | N
         return matching[0]
     names = ", ".join(repr(table.values.get("worker_manager_id")) for table in tables)
     raise ConfigError(
-        f"{file.path} has {len(tables)} worker managers of the type {kind}: {names}; "
+        f"{file.path} has several worker managers of the type {kind}: {names}; "
         "choose one by its worker_manager_id with --worker-manager-id"
     )

@@ -58,7 +58,7 @@ def length(least: int, most: int) -> Callable[[tuple[object, ...]], object]:
 
     def check(value: tuple[object, ...]) -> object:
         if not least <= len(value) <= most:
-            raise ValueError(f"must have from {least} to {most} items, not {len(value)}")
+            raise ValueError(f"the number of items must be from {least} to {most}, not {len(value)}")
         return value
 
     return check

@@ -16,6 +16,7 @@ from typing import TextIO
 from scaler.config.commands import Question, TopForm, TopRequest
 from scaler.errors import UsageError
 from scaler.extras import require
+from scaler.grammar import counted
 from scaler.logs import escaped
 from scaler.monitor.connection import MonitorConnection, task_id_of
 from scaler.monitor.model import trace
@@ -102,7 +103,7 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
         if text:
             _write(stream, text.decode("utf-8", "backslashreplace"))
     if log.truncated_bytes:
-        _write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} bytes were left out")
+        _write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} B left out")
     if not (log.stdout or log.stderr or log.truncated_bytes):
         _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
 
@@ -137,7 +138,7 @@ def _write_trace(connection: MonitorConnection, file: str) -> None:
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise _unwritable(file, error.strerror or str(error)) from None
-    written = f"{tasks:,} tasks are in {file}: open it in {VIEWERS}"
+    written = f"wrote {counted(tasks, 'task')} to {file}: open it in {VIEWERS}"
     _write(sys.stdout, written if tasks else f"{written}; no task has ended or runs, --seconds 30 waits for some")
 
 

@@ -131,8 +131,11 @@ class Model:
         for each in objects(document.get("tasks")):
             if isinstance(each, dict) and isinstance(each.get("id"), str):
                 self._add(decode(TaskRow, {"reported_at": reported_at, **each}))
-        self.decisions.extend(decode_list(DecisionRow, document.get("decisions")))
-        self.incidents.extend(decode_list(IncidentRow, document.get("incidents")))
+        # After a break that was too long to go on, the scheduler tells the past again.
+        decisions = decode_list(DecisionRow, document.get("decisions"))
+        self.decisions.extend([row for row in decisions if row not in self.decisions])
+        incidents = decode_list(IncidentRow, document.get("incidents"))
+        self.incidents.extend([row for row in incidents if row not in self.incidents])
 
     def _add(self, task: TaskRow) -> None:
         known = self._tasks.get(task.id)

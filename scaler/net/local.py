@@ -167,8 +167,8 @@ class LocalTransport:
             body_bytes, attachment_count, descriptor_count, header = _HEAD.unpack_from(data, at)
             if body_bytes > MAX_BATCH_BYTES or attachment_count > MAX_ATTACHMENTS or descriptor_count > MAX_DESCRIPTORS:
                 raise ProtocolError(
-                    f"an envelope with a body of {body_bytes} bytes, {attachment_count} attachments and "
-                    f"{descriptor_count} descriptors"
+                    f"an envelope with a body of size {body_bytes}: attachments={attachment_count} "
+                    f"descriptors={descriptor_count}"
                 )
             begin = at + _HEAD.size
             sizes: tuple[int, ...] = ()
@@ -179,7 +179,7 @@ class LocalTransport:
                 sizes = layout.unpack_from(data, begin)
                 begin += layout.size
                 if max(sizes) > MAX_CHUNK_BYTES:
-                    raise ProtocolError(f"an attachment of {max(sizes)} bytes")
+                    raise ProtocolError(f"an attachment of size {max(sizes)}")
             descriptors = self._claim(descriptor_count) if descriptor_count else ()
             at = begin + body_bytes
             if at + sum(sizes) > size:

@@ -148,7 +148,7 @@ def _receive(socket: Socket, link: t.Transport, header: zmq.Frame) -> tuple[t.In
         else:
             excess += 1
     if excess:
-        text = f"{excess} attachments more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}"
+        text = f"MAX_ATTACHMENTS = {MAX_ATTACHMENTS} is exceeded by {excess}"
         return t.MalformedReceived(link, text), size
     return t.EnvelopeReceived(link, header.bytes, body.bytes, attachments), size
 

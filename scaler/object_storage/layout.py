@@ -88,7 +88,7 @@ def assemble(sizes: Sequence[int], frames: Sequence[memoryview]) -> list[memoryv
         missing = size
         while missing:
             if index == len(frames):
-                raise ValueError(f"the frames of an object of {sum(sizes)} bytes are too short")
+                raise ValueError(f"the frames of an object of size {sum(sizes)} are too short")
             taken = frames[index][start : start + missing]
             missing -= taken.nbytes
             start += taken.nbytes

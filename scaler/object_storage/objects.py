@@ -180,8 +180,8 @@ class StorageTable:
         if not fits:
             self._drop_upload(peer, object_id)
             return StorageResult.INVALID, (
-                f"frames of {size} bytes at {message.offset} do not continue an object of {upload.size_bytes} bytes,"
-                f" of which {upload.received_bytes} have come"
+                f"frames of size {size} at {message.offset} do not continue an object of size {upload.size_bytes}"
+                f" that has come up to {upload.received_bytes}"
             )
         upload.frames.extend(frame for frame in attachments if frame.nbytes)
         upload.received_bytes = end
@@ -271,7 +271,7 @@ class StorageTable:
         if size > limit:
             return StorageResult.TOO_LARGE, f"{size} bytes are more than memory_limit_bytes = {limit}"
         if self.used_bytes + size > limit:
-            text = f"{size} bytes more do not fit: {self.used_bytes} of memory_limit_bytes = {limit} are used"
+            text = f"there is no room for size {size}: {self.used_bytes} of memory_limit_bytes = {limit} are used"
             return StorageResult.FULL, text
         if len(peer.uploads) >= MAX_UPLOADS_PER_PEER:
             return StorageResult.FULL, f"a peer has at most {MAX_UPLOADS_PER_PEER} unfinished uploads"

@@ -105,7 +105,7 @@ class StorageServer:
                         _log.warning("peer %s: %s", peer.hex(), text)
                         self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
                     case ReportIgnored(peer, count):
-                        _log.warning("peer %s: %d ids were not forgotten, as they are not its own", peer.hex(), count)
+                        _log.warning("peer %s: ids that are not its own were not forgotten: %d", peer.hex(), count)
                     case _:
                         assert_never(command)
             if not measured:

@@ -56,7 +56,7 @@ class SharedMemory:
         size = os.fstat(descriptor.fileno()).st_size
         if not size or size != _offsets(sizes)[-1] or not _is_sealed(descriptor.fileno()):
             number = descriptor.fileno()
-            raise ValueError(f"descriptor {number} is not the sealed memory of an object of {sum(sizes)} bytes")
+            raise ValueError(f"descriptor {number} is not the sealed memory of an object of size {sum(sizes)}")
 
     @classmethod
     def written(cls, parts: Sequence[memoryview]) -> SharedMemory:

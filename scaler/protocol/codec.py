@@ -141,15 +141,15 @@ def _open(body: bytes) -> Frame:
     """Return a reader of the body's segments."""
     size = len(body)
     if size < 2 * WORD_BYTES or size % WORD_BYTES:
-        raise ValueError(f"{size} bytes are not two or more words of eight bytes")
+        raise ValueError(f"size {size} is not that of two or more words of eight bytes")
     count = int.from_bytes(body[:4], "little") + 1
     if count > MAX_SEGMENTS or 4 * count + 4 > size:
-        raise ValueError(f"{count} segments are too many")
+        raise ValueError(f"too many segments: {count}")
     first = (4 * count + 11) // WORD_BYTES * WORD_BYTES
     words = struct.unpack_from(f"<{count}I", body, 4)
     bases = list(accumulate((WORD_BYTES * each for each in words), initial=first))
     if bases[-1] != size or not words[0]:
-        raise ValueError(f"{size} bytes are not the {bases[-1]} that the segments have")
+        raise ValueError(f"size {size} is not that of the segments, {bases[-1]}")
     return Frame(body, bases, max(MIN_TRAVERSAL_WORDS, size // WORD_BYTES * 4))
 
 

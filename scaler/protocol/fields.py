@@ -236,7 +236,7 @@ def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
             raise ValueError(f"{what} has {length} bytes, not {len(value)}")
         return value
 
-    return Data("Data", f"{length} bytes, or empty" if may_be_empty else f"{length} bytes", check, check)
+    return Data("Data", f"{length} bytes{', or empty' if may_be_empty else ''}", check, check)
 
 
 class Text(Data):
@@ -267,7 +267,7 @@ def join_ids(ids: Sequence[bytes]) -> bytes:
 def split_ids(data: bytes) -> list[bytes]:
     count, rest = divmod(len(data), ID_BYTES)
     if rest:
-        raise ValueError(f"{len(data)} bytes are not a whole number of {ID_BYTES}-byte ids")
+        raise ValueError(f"size {len(data)} is not that of a whole number of {ID_BYTES}-byte ids")
     return [data] if count == 1 else list(struct.unpack("16s" * count, data))
 
 
@@ -293,7 +293,7 @@ class Numbers(PointerField):
 
     def _check(self, value: Sequence[int], count: int) -> None:
         if self.is_column and len(value) != count and (value or not self.is_optional):
-            raise ValueError(f"{len(value)} entries do not fit {count} ids")
+            raise ValueError(f"a column of length {len(value)} does not fit the ids: {count}")
         allowed = self.allowed
         if allowed and value:
             if isinstance(allowed, bytes):
@@ -353,7 +353,7 @@ class PayloadColumn(PointerField):
         start, length = frame.list_at(*next(links), BYTES)
         total = sum(sizes)
         if total != length:
-            raise ValueError(f"{length} bytes do not fit the sizes, whose sum is {total}")
+            raise ValueError(f"length {length} does not fit the sizes, whose sum is {total}")
         body = frame.body
         return [body[begin:end] for begin, end in pairwise(accumulate(sizes, initial=start))]
 
@@ -383,7 +383,7 @@ class Ragged(PointerField):
         counts = ROW_COUNTS.read(frame, links, count)
         found = self._entries.read(frame, links, sum(counts))
         if len(found) != sum(counts):
-            raise ValueError(f"{len(found)} entries are not the {sum(counts)} that the rows have")
+            raise ValueError(f"a list of length {len(found)} does not fit the rows: {sum(counts)}")
         entries = iter(found)
         return [tuple(islice(entries, each)) for each in counts]
 

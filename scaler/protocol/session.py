@@ -176,10 +176,10 @@ class Session:
             size += attachment.nbytes if isinstance(attachment, memoryview) else len(attachment)
         limits = self.limits
         if len(self._in_flight) + len(self._waiting) >= limits.messages:
-            raise OutboxFullError(f"the outbox is full: {limits.messages} messages wait to be acknowledged")
+            raise OutboxFullError(f"the outbox is full: unacknowledged messages: {limits.messages}")
         if self.outbox_bytes + size > limits.size_bytes:
             raise OutboxFullError(
-                f"the outbox is full: {self.outbox_bytes} bytes wait to be acknowledged, "
+                f"the outbox is full: unacknowledged bytes: {self.outbox_bytes}, "
                 f"and {size} more do not fit into {limits.size_bytes}"
             )
         self._last += 1

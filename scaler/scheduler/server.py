@@ -18,6 +18,7 @@ from typing import assert_never
 from scaler.component import Component, run_component
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
+from scaler.grammar import counted
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped
 from scaler.net.address import advertised, beside
@@ -349,9 +350,10 @@ def _log_fact(fact: Fact) -> None:
             level, template = _INCIDENT_LOGS[kind]
             lines = "\n".join(map(escaped, text.splitlines()))
             _log.log(level, template, escaped(subject), lines, extra=about(**ids))
-        case ScalingDecided(manager_id, _, draining, reason):
-            drains = f"; drains {draining}" if draining else ""
-            _log.info("%s: %s%s", escaped(manager_id), escaped(reason), drains, extra=about(manager=manager_id))
+        case ScalingDecided(manager_id, units, draining, reason):
+            drains = f"; drains {counted(draining, 'unit')}" if draining else ""
+            text = f"the policy wants {counted(units, 'unit')} of {manager_id}: {reason}{drains}"
+            _log.info("%s", escaped(text), extra=about(manager=manager_id))
         case _:
             pass
 

@@ -125,12 +125,12 @@ def parts_of(payload: Buffer) -> list[memoryview]:
     _, count = _HEAD.unpack_from(view)
     offset = _HEAD.size + 8 * count
     if offset > len(view):
-        raise ProtocolError(f"a payload of {len(view)} bytes says that it has {count} parts")
+        raise ProtocolError(f"a payload of size {len(view)} announces too many parts: {count}")
     parts = []
     for size in struct.unpack_from(f"<{count}Q", view, _HEAD.size):
         offset += -offset % _ALIGNMENT
         if offset + size > len(view):
-            raise ProtocolError(f"a payload of {len(view)} bytes says that a part ends at {offset + size}")
+            raise ProtocolError(f"a payload of size {len(view)} says that a part ends at {offset + size}")
         parts.append(view[offset : offset + size])
         offset += size
     return parts

@@ -55,7 +55,7 @@ def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
         texts.append(payload[at : at + size].decode("utf-8", "replace"))
         at += size
     if at > len(payload):
-        raise ProtocolError(f"an exception of {len(payload)} bytes says that it has {at}")
+        raise ProtocolError(f"an exception of size {len(payload)} says that it has {at}")
     return texts[0], texts[1], texts[2], payload[at:]
 
 
@@ -93,7 +93,7 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
     if len(traceback_text) > MAX_TRACEBACK_CHARACTERS:
         half = MAX_TRACEBACK_CHARACTERS // 2
         omitted = len(traceback_text) - 2 * half
-        traceback_text = f"{traceback_text[:half]}\n  ... {omitted} characters left out ...\n{traceback_text[-half:]}"
+        traceback_text = f"{traceback_text[:half]}\n  ... characters left out: {omitted} ...\n{traceback_text[-half:]}"
     return pack_exception(type_name, text, traceback_text, pickle.dumps(parts, 5))
 
 

@@ -138,7 +138,7 @@ def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list
     """Return the values of the head, and the blocks."""
     view = memoryview(data)
     if len(view) < _HEAD.size or view[:8] != magic:
-        raise ProtocolError(f"{len(view)} bytes that should be {what} are not: they do not begin with {magic.decode()}")
+        raise ProtocolError(f"what should be {what} does not begin with {magic.decode()} (size {len(view)})")
     _, form = _HEAD.unpack_from(view)
     if form != FORMAT:
         raise RefusedError(

@@ -162,12 +162,12 @@ def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
 def _read_file(descriptor: int) -> bytes:
     size = os.fstat(descriptor).st_size
     if not 0 < size <= MAX_FILE_BYTES:
-        raise ProtocolError(f"a memory file of {size} bytes is not within 1..{MAX_FILE_BYTES}")
+        raise ProtocolError(f"a memory file of size {size} is not within 1..{MAX_FILE_BYTES}")
     try:
         # Not mapped: its maker could cut it short meanwhile, which would end this process.
         return os.pread(descriptor, size, 0)
     except OSError as error:
-        raise ProtocolError(f"a memory file of {size} bytes cannot be read: {error}") from error
+        raise ProtocolError(f"a memory file of size {size} cannot be read: {error}") from error
 
 
 RESULT = struct.Struct("<16sHBBIQQI")

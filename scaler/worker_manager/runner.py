@@ -26,6 +26,7 @@ from scaler.backoff import Backoff
 from scaler.component import Component, run_component
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError, UsageError
+from scaler.grammar import counted
 from scaler.ids import new_peer_id
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
@@ -178,7 +179,7 @@ class Runner:
                 case Received(message=Desired() as desired):
                     is_new = self._desired is None or self._desired.units != desired.units
                     if is_new and not self._capacity.fixed:
-                        _log.info("the scheduler wants %d units: %s", desired.units, desired.reason)
+                        _log.info("the scheduler wants %s: %s", counted(desired.units, "unit"), desired.reason)
                     self._desired = desired
                     self._joined.update(desired.joined)
                 case Received(message=Shutdown(text)):
@@ -222,7 +223,7 @@ class Runner:
         return again
 
     async def _stop(self, unit_ids: Sequence[str]) -> None:
-        _log.info("stopping %d units: %s", len(unit_ids), ", ".join(unit_ids))
+        _log.info("stopping %s: %s", counted(len(unit_ids), "unit"), ", ".join(unit_ids))
         try:
             await self._call(self._backend.stop, unit_ids)
         except BackendError as error:
@@ -232,7 +233,7 @@ class Runner:
         try:
             outcome = UnitsStarted(await self._call(self._backend.start, count))
         except BackendError as error:
-            _log.warning("started %d of %d units: %s", len(error.started), count, error)
+            _log.warning("started %d of %s: %s", len(error.started), counted(count, "unit"), error)
             outcome = UnitsStarted(error.started, str(error), _chance())
         else:
             _log.info("started %s", ", ".join(outcome.unit_ids))

@@ -208,7 +208,7 @@ def test_a_page_without_workers_says_why_and_how_to_start_some_only_where_nothin
             page.goto(server.url + path)
             told = page.locator(part)
             told.get_by_role("heading", name=title, exact=True).wait_for()
-            told.get_by_text(rest, exact=True).wait_for()
+            told.get_by_text(f"{rest[0].upper()}{rest[1:]}.", exact=True).wait_for()
             assert "No workers yet" not in page.inner_text("body")
             advice = told.locator("pre", has_text="scaler_cluster").count()
             assert advice == (0 if document["totals"]["managers"] else 1), make.__name__

@@ -122,7 +122,7 @@ def test_a_task_is_explained_in_a_line_without_control_characters() -> None:
 def test_what_a_task_printed_comes_on_the_streams_that_it_was_printed_to() -> None:
     log = TaskLog(TASK, b"one\ttwo\n\x1b]0;title\x07\xff\n", b"careful", 1234)
     assert ask("logs", TASK.hex(), "ADDRESS", log=log) == Done(
-        0, "one\ttwo\n\\x1b]0;title\\x07\\xff\n", "careful\nscaler logs: 1,234 bytes were left out\n"
+        0, "one\ttwo\n\\x1b]0;title\\x07\\xff\n", "careful\nscaler logs: 1,234 B left out\n"
     )
 
 
@@ -135,7 +135,7 @@ def test_a_task_without_output_is_explained_instead() -> None:
 def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
     done = ask("trace", "out.json", "ADDRESS", folder=tmp_path)
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("1 tasks are in out.json: open it in https://ui.perfetto.dev")
+    assert done.out.startswith("wrote 1 task to out.json: open it in https://ui.perfetto.dev")
     written = json.loads((tmp_path / "out.json").read_text())
     (event,) = (each for each in written["traceEvents"] if each["ph"] == "X")
     assert (event["name"], event["dur"]) == ("work", 500_000)

@@ -232,3 +232,13 @@ def test_a_manager_that_ends_in_whatever_way_leaves_nothing_of_its_workers_or_th
         finally:
             for manager in managers:
                 manager.close()
+
+
+def test_the_scheduler_logs_each_decision_once(tmp_path: Path) -> None:
+    with scheduler(tmp_path) as (running, address), command(*dynamic(address, 2), directory=tmp_path) as manager:
+        manager.addresses()
+        with Client(address) as client:
+            values([client.submit(time.sleep, 0.01) for _ in range(100)])
+        output = running.output()
+    told = [line.partition("the policy wants ")[2] for line in output.splitlines() if "the policy wants " in line]
+    assert [line.partition(" of ")[0] for line in told] == ["0 units", "2 units"]

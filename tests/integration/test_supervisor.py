@@ -164,7 +164,7 @@ def test_a_component_that_does_not_become_ready_is_named() -> None:
     with running(script("scheduler", "exec sleep 60"), start_seconds=0.2) as run:
         assert run.end() == 1
     (failure,) = run.failures
-    assert failure.endswith("was not ready after 0.2 seconds")
+    assert failure.endswith("was not ready after 0.2 s")
 
 
 def test_a_program_that_does_not_exist_is_named() -> None:

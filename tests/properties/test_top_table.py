@@ -225,6 +225,6 @@ def test_facts_of_a_worker_fit_in_the_width_and_count_the_processors_that_do_not
 def test_a_log_tells_the_streams_apart_and_cannot_move_the_cursor() -> None:
     text = log_text(TaskLog(b"", b"one\n\x1b[2Jtwo\xff", b"oh\tno", 1234))
     assert text.splitlines() == [
-        "--- stdout", "one", r"\x1b[2Jtwo\xff", "--- stderr", "oh      no", "--- 1,234 bytes were left out"
+        "--- stdout", "one", r"\x1b[2Jtwo\xff", "--- stderr", "oh      no", "--- 1,234 B left out"
     ]  # fmt: skip
     assert log_text(TaskLog(b"", b"", b"", 0)) == "there is no output of this task"

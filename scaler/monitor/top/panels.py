@@ -210,7 +210,7 @@ def log_text(log: TaskLog) -> str:
             lines = data.decode("utf-8", errors="backslashreplace").splitlines()
             parts.append("\n".join([f"--- {name}", *(formats.safe(line.expandtabs()) for line in lines)]))
     if log.truncated_bytes:
-        parts.append(f"--- {log.truncated_bytes:,} bytes were left out")
+        parts.append(f"--- {log.truncated_bytes:,} B left out")
     return "\n".join(parts) or "there is no output of this task"
 
 

@@ -56,7 +56,7 @@ class Parameter:
         if not texts:
             return self.schema.get("default", "")
         if len(texts) > 1:
-            raise UsageError(f"{self.name} is given {len(texts)} times")
+            raise UsageError(f"{self.name} is given more than once")
         return self._text(texts[0], ()) if kind == "string" else self._number(texts[0])
 
     def _text(self, text: str, choices: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import ProtocolError, UsageError
+from scaler.grammar import counted
 from scaler.ids import ID_BYTES, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.policy.view import Allocation
@@ -142,7 +143,7 @@ class SchedulerCore:
                     self._elastic.worker_joined(record, now)
                 case ManagerDetails():
                     if details.unit_slots < 1:
-                        raise UsageError(f"a worker manager whose units have {details.unit_slots} slots")
+                        raise UsageError(f"a worker manager with unit_slots={details.unit_slots}")
                     earlier = self.state.manager_named(details.manager_id)
                     if earlier is not None:
                         # The shell admits a second one only while the first is out of contact: it was restarted.
@@ -378,7 +379,7 @@ class SchedulerCore:
             return
         if all(other.failures_in_row or other.draining for other in self.state.workers.values()):
             return
-        why = f"{worker.failures_in_row} tasks in a row ended in a failure of the worker"
+        why = f"{counted(worker.failures_in_row, 'task')} in a row ended in a failure of the worker"
         self._elastic.drain(worker, f"quarantined: {why}", quarantined=True)
         self._outbox.publish(peer_incident("quarantined", worker, why))
 

@@ -210,7 +210,7 @@ class Elastic:
         record.unwanted_units.update(unit.unit_id for unit in pending[:surplus])
         staying.sort(key=lambda worker: (len(worker.tasks), worker.idle_since))
         for worker in staying[: max(0, surplus - len(pending))]:
-            self.drain(worker, wanted.reason)
+            self.drain(worker, f"fewer units are wanted: {wanted.reason}")
 
     def _send_desired(self, record: ManagerRecord, wanted: Wanted) -> None:
         draining = {unit: not worker.tasks for unit, worker in record.running_units.items() if worker.draining}

@@ -319,7 +319,7 @@ class Worker(PeerRecord):
 
     def __post_init__(self) -> None:
         if self.details.slots < 1 or self.details.queue_size < 0:
-            raise UsageError(f"a worker with {self.details.slots} slots and queue size {self.details.queue_size}")
+            raise UsageError(f"a worker with slots={self.details.slots} and queue_size={self.details.queue_size}")
         self.offers = Offers.of(self.details.capabilities)
         self.slots = self.details.slots
         self.limit = self.slots * (1 + self.details.queue_size)

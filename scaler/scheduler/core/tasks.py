@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scaler.backoff import Backoff
+from scaler.grammar import counted
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
 from scaler.protocol.messages import Done, Outcome, Returned, Started, Suspended, is_stored, stored_reference
 from scaler.scheduler.core.cluster import ClusterState
@@ -299,9 +300,8 @@ class Tasks:
         limit = task.group.spec.retries
         if errors.failures >= limit:
             if at_limit is not Outcome.EXCEPTION:
-                times = "once" if number == 1 else f"{number} times"
                 doubt = "; it may have run" if limit == 0 else ""
-                payload = f"tried {times}, retries={limit}{doubt}: {'; '.join(errors.texts)}".encode()
+                payload = f"tried {counted(number, 'time')}, retries={limit}{doubt}: {'; '.join(errors.texts)}".encode()
             self.end(task, at_limit, payload)
             return
         errors.failures += 1

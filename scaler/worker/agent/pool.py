@@ -21,6 +21,7 @@ from operator import attrgetter
 from typing import Any
 
 from scaler.config.worker import WorkerConfig
+from scaler.grammar import counted
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started, Suspended
 from scaler.worker.agent.events import (
     ActOnProcessor,
@@ -495,7 +496,7 @@ class ProcessorPool(ExecutorBase):
         self._failed_starts += 1
         self.log(f"a processor could not start: {text}", level="error")
         if self._failed_starts >= MAX_FAILED_STARTS:
-            why = f"{self._failed_starts} processors in a row could not start: {text}"
+            why = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
             self.commands.append(EndAgent(1, why))
 
     def _watch(self, processor: PooledProcessor, now: float) -> None:

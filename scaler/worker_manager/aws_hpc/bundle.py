@@ -50,10 +50,10 @@ def call_of(read: Read, index: int, first_bytes: int) -> bytes:
     """
     first = read(0, first_bytes)
     if len(first) < _HEAD.size or first[:8] != MAGIC:
-        raise ProtocolError(f"{len(first)} bytes that should be calls are not: they do not begin with {MAGIC.decode()}")
+        raise ProtocolError(f"what should be calls does not begin with {MAGIC.decode()} (size {len(first)})")
     _, count, dictionary_size = _HEAD.unpack_from(first)
     if index >= count:
-        raise ProtocolError(f"there are {count} calls, and none for the index {index}")
+        raise ProtocolError(f"no call has the index {index}: the number of calls is {count}")
     base = _HEAD.size + 8 * count + dictionary_size
 
     def part(begin: int, end: int) -> bytes:
@@ -89,7 +89,7 @@ def decompress(data: bytes | memoryview) -> bytes:
         return bytes(data[1:])
     if data[:1] == bytes([_ZLIB]):
         return _inflate(zlib.decompressobj(), data)
-    raise ProtocolError(f"{len(data)} bytes are compressed in a way that is not known here")
+    raise ProtocolError(f"data of size {len(data)} is compressed in a way that is not known here")
 
 
 def _compress_by(dictionary: bytes, call: bytes) -> bytes:
@@ -103,7 +103,7 @@ def _inflate(inflate: zlib._Decompress, data: bytes | memoryview) -> bytes:
     try:
         found = inflate.decompress(data[1:]) + inflate.flush()
     except zlib.error as error:
-        raise ProtocolError(f"{len(data)} bytes cannot be decompressed: {error}") from error
+        raise ProtocolError(f"data of size {len(data)} cannot be decompressed: {error}") from error
     if not inflate.eof:
-        raise ProtocolError(f"{len(data)} bytes end too early to be decompressed")
+        raise ProtocolError(f"data of size {len(data)} ends too early to be decompressed")
     return found

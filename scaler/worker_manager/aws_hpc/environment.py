@@ -100,7 +100,7 @@ class QueueResource(_Changing):
         # A job may go on from state to state between the calls. Each lists 1000 at most.
         pages = [self.call("ListJobs", jobQueue=self.name, jobStatus=status) for status in ALIVE]
         jobs = len({job["jobId"] for page in pages for job in page["jobSummaryList"]})
-        return f"{jobs} jobs are in it: stop their worker manager first" if jobs else ""
+        return f"it has jobs ({jobs}): stop their worker manager first" if jobs else ""
 
 
 class EnvironmentResource(_Changing):

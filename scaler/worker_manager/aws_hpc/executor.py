@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 
 from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
+from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call, pack_call
 from scaler.worker.executor import (
@@ -239,7 +240,9 @@ class BatchExecutor:
             return
         jobs = {job_id: str(job["jobName"]) for job_id, job in self._service.alive().items()}
         if new := self._tracking.listed(jobs, lambda name: owns(self._config, name, self._session), now):
-            _log.warning("terminating %d jobs of earlier agents or unanswered requests: their tasks are run again", new)
+            _log.warning(
+                "terminating %s of earlier agents or unanswered requests: the tasks run again", counted(new, "job")
+            )
 
     def _terminate_pending(self) -> None:
         """Terminate jobs. Raises AwsError for the first that cannot be, after all were tried."""
@@ -288,7 +291,7 @@ class BatchExecutor:
             _log.warning("objects of %s stay in S3 until they expire: %s", whose, error)
         else:
             if count:
-                _log.info("removed %d objects of %s", count, whose)
+                _log.info("removed %s of %s", counted(count, "object"), whose)
 
     # -- jobs and their results
 

@@ -50,7 +50,7 @@ def main() -> int:
     try:
         s3.call("PutObject", Bucket=spec.bucket, Key=f"{spec.results}{index}", Body=result)
     except AwsError as error:
-        _say(f"the task ran, and its result of {len(result)} bytes cannot be written: {error}")
+        _say(f"the task ran, and its result of size {len(result)} cannot be written: {error}")
         return EXIT_NO_RESULT
     return 0
 

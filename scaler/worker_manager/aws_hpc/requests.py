@@ -124,7 +124,7 @@ def from_text(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ConfigError(f"a call of {len(text)} characters cannot be decoded: {error}") from error
+        raise ConfigError(f"a call of length {len(text)} cannot be decoded: {error}") from error
 
 
 MODULE = "module"

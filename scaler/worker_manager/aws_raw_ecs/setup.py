@@ -80,11 +80,11 @@ class Cluster(Resource):
 
     def detail(self, found: Fields) -> str:
         providers = ", ".join(found.get("capacityProviders", [])) or "no capacity providers"
-        return f": {found['runningTasksCount']} tasks running, {found['pendingTasksCount']} starting; {providers}"
+        return f": running={found['runningTasksCount']} starting={found['pendingTasksCount']}; {providers}"
 
     def in_use(self, found: Fields) -> str:
         count = found["runningTasksCount"] + found["pendingTasksCount"]
-        return f"{count} tasks are in it: stop their worker manager first" if count else ""
+        return f"it has tasks ({count}): stop their worker manager first" if count else ""
 
 
 class TaskDefinitionResource(DefinitionResource):

@@ -223,7 +223,7 @@ class ServiceAgent(Agent):
                     try:
                         await in_thread(self._executor.cancel, cancels)
                     except ExecutorError as error:
-                        _log.warning("%d cancelled tasks may still run: %s", len(cancels), error)
+                        _log.warning("cancelled tasks may still run: %s tasks=%d", error, len(cancels))
                 if calls:
                     try:
                         await in_thread(self._executor.run, calls)

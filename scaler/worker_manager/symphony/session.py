@@ -326,7 +326,7 @@ class SoamSession:
             # What it may still run is ended; not here, because closing it in a callback would hang.
             self._ending = threading.Thread(target=self._abandon, name="lost-session", daemon=True)
             self._ending.start()
-        _log.warning("Symphony's session was lost with %d tasks: %s", len(keys), text)
+        _log.warning("Symphony's session was lost: %s tasks=%d", text, len(keys))
         for key in keys:
             self._report(CallFailed(*key, Outcome.NOT_STARTED, f"Symphony's session was lost: {text}"))
 

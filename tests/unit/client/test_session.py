@@ -217,14 +217,10 @@ def test_a_task_that_was_not_sent_says_what_it_waits_for() -> None:
     plain = client.task(client.template())
     waiting = client.task(client.template(), uploads=(first, second))
     assert [client.session.waits_for_upload(task) for task in (plain, waiting)] == [False, True]
-    assert client.session.why_unsent(plain) == (
-        "it is in its client, which has yet to send it; 0 other tasks wait there, too"
-    )
-    assert client.session.why_unsent(waiting) == (
-        "it waits in its client until 2 objects that it needs are in the object storage"
-    )
+    assert client.session.why_unsent(plain) == ("it waits in its client to be sent, with 0 other tasks")
+    assert client.session.why_unsent(waiting) == ("it waits in its client for the upload of 2 objects that it needs")
     client.step(UploadEnded(first))
-    assert "until an object that it needs is" in client.session.why_unsent(waiting)
+    assert "for the upload of 1 object that" in client.session.why_unsent(waiting)
     client.step(UploadEnded(second))
     client.send()
     assert [client.session.why_unsent(task) for task in (plain, waiting)] == ["", ""]

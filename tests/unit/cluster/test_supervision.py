@@ -216,7 +216,7 @@ def test_a_component_that_is_not_ready_in_time_is_named() -> None:
     world = World()
     assert world.supervision.next_deadline() == world.now + 30.0
     assert orders(world.wait(30.0)) == [TerminateProcess("storage")]
-    assert world.supervision.failure == "storage (pid 1001) was not ready after 30 seconds"
+    assert world.supervision.failure == "storage (pid 1001) was not ready after 30 s"
 
 
 def test_a_component_that_the_system_cannot_start_is_named() -> None:

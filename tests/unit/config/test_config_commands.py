@@ -152,7 +152,9 @@ def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> No
     assert worker_manager("baremetal_native", "-c", str(file), "-wmi", "b").io_threads == 4
     by_environment = worker_manager("baremetal_native", "-c", str(file), SCALER_WORKER_MANAGER_WORKER_MANAGER_ID="b")
     assert by_environment.io_threads == 4
-    with pytest.raises(ConfigError, match="has 2 worker managers of the type baremetal_native: 'a', 'b'; choose one"):
+    with pytest.raises(
+        ConfigError, match="has several worker managers of the type baremetal_native: 'a', 'b'; choose one"
+    ):
         worker_manager("baremetal_native", "-c", str(file))
 
 

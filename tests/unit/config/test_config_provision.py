@@ -49,7 +49,7 @@ def test_a_verb_takes_the_managers_flags_variables_and_file(tmp_path: Path) -> N
     found = told("aws_raw_ecs", "teardown", "-c", str(path), "-wmi", "large", "--dry-run")
     assert isinstance(found.config, AwsRawEcsConfig)
     assert (found.verb, found.dry_run, found.config.ecs_cluster) == ("teardown", True, "large-cluster")
-    with pytest.raises(ConfigError, match="2 worker managers of the type aws_raw_ecs: 'small', 'large'"):
+    with pytest.raises(ConfigError, match="several worker managers of the type aws_raw_ecs: 'small', 'large'"):
         told("aws_raw_ecs", "show", "-c", str(path))
     named = told(
         "aws_hpc", "show", "--job-queue", "q", "--job-definition", "d", SCALER_WORKER_MANAGER_S3_BUCKET="bucket"

@@ -122,3 +122,15 @@ def test_a_trace_has_a_thread_for_every_worker_and_an_event_for_every_task() -> 
     assert tasks[1]["args"]["failure"] == "ValueError: odd"
     names = [event["args"]["name"] for event in document["traceEvents"] if event["ph"] == "M"]
     assert names == ["m", "w (box, pid 41)"]
+
+
+def test_a_past_that_is_told_again_after_a_break_adds_no_second_decision_or_incident() -> None:
+    model = Model()
+    decision = {"at": 1.0, "manager": "m", "units": 2, "draining": 0, "reason": "two are nicer"}
+    incident = {"at": 2.0, "kind": "lost", "subject": "worker m-1", "text": "was gone for 3.5 s"}
+    past = {"at": 3.0, "decisions": [decision], "incidents": [incident]}
+    model.apply_events(past)
+    later = {**decision, "at": 4.0}
+    model.apply_events({"at": 5.0, "decisions": [decision, later], "incidents": [incident]})
+    assert [row.at for row in model.decisions] == [1.0, 4.0]
+    assert [row.at for row in model.incidents] == [2.0]

@@ -138,7 +138,7 @@ def test_one_series_is_two_columns() -> None:
     [
         ("/api/tasks?limit=0", 400, "limit = 0: must be a whole number from 1 to 1000"),
         ("/api/tasks?limit=1.5", 400, "limit = '1.5': must be a whole number"),
-        ("/api/tasks?limit=1&limit=2", 400, "limit is given 2 times"),
+        ("/api/tasks?limit=1&limit=2", 400, "limit is given more than once"),
         ("/api/tasks?serach=x", 400, "unknown parameter 'serach'; did you mean 'search'?"),
         ("/api/status?x=1", 400, "unknown parameter 'x'; there are none here"),
         (f"/api/tasks?search={'x' * 1001}", 400, "search is longer than 1000 characters"),

@@ -108,7 +108,9 @@ def test_what_it_told_before_is_carried_out_while_the_policy_raises() -> None:
     story.policy.answer = raise_something
     story.cluster.finish("w", task)
     story.pass_plans()
-    assert [message for name, message in story.cluster.said if name == "w"][-1] == Drain("no work")
+    assert [message for name, message in story.cluster.said if name == "w"][-1] == Drain(
+        "fewer units are wanted: no work"
+    )
 
 
 def odd(units: Any, reason: Any) -> Wanted:

@@ -105,23 +105,41 @@ def test_what_was_decoded_keeps_nothing_of_the_frame() -> None:
         pytest.param(done()[:-8], "malformed", id="cut short"),
         pytest.param(done() + bytes(8), "malformed", id="too long"),
         pytest.param(done(ids=ID[:15]), "whole number of 16-byte ids", id="id too short"),
-        pytest.param(done(ids=ID + OTHER), "attempts: 1 entries do not fit 2 ids", id="two ids, one of all else"),
-        pytest.param(done(attempts=[]), "attempts: 0 entries do not fit 1 ids", id="no attempt"),
+        pytest.param(
+            done(ids=ID + OTHER),
+            "attempts: a column of length 1 does not fit the ids: 2",
+            id="two ids, one of all else",
+        ),
+        pytest.param(done(attempts=[]), "attempts: a column of length 0 does not fit the ids: 1", id="no attempt"),
         pytest.param(done(attempts=[0]), "attempts: 0 is not allowed", id="attempt 0"),
         pytest.param(done(attempts=[65_535]), "attempts: 65535 is not allowed", id="attempt 65535"),
-        pytest.param(done(outcomes=[]), "outcomes: 0 entries do not fit 1 ids", id="no outcome"),
+        pytest.param(done(outcomes=[]), "outcomes: a column of length 0 does not fit the ids: 1", id="no outcome"),
         pytest.param(done(outcomes=[11]), "outcomes: 11 is not allowed", id="unknown outcome"),
-        pytest.param(done(payloadSizes=[]), "payloads: 0 entries do not fit 1 ids", id="no payload"),
-        pytest.param(done(payloadSizes=[1, 1]), "payloads: 2 entries do not fit 1 ids", id="payload too many"),
-        pytest.param(done(payloadSizes=[3]), "payloads: 2 bytes do not fit the sizes", id="payload too short"),
-        pytest.param(done(payloadSizes=[2**32 - 1]), "payloads: 2 bytes do not fit the sizes", id="payload of 4 GiB"),
-        pytest.param(done(durationUs=[]), "duration_us: 0 entries do not fit 1 ids", id="no duration"),
-        pytest.param(done(cpuUs=[1, 1]), "cpu_us: 2 entries do not fit 1 ids", id="profile of two tasks"),
+        pytest.param(done(payloadSizes=[]), "payloads: a column of length 0 does not fit the ids: 1", id="no payload"),
+        pytest.param(
+            done(payloadSizes=[1, 1]), "payloads: a column of length 2 does not fit the ids: 1", id="payload too many"
+        ),
+        pytest.param(done(payloadSizes=[3]), "payloads: length 2 does not fit the sizes", id="payload too short"),
+        pytest.param(
+            done(payloadSizes=[2**32 - 1]), "payloads: length 2 does not fit the sizes", id="payload of 4 GiB"
+        ),
+        pytest.param(
+            done(durationUs=[]), "duration_us: a column of length 0 does not fit the ids: 1", id="no duration"
+        ),
+        pytest.param(
+            done(cpuUs=[1, 1]), "cpu_us: a column of length 2 does not fit the ids: 1", id="profile of two tasks"
+        ),
         pytest.param(said_by_a_peer("finished", ids=ID, outcomes=[10]), "10 is not allowed", id="a worker's outcome"),
-        pytest.param(run(inputCounts=[1]), "inputs: 0 entries do not fit 1 ids", id="input missing"),
-        pytest.param(run(inputs=b"x", inputSizes=[1]), "inputs: 1 entries do not fit 0 ids", id="input without count"),
-        pytest.param(run(inputCounts=[1] * 2, inputSizes=[0] * 2), "inputs: 2 entries", id="counts of two tasks"),
-        pytest.param(submit(referenceCounts=[2**32 - 1]), "references: 0 entries", id="4 billion references"),
+        pytest.param(run(inputCounts=[1]), "inputs: a column of length 0 does not fit the ids: 1", id="input missing"),
+        pytest.param(
+            run(inputs=b"x", inputSizes=[1]),
+            "inputs: a column of length 1 does not fit the ids: 0",
+            id="input without count",
+        ),
+        pytest.param(
+            run(inputCounts=[1] * 2, inputSizes=[0] * 2), "inputs: a column of length 2", id="counts of two tasks"
+        ),
+        pytest.param(submit(referenceCounts=[2**32 - 1]), "references: a list of length 0", id="4 billion references"),
         pytest.param(submit(references=ID[1:]), "whole number", id="reference too short"),
         pytest.param(spec(function=b""), "an id has 16 bytes", id="no function"),
         pytest.param(spec(serializer=b"short"), "an id has 16 bytes", id="short serializer"),

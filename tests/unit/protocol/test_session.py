@@ -132,7 +132,7 @@ def test_a_full_outbox_takes_nothing_and_says_which_limit_was_reached() -> None:
     by_count = session(max_messages=2)
     by_count.keep(b"a")
     by_count.keep(b"b")
-    with pytest.raises(LimitError, match="2 messages"):
+    with pytest.raises(LimitError, match="unacknowledged messages: 2"):
         by_count.keep(b"c")
     by_bytes = session(max_bytes=1000)
     by_bytes.keep(b"a" * 300, [memoryview(bytes(100))])

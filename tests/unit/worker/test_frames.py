@@ -127,7 +127,7 @@ def test_a_memory_file_that_is_none_is_refused_and_closed(
     reader, writer = os.pipe()
     only_written = os.open(path, os.O_WRONLY)
     before = set(Path("/proc/self/fd").iterdir())
-    for bad, why in ((reader, "0 bytes is not within"), (only_written, "4 bytes cannot be read")):
+    for bad, why in ((reader, "size 0 is not within"), (only_written, "size 4 cannot be read")):
         socket.send_fds(pair[0], [LARGE], [bad])
         with pytest.raises(ProtocolError, match=why):
             receive(pair[1])

@@ -75,8 +75,8 @@ def test_what_was_compressed_comes_back(size: int) -> None:
 @pytest.mark.parametrize(
     ("damaged", "text"),
     [
-        (b"", "they do not begin with scalbndl"),
-        (b"something else, and long enough", "they do not begin with scalbndl"),
+        (b"", "does not begin with scalbndl"),
+        (b"something else, and long enough", "does not begin with scalbndl"),
         (pack_bundle([b"a" * 50, b"b" * 50])[:30], "the calls end at 30"),
         (pack_bundle([b"a" * 50, b"b" * 50])[:-3], "the calls end at"),
     ],
@@ -87,7 +87,7 @@ def test_damaged_calls_are_said_to_be(damaged: bytes, text: str) -> None:
 
 
 def test_an_index_that_is_not_there_is_said() -> None:
-    with pytest.raises(ProtocolError, match="there are 2 calls, and none for the index 2"):
+    with pytest.raises(ProtocolError, match="no call has the index 2"):
         call_of(Store(pack_bundle([b"a", b"b"])).read, 2, 1000)
 
 

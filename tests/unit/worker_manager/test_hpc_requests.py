@@ -174,7 +174,7 @@ def test_a_variable_that_is_no_job_spec_is_an_error(text: str) -> None:
 
 
 def test_a_call_that_is_no_base64_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="a call of 5 characters cannot be decoded"):
+    with pytest.raises(ConfigError, match="a call of length 5 cannot be decoded"):
         from_text("a$bcd")
 
 

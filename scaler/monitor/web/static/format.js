@@ -9,6 +9,9 @@ const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 export const count = (value) => (known(value) ? WHOLE.format(value) : NONE);
 
+/** A count with its noun: 1 task, 2,060 tasks. */
+export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+
 /** A figure with few digits, short: 0.4, 12, 1,204, 1.2 M. */
 export function short(value) {
   if (!known(value)) return NONE;

@@ -12,7 +12,7 @@ export function schedulerAddress(store) {
 export function noWorkers(store) {
   const text = store.status?.without_workers || "No workers: none is listed";
   const end = text.indexOf(": ");
-  const notice = nothing(text.slice(0, end), text.slice(end + 2));
+  const notice = nothing(text.slice(0, end), `${text[end + 2].toUpperCase()}${text.slice(end + 3)}.`);
   if (store.status?.totals.managers) return notice;
   return [...notice, h("p", {}, "Start four on this machine, with the scheduler's address:"), code(`scaler_cluster ${schedulerAddress(store)} -n 4`)];
 }

@@ -2,7 +2,7 @@
 
 import { chart } from "./charts.js";
 import { ask, choice, fill, h, href, panel, setText } from "./dom.js";
-import { age, bytes, clock, count, glyph, percent, short, span, stateClass, stateName } from "./format.js";
+import { age, bytes, clock, count, counted, glyph, percent, short, span, stateClass, stateName } from "./format.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
 const NOW = ["running", "ready", "waiting", "suspended", "assigned"];
@@ -76,15 +76,15 @@ export function overview(store) {
   function drawStatus(status) {
     const { tasks, totals, scheduler, storage } = status;
     tell("rate", short(status.tasks_per_second), status.failed_per_second > 0 ? `${short(status.failed_per_second)} failed/s` : "");
-    tell("running", count(tasks.running), totals.slots ? `of ${count(totals.slots)} slots` : "");
-    tell("queued", count(tasks.queued), tasks.waiting ? `${count(tasks.waiting)} wait for others` : "");
+    tell("running", count(tasks.running), totals.slots ? `of ${counted(totals.slots, "slot")}` : "");
+    tell("queued", count(tasks.queued), tasks.waiting ? `${count(tasks.waiting)} waiting for others` : "");
     tell("done", count(tasks.ended.done ?? 0), tasks.ended.cancelled ? `${count(tasks.ended.cancelled)} cancelled` : "");
     tell("failed", count(tasks.failed_total));
     figures.failed.value.classList.toggle("bad", tasks.failed_total > 0);
     const trouble = [[totals.disconnected, "out of contact"], [totals.draining, "draining"]].filter(([number]) => number > 0);
-    tell("workers", count(totals.workers), trouble.map(([number, text]) => `${count(number)} ${text}`).join(", ") || `${count(totals.slots)} slots`);
+    tell("workers", count(totals.workers), trouble.map(([number, text]) => `${count(number)} ${text}`).join(", ") || counted(totals.slots, "slot"));
     tell("scheduler", percent(scheduler.cpu_percent), `${bytes(scheduler.rss_bytes)}, up ${span(scheduler.uptime_seconds)}, longest step ${span(scheduler.step_seconds_max)}`);
-    tell("storage", bytes(storage.bytes), `${count(storage.objects)} objects${storage.limit_bytes ? `, ${percent(100 * storage.bytes / storage.limit_bytes)} of ${bytes(storage.limit_bytes)}` : ""}`);
+    tell("storage", bytes(storage.bytes), `${counted(storage.objects, "object")}${storage.limit_bytes ? `, ${percent(100 * storage.bytes / storage.limit_bytes)} of ${bytes(storage.limit_bytes)}` : ""}`);
     drawStates(tasks);
     drawMessages(status);
     if (status.without_workers !== absence) fill(emptyWorkers, noWorkers(store));
@@ -140,7 +140,7 @@ export function overview(store) {
   }
 
   function decisionLine(each) {
-    const units = `${count(each.units)} ${each.units === 1 ? "unit" : "units"}${each.draining ? `, ${count(each.draining)} draining` : ""}`;
+    const units = `${counted(each.units, "unit")}${each.draining ? `, ${count(each.draining)} draining` : ""}`;
     return h("li", {}, h("time", { title: `${age(store.now() - each.at)} ago` }, clock(each.at)), h("span", {}, h("b", {}, each.manager || "–"), ` → ${units}`), h("span", { class: "reason" }, each.reason));
   }
 

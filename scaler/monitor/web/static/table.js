@@ -1,7 +1,7 @@
 // Tables that are updated in place: rows are kept by key, cells are touched only where their text differs.
 
 import { h, setText } from "./dom.js";
-import { NONE, bytes, clock, count, micros, percent, span } from "./format.js";
+import { NONE, bytes, clock, count, counted, micros, percent, span } from "./format.js";
 import { SCHEMA } from "./schema.js";
 
 const FIRST_ROWS = 100;
@@ -90,7 +90,7 @@ export function table(label, columns, key, { sort = null, empty = null, limit = 
     grid.hidden = rows.length === 0;
     nothing.hidden = rows.length > 0;
     more.hidden = rows.length <= limit;
-    setText(more, `Show all ${count(rows.length)} rows`);
+    setText(more, `Show all ${counted(rows.length, "row")}`);
   }
 
   function made(row) {

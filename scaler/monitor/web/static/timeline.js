@@ -2,7 +2,7 @@
 
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
-import { clock, count, glyph, middle, shortId, span, stateName } from "./format.js";
+import { clock, count, counted, glyph, middle, shortId, span, stateName } from "./format.js";
 import { AXIS, GAP, barAt, laidOut, laneAt, nearest, ticks } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
@@ -166,7 +166,7 @@ export function timeline(store) {
     }
     to.textAlign = "left";
     to.fillStyle = theme.muted;
-    to.fillText(`${count(shown.lanes.length)} workers`, 8, AXIS / 2 - 1);
+    to.fillText(counted(shown.lanes.length, "worker"), 8, AXIS / 2 - 1);
   }
 
   function drawLane(to, lane, place, width) {

@@ -1,0 +1,103 @@
+"""Sentences are composed with one helper for counts, in Python and on the page: "1 tasks" must not occur."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler.grammar import called, counted, listed
+
+SCALER = Path(__file__).parents[2] / "scaler"
+NOUNS = (
+    "attempt attachment byte call character client core cpu day descriptor entry error failure file function group "
+    "hour id item job key line manager message minute node object page part peer process processor queue record report "
+    "request result retry row second segment session slot step stream table task thread time unit upload worker word"
+)
+PLURALS = "|".join(f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}e?s" for noun in NOUNS.split())
+COUNTED = re.compile(rf"^ (?:(?:other|more|idle|running|worker|cancelled|unfinished) )?(?:{PLURALS})\b(?!=)")
+IN_LOGS = re.compile(rf"%,?[dsg] (?:(?:other|more|idle|running|worker|cancelled) )?(?:{PLURALS})\b(?!=)")
+ABOVE_ONE = re.compile(r"more than|larger than|MAX_|AWS allows|ECS allows|while it took others")
+"""In errors about numbers above a limit."""
+CONSTANT_LENGTH = "{length} bytes"
+"""Of ids."""
+
+
+def sources() -> Iterator[tuple[Path, ast.AST]]:
+    for path in sorted(SCALER.rglob("*.py")):
+        # What ships for tests, and assertions about the core's state, are no sentences for users.
+        if "testing" not in path.parts and path.name != "invariants.py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                yield path, node
+
+
+def is_constant(value: ast.expr) -> bool:
+    name = value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
+    return name.isupper()
+
+
+def test_no_count_stands_before_a_plural_word_without_the_helper() -> None:
+    wrong = []
+    for path, node in sources():
+        if isinstance(node, ast.JoinedStr):
+            text = ast.unparse(node)
+            pairs = zip(node.values, node.values[1:], strict=False)
+            if any(
+                isinstance(left, ast.FormattedValue)
+                and isinstance(right, ast.Constant)
+                and COUNTED.match(str(right.value))
+                and not is_constant(left.value)
+                for left, right in pairs
+            ) and not (ABOVE_ONE.search(text) or CONSTANT_LENGTH in text):
+                wrong.append(f"{path.relative_to(SCALER)}:{node.lineno}: {text}")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and IN_LOGS.search(node.value):
+            wrong.append(f"{path.relative_to(SCALER)}:{node.lineno}: {node.value}")
+    assert not wrong, "\n".join(["use counted() of scaler.grammar:", *wrong])
+
+
+def test_no_count_of_the_page_stands_before_a_plural_word_without_the_helper() -> None:
+    pages = [path for path in (SCALER / "monitor/web/static").glob("*.js") if path.name != "format.js"]
+    wrong = [
+        f"{path.name}: {found[0]}"
+        for path in pages
+        for found in re.finditer(rf"\$\{{(?:count|short)\([^`}}]*\}} (?:{PLURALS})\b", path.read_text())
+    ]
+    assert len(pages) > 10
+    assert not wrong, "\n".join(["use counted() of format.js:", *wrong])
+
+
+def test_no_text_leaves_the_number_of_a_noun_open() -> None:
+    wrong = [
+        f"{path.relative_to(SCALER)}:{node.lineno}"
+        for path, node in sources()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"\w\(s\)", node.value)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 tasks"), (1, "1 task"), (2, "2 tasks"), (2_060, "2,060 tasks"), (-1, "-1 tasks")]
+)
+def test_a_count_comes_with_its_noun(count: int, text: str) -> None:
+    assert counted(count, "task") == text
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ("a", "a"),
+        ("ab", "a and b"),
+        ("abc", "a, b and c"),
+        ("abcd", "a, b, c and 1 more"),
+        ("x" * 2_003, "x, x, x and 2,000 more"),
+    ],
+)
+def test_a_list_of_names_ends_with_and(names: str, text: str) -> None:
+    assert listed(names, 3) == text
+
+
+def test_a_function_is_named_with_parentheses_and_one_without_a_name_in_words() -> None:
+    assert (called("f"), called("<lambda>"), called("")) == ("f()", "<lambda>()", "a function without a name")
