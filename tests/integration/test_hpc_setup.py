@@ -400,7 +400,7 @@ def test_a_queue_with_jobs_in_it_is_kept(aws: AwsEmulator) -> None:
     aws.batch.times.listing = 0.0
     job_id = aws.batch.call("SubmitJob", job)["jobId"]
     assert not environment.remove()
-    assert lines[-1] == "kept          job queue scaler-queue (1 jobs are in it: stop their worker manager first)"
+    assert lines[-1] == "kept          job queue scaler-queue (it has jobs (1): stop their worker manager first)"
     aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "over"})
     assert environment.remove()
     environment.account.close()

@@ -92,7 +92,7 @@ class Metrics(Collector):
         units = [(row.id, state, getattr(row, state)) for row in managers for state in ("running", "pending", "failed")]
         yield gauge, "scaler_units", "Units of a worker manager, by state.", ("manager", "state"), units
         desired = [(row.id, row.desired) for row in managers if row.desired is not None]
-        yield gauge, "scaler_units_desired", "Units that a manager is to have.", ("manager",), desired
+        yield gauge, "scaler_units_desired", "Units that the scheduler wants of a manager.", ("manager",), desired
 
     # -- functions with series of their own, and the sums of the others
 

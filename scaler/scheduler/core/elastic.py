@@ -160,7 +160,7 @@ class Elastic:
             record.wanted_for_tasks = any(row.queued and row.needs.fits(record.offers) for row in demand)
             if record.details.fixed:
                 # It gets only the workers that have joined, and those that get no more tasks, which it replaces.
-                wanted = Wanted(len(record.running_units), "those that get no more tasks are to be replaced")
+                wanted = Wanted(len(record.running_units), "workers that get no more tasks are replaced")
                 self._send_desired(record, wanted)
             elif wanted is not None:
                 self._shrink(record, wanted)

@@ -165,7 +165,7 @@ def test_a_fixed_manager_is_not_scaled_by_any_policy() -> None:
     (said,) = story.pass_plans(int(SAY_AGAIN_SECONDS / 0.5) + 1)
     assert "'m', which is fixed" in said
     desired = [message for _, message in story.cluster.said if isinstance(message, Desired)]
-    assert desired == [Desired(1, [], "those that get no more tasks are to be replaced", ["unit-w"])]
+    assert desired == [Desired(1, [], "workers that get no more tasks are replaced", ["unit-w"])]
     assert not any(isinstance(message, Drain) for _, message in story.cluster.said)
 
 
